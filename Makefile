@@ -1,0 +1,51 @@
+# Needs only make and a python3 (3.11 or newer) that can reach a package index.
+PYTHON ?= python3
+DEMO_ENV ?= .venv
+TEST_ENV ?= .venv-test
+DOCS_ENV ?= .venv-docs
+DOCS_OUT ?= docs/_build/html
+
+SOURCES := $(shell find virtualds -name '*.py')
+
+.PHONY: help demo test lint types docs clean
+
+help:
+	@echo "make demo   build a small archive, scan it, read it back, draw it"
+	@echo "make test   run every test"
+	@echo "make lint   check style and format      make types  check types"
+	@echo "make docs   build the pages, strictly    make clean  remove what these made"
+
+demo: $(DEMO_ENV)/installed
+	$(DEMO_ENV)/bin/virtualds demo
+
+test: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/pytest -n 2
+
+lint: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/ruff check .
+	$(TEST_ENV)/bin/ruff format --check .
+
+types: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/mypy
+
+docs: $(DOCS_ENV)/installed
+	$(DOCS_ENV)/bin/sphinx-build -W --keep-going -q -b html docs $(DOCS_OUT)
+
+clean:
+	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) docs/_build virtualds-demo
+
+# The demo runs what a user gets: a built package, so it is built again when a source file changes.
+$(DEMO_ENV)/installed: pyproject.toml $(SOURCES)
+	$(PYTHON) -m venv $(DEMO_ENV)
+	$(DEMO_ENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[demo]'
+	@touch $@
+
+$(TEST_ENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(TEST_ENV)
+	$(TEST_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+$(DOCS_ENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(DOCS_ENV)
+	$(DOCS_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@

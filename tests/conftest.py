@@ -1,0 +1,37 @@
+"""What many tests share: a small archive of real files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+
+def write_year(path: Path, year: int) -> None:
+    """One year of monthly values: ``t(time, lat, lon)``, packed, compressed, a month to a chunk."""
+    rng = np.random.default_rng(year)
+    ds = xr.Dataset(
+        {"t": (("time", "lat", "lon"), 280 + rng.normal(size=(12, 6, 8)), {"units": "K"})},
+        coords={
+            "time": np.arange(f"{year}-01", f"{year + 1}-01", dtype="datetime64[M]").astype(
+                "datetime64[ns]"
+            ),
+            "lat": np.linspace(-75.0, 75.0, 6),
+            "lon": np.arange(0.0, 360.0, 45.0),
+        },
+        attrs={"title": "two small years"},
+    )
+    packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 273.15, "_FillValue": -32768}
+    storage = {"zlib": True, "shuffle": True, "chunksizes": (1, 6, 8)}
+    time = {"units": "days since 2001-01-01", "dtype": "int32"}
+    ds.to_netcdf(path, engine="netcdf4", encoding={"t": packing | storage, "time": time})
+
+
+@pytest.fixture(scope="session")
+def archive_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """``2001.nc`` and ``2002.nc``, made once; do not write to them."""
+    folder = tmp_path_factory.mktemp("archive")
+    paths = [folder / f"{year}.nc" for year in (2001, 2002)]
+    for path in paths:
+        write_year(path, int(path.stem))
+    return paths

@@ -1,0 +1,47 @@
+"""The demonstration does what it says, and says what is missing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+from virtualds import demo
+
+
+def test_demo_tells_the_truth(tmp_path: Path) -> None:
+    said: list[str] = []
+    picture = demo.run_demo(tmp_path, say=said.append)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "refs.json").read_text())["version"] == 1
+    assert any("identical" in line for line in said)
+
+
+def test_demo_can_run_again_in_its_folder(tmp_path: Path) -> None:
+    assert demo.run_demo(tmp_path, say=lambda _: None) == demo.run_demo(
+        tmp_path, say=lambda _: None
+    )
+
+
+def test_archive_is_awkward(tmp_path: Path) -> None:
+    paths = demo.write_archive(tmp_path)
+    variables = []
+    for path in paths:
+        with xr.open_dataset(path, engine="netcdf4") as ds:
+            variables.append(ds["t2m"].variable)
+    assert {v.sizes["time"] for v in variables} == {28, 30, 31}
+    assert {v.encoding["complevel"] for v in variables} == {4, 5}
+    assert {v.encoding["scale_factor"] for v in variables} == {0.01}
+
+
+@pytest.mark.parametrize("package", ["netCDF4", "matplotlib.figure"])
+def test_a_missing_package_names_the_extra(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r"virtualds\[demo\]"):
+        if package == "netCDF4":
+            demo.write_archive(tmp_path)
+        else:
+            demo.draw(xr.Dataset(), tmp_path / "picture.png")

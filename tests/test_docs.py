@@ -1,0 +1,70 @@
+"""Every example that a reader may copy runs: the pages' Python blocks and the docstrings."""
+
+import doctest
+import importlib
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "virtualds"
+FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    code: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(match["code"], text.count("\n", 0, match.start("code")))
+        for match in FENCE.finditer(text)
+    ]
+
+
+def pages() -> list[Path]:
+    docs = [p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts]
+    return [page for page in [ROOT / "README.md", *sorted(docs)] if blocks(page)]
+
+
+def modules() -> list[str]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+@pytest.fixture
+def archive(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder of its own that holds ``2001.nc`` and ``2002.nc``."""
+    for path in archive_files:
+        shutil.copy2(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_page(page: Path, archive: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        # The blank lines make a traceback name the line of the page.
+        source = "\n" * block.line + block.code
+        exec(compile(source, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstrings(name: str, archive: Path) -> None:
+    options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    assert doctest.testmod(importlib.import_module(name), optionflags=options).failed == 0
+
+
+def test_the_readme_shows_the_main_job() -> None:
+    code = "".join(block.code for block in blocks(ROOT / "README.md"))
+    for step in ("open_virtual_mfdataset", "to_manifest", 'engine="virtual"'):
+        assert step in code

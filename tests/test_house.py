@@ -1,0 +1,231 @@
+"""The house holds: who may import whom, which names exist, and what importing them costs."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import virtualds
+
+PACKAGE = Path(__file__).parents[1] / "virtualds"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A file imports only from lower floors. A folder stands on the floor of its name.
+FLOORS = (
+    {"errors", "grid", "options"},
+    {"manifest", "codecs", "packing", "stores"},
+    {"fragment"},
+    {"read"},
+    {"array"},
+    {"group", "zarr_metadata"},
+    {"parsers", "formats", "dataset"},
+    {"combine", "api"},
+    {"backend", "demo", "cli", "__init__"},
+)
+# Neighbours on one floor that may import each other in this one direction, and why.
+NEIGHBOURS = {
+    ("cli", "demo"): "each command of the command line is another module's function",
+}
+# The files of a folder never import each other, but for the one that says what each of them is.
+CONTRACTS = {
+    "codecs.codec": "the class that every codec family fulfils",
+}
+
+XARRAY_FROM = 7
+# Files below that floor which may import xarray all the same, and why.
+XARRAY_BELOW: dict[str, str] = {}
+
+PUBLIC = {
+    "AccessError",
+    "ChunkAxis",
+    "ChunkManifest",
+    "CodecPipeline",
+    "CombineError",
+    "FormatError",
+    "Fragment",
+    "ManifestArray",
+    "ManifestGroup",
+    "ManifestVariable",
+    "ReadError",
+    "SourceFile",
+    "UnsupportedError",
+    "VirtualdsError",
+    "open_virtual_dataset",
+    "open_virtual_mfdataset",
+    "set_options",
+}
+
+# What opening somebody else's file with xarray must not have to wait for.
+HEAVY = {"dask", "distributed", "h5py", "kerchunk", "numcodecs", "pyarrow", "zarr"}
+
+VAGUE = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "types", "utils"}
+
+
+def module_of(path: Path) -> str:
+    """The dotted name within the package; ``__init__`` for its root."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if len(parts) > 1 and parts[-1] == "__init__":
+        parts = parts[:-1]
+    return ".".join(parts)
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def floor_of(module: str) -> int:
+    floors = [number for number, names in enumerate(FLOORS, 1) if top(module) in names]
+    assert len(floors) == 1, f"{module} stands on no floor; add it to FLOORS"
+    return floors[0]
+
+
+MODULES = {module_of(path): path for path in FILES}
+TREES = {module: ast.parse(path.read_text(), path) for module, path in MODULES.items()}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its absolute dotted name."""
+
+    name: str
+    line: int
+    inside: bool
+
+    @property
+    def own(self) -> str | None:
+        """The name within the package, or None for a module of somebody else."""
+        if top(self.name) != "virtualds":
+            return None
+        return self.name.removeprefix("virtualds").lstrip(".") or "__init__"
+
+
+def nodes(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it lies in a function."""
+    yield tree, inside
+    inside = inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for child in ast.iter_child_nodes(tree):
+        yield from nodes(child, inside)
+
+
+def imports(module: str) -> Iterator[Import]:
+    for node, inside in nodes(TREES[module]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, inside)
+        elif isinstance(node, ast.ImportFrom):
+            origin = absolute(module, node)
+            for alias in node.names:
+                # `from virtualds.codecs import zlib` imports a module, not a name in one.
+                whole = f"{origin}.{alias.name}"
+                is_module = whole.removeprefix("virtualds.") in MODULES
+                yield Import(whole if is_module else origin, node.lineno, inside)
+
+
+def absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = ["virtualds", *module.split(".")]
+    is_package = MODULES[module].name == "__init__.py" and module != "__init__"
+    package = package[: len(package) - node.level + is_package]
+    return ".".join([*package, *([node.module] if node.module else [])])
+
+
+def own_imports(module: str) -> list[tuple[str, Import]]:
+    return [(i.own, i) for i in imports(module) if i.own is not None and i.own != module]
+
+
+def may_import(module: str, other: str) -> bool:
+    if top(module) == top(other):
+        # In one folder only the table, its __init__, may see all the others.
+        return "." not in module or other in CONTRACTS
+    return floor_of(module) > floor_of(other) or (top(module), top(other)) in NEIGHBOURS
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_only_from_lower_floors(module: str) -> None:
+    wrong = [
+        f"{module}:{i.line} (floor {floor_of(module)}) imports {other} (floor {floor_of(other)})"
+        for other, i in own_imports(module)
+        if not may_import(module, other)
+    ]
+    assert not wrong
+
+
+def test_no_import_circles() -> None:
+    graph = {module: {other for other, _ in own_imports(module)} for module in MODULES}
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_own_imports_inside_functions(module: str) -> None:
+    assert not [i for _, i in own_imports(module) if i.inside]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_xarray_only_on_the_upper_floors(module: str) -> None:
+    if floor_of(module) < XARRAY_FROM and module not in XARRAY_BELOW:
+        assert not [i for i in imports(module) if top(i.name) == "xarray"]
+
+
+def test_each_exception_is_still_needed() -> None:
+    used = {m for m in MODULES if any(top(i.name) == "xarray" for i in imports(m))}
+    assert set(XARRAY_BELOW) <= used
+    pairs = {(top(module), top(other)) for module in MODULES for other, _ in own_imports(module)}
+    assert set(NEIGHBOURS) <= pairs
+    assert set(CONTRACTS) <= set(MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_zarr_is_only_the_oracle_of_the_tests(module: str) -> None:
+    assert not [i for i in imports(module) if top(i.name) == "zarr"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_catching_of_everything(module: str) -> None:
+    everything = {"Exception", "BaseException"}
+    for node, _ in nodes(TREES[module]):
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"{module}:{node.lineno} catches everything"
+            caught = {n.id for n in ast.walk(node.type) if isinstance(n, ast.Name)}
+            assert not caught & everything, f"{module}:{node.lineno} catches everything"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_async_and_no_assert(module: str) -> None:
+    shunned = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Assert
+    assert not [node.lineno for node, _ in nodes(TREES[module]) if isinstance(node, shunned)]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names_say_what_is_inside(module: str) -> None:
+    assert not {part.strip("_") for part in module.split(".")} & VAGUE
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_first_line_says_what_the_file_is_for(module: str) -> None:
+    assert ast.get_docstring(TREES[module])
+
+
+def test_public_names() -> None:
+    assert set(virtualds.__all__) == PUBLIC
+    assert len(virtualds.__all__) == len(PUBLIC)
+    assert all(hasattr(virtualds, name) for name in PUBLIC)
+
+
+def test_backend_is_cheap_to_import() -> None:
+    code = """
+import sys
+import xarray
+before = set(sys.modules)
+import virtualds.backend
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not HEAVY & set(out.stdout.split())

@@ -1,0 +1,48 @@
+"""Archives of scientific files as one dataset, without copying a byte.
+
+>>> import virtualds
+>>> vds = virtualds.open_virtual_mfdataset("data/*.nc")  # doctest: +SKIP
+>>> vds.virtual.to_manifest("refs.json")  # doctest: +SKIP
+"""
+
+from virtualds import comparison as _comparison
+from virtualds import numpy_functions as _numpy_functions
+from virtualds.api import open_virtual_dataset
+from virtualds.array import ManifestArray
+from virtualds.combine import open_virtual_mfdataset
+from virtualds.errors import (
+    AccessError,
+    CombineError,
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+)
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import ChunkAxis
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.options import set_options
+
+# importing them enters what numpy's functions do with virtual arrays
+del _comparison, _numpy_functions
+
+__all__ = [
+    "AccessError",
+    "ChunkAxis",
+    "ChunkManifest",
+    "CodecPipeline",
+    "CombineError",
+    "FormatError",
+    "Fragment",
+    "ManifestArray",
+    "ManifestGroup",
+    "ManifestVariable",
+    "ReadError",
+    "SourceFile",
+    "UnsupportedError",
+    "VirtualdsError",
+    "open_virtual_dataset",
+    "open_virtual_mfdataset",
+    "set_options",
+]

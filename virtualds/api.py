@@ -1,0 +1,180 @@
+"""Opening files and reference sets as virtual datasets, and writing reference sets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import xarray as xr
+
+from virtualds.dataset import WRITERS, Loadable, group_from_dataset, virtual_dataset
+from virtualds.errors import AccessError, FormatError, VirtualdsError
+from virtualds.formats import FORMATS, Format
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.parsers import PARSERS, Parser
+from virtualds.store import StoreError
+from virtualds.stores import store_for
+from virtualds.urls import normalise_url
+
+HEAD = 16 * 1024
+"""Bytes at the beginning of a file that its format is found by."""
+
+
+def open_virtual_dataset(
+    url: str | os.PathLike[str],
+    *,
+    group: str | None = None,
+    drop_variables: str | Iterable[str] | None = None,
+    loadable_variables: Loadable = None,
+    storage_options: Mapping[str, Any] | None = None,
+    parser: str | None = None,
+    decode_cf: bool = True,
+) -> xr.Dataset:
+    """Open a source file or a reference set as a dataset of virtual arrays.
+
+    It has the variables, dtypes, attributes and encoding that `xarray.open_dataset` gives. Values
+    are read when they are asked for; until then xarray combines the arrays by their references.
+
+    Parameters
+    ----------
+    url : str or path
+        A path, or a url with scheme. The format is found by the file's first bytes.
+    group : str, optional
+        Path of the group to open.
+    drop_variables : str or iterable of str, optional
+        Variables to leave out.
+    loadable_variables : names, glob patterns, predicate, or [], optional
+        Variables to load at once; by default dimension coordinates and those of at most
+        ``set_options(small_variable=...)`` bytes. A predicate takes a name and an `xarray.Variable`.
+    storage_options : dict, optional
+        Access options, for fsspec. The arrays carry them along.
+    parser : str, optional
+        Name of the format, where it is not to be found by the file's bytes.
+    decode_cf : bool, default True
+        Whether to decode CF conventions.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file or group.
+    AccessError
+        The file may not be read.
+    FormatError
+        The format is not known, or the file is damaged.
+    UnsupportedError
+        The file holds what byte ranges cannot express; it names the variable and the remedy.
+
+    Examples
+    --------
+    >>> vds = open_virtual_dataset("2001.nc")  # doctest: +SKIP
+    >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
+    """
+    skip = _names(drop_variables)
+    found = open_group(url, group=group, skip=skip, options=storage_options, parser=parser)
+    try:
+        dataset = virtual_dataset(found, loadable_variables, decode_cf)
+    except VirtualdsError as error:
+        error.add_note(f"file {normalise_url(url)}")
+        raise
+    dataset.encoding["source"] = os.fspath(url)
+    return dataset
+
+
+def open_group(
+    url: str | os.PathLike[str],
+    *,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    options: Mapping[str, Any] | None = None,
+    parser: str | None = None,
+) -> ManifestGroup:
+    """Read the structure of a group of any file whose format is known.
+
+    Raises
+    ------
+    FileNotFoundError, AccessError, FormatError, UnsupportedError
+        As `open_virtual_dataset`.
+    """
+    absolute = normalise_url(url)
+    settled = StorageOptions(options) if options else None
+    try:
+        source = store_for(absolute).describe(absolute, settled)
+        reader = _named(parser) if parser else _detected(source)
+        return reader.read(source, group, skip)
+    except PermissionError as error:
+        if isinstance(error, AccessError):
+            raise
+        raise AccessError(f"{absolute}: permission denied; ask for read access to it") from error
+    except FileNotFoundError as error:
+        if error.errno is None and error.args and absolute in str(error.args[0]):
+            raise
+        raise FileNotFoundError(
+            f"{absolute}: there is no such file or group ({error}); check the path"
+        ) from error
+    except StoreError as error:
+        raise FormatError(f"{absolute}: it cannot be opened: {error}") from error
+
+
+def _named(name: str) -> Parser | Format:
+    known = {reader.name: reader for reader in (*PARSERS, *FORMATS)}
+    if name not in known:
+        raise ValueError(f"parser {name!r}: there are {sorted(known)}")
+    return known[name]
+
+
+def _detected(source: SourceFile) -> Parser | Format:
+    """Return the parser or format of a file by its first bytes."""
+    with store_for(source.url).open(source.url, source.options) as file:
+        head = file.read(HEAD)
+    for reader in (*PARSERS, *FORMATS):
+        if reader.detect(head):
+            return reader
+    names = [reader.name for reader in (*PARSERS, *FORMATS)]
+    raise FormatError(
+        f"{source.url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
+        f"or open the file with xarray's own engines"
+    )
+
+
+def write_manifest(
+    dataset: xr.Dataset,
+    url: str | os.PathLike[str],
+    format: str | None = None,
+    mode: str = "w",
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
+    absolute = normalise_url(url)
+    target = _format_for(absolute, format)
+    options = StorageOptions(storage_options) if storage_options else None
+    target.write(group_from_dataset(dataset), absolute, options, replace=mode == "w")
+
+
+def _format_for(url: str, name: str | None) -> Format:
+    if name is not None:
+        known = {form.name: form for form in FORMATS}
+        if name not in known:
+            raise ValueError(f"format {name!r}: there are {sorted(known)}")
+        return known[name]
+    for form in FORMATS:
+        if url.endswith(form.suffixes):
+            return form
+    suffixes = {form.name: form.suffixes for form in FORMATS}
+    raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
+
+
+WRITERS["manifest"] = write_manifest
+
+
+def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -1,0 +1,590 @@
+"""The virtual array: shape, dtype, and fragments that say where its values lie.
+
+What keeps an array virtual (cropping, joining, permuting axes) are methods here; which numpy
+function does which of them is the table of `virtualds.numpy_functions`. Everything else reads the
+values that it needs.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.codec import Codec
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.errors import CombineError, UnsupportedError
+from virtualds.fragment import CodecPipeline, Fragment, join
+from virtualds.grid import ChunkAxis
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.options import get_options
+from virtualds.read import read, read_points
+from virtualds.urls import normalise_url
+
+NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""What numpy's functions do with virtual arrays; filled by `virtualds.numpy_functions`."""
+UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
+"""What ufuncs do with virtual arrays, where they do not need the values at once."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array whose values lie in chunks of files, read when they are asked for.
+
+    It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
+    reading a byte. Anything else reads just the values that it needs.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Elements per axis.
+    dtype : numpy dtype
+        Of the values, CF packing decoded.
+    fill_value : scalar
+        The value wherever no fragment lies.
+    pipelines : tuple of CodecPipeline
+        How bytes become values; manifests count this table.
+    fragments : tuple of Fragment
+        Boxes that lie inside the array and do not overlap.
+    name : str
+        What to call the array in errors.
+
+    Raises
+    ------
+    ValueError
+        A fragment has another number of axes, or lies outside the array.
+
+    Examples
+    --------
+    >>> array = ManifestArray.from_arrays(
+    ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
+    ...     offsets=[[1000], [1016]], lengths=16,
+    ... )
+    >>> array[1:, :2].shape, array.nchunks
+    ((1, 2), 2)
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill_value: Any
+    pipelines: tuple[CodecPipeline, ...]
+    fragments: tuple[Fragment, ...]
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for fragment in self.fragments:
+            inside = len(fragment.start) == len(self.shape) and all(
+                0 <= a and b <= n
+                for a, b, n in zip(fragment.start, fragment.stop, self.shape, strict=True)
+            )
+            if not inside:
+                raise ValueError(
+                    f"ManifestArray: a fragment from {fragment.start} to {fragment.stop} does not "
+                    f"lie inside {self.shape}"
+                )
+
+    # ------------------------------------------------------------------ building
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        shape: Sequence[int],
+        chunks: Sequence[int],
+        dtype: npt.DTypeLike,
+        path: str | npt.ArrayLike,
+        offsets: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        codecs: Sequence[Codec | Mapping[str, Any]] = (),
+        fill_value: Any = None,
+    ) -> ManifestArray:
+        """Build an array by hand from a regular grid of chunks.
+
+        Parameters
+        ----------
+        shape, chunks : sequence of int
+            Elements of the array, and of every chunk, per axis. Edge chunks are padded.
+        dtype : dtype
+            As stored.
+        path : str or array of str over the chunk grid
+            Url of the file of all chunks, or of each; an empty string is a chunk that is missing.
+        offsets, lengths : int or array of int over the chunk grid
+            Where each chunk lies, in bytes.
+        codecs : sequence of Codec or of Zarr v2 configurations
+            In the order in which they encoded.
+        fill_value : scalar, optional
+            What missing chunks are full of; zero by default.
+
+        Raises
+        ------
+        FormatError
+            A reference is empty or negative.
+        ValueError
+            The columns do not fit the chunk grid.
+        """
+        axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+        grid = tuple(axis.nchunks for axis in axes)
+        files, numbers = _file_table(path)
+        manifest = ChunkManifest.build(
+            grid, files=files, file=numbers, offset=offsets, length=lengths
+        )
+        kind = np.dtype(dtype)
+        pipeline = CodecPipeline(
+            dtype=kind,
+            codecs=tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in codecs),
+            fill=None if fill_value is None else np.asarray(fill_value, kind).tobytes(),
+            layout=tuple(range(len(axes))),
+        )
+        return cls.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+
+    @classmethod
+    def of_fragment(
+        cls, fragment: Fragment, pipeline: CodecPipeline, name: str = ""
+    ) -> ManifestArray:
+        """Return the array that one fragment covers, its values as stored."""
+        fill = default_fill(pipeline.dtype)
+        return cls(fragment.shape, pipeline.dtype, fill, (pipeline,), (fragment,), name)
+
+    @classmethod
+    def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:
+        """Return an array of one value: no fragment, only fill."""
+        kind = np.dtype(dtype)
+        return cls(tuple(shape), kind, np.asarray(fill_value).astype(kind)[()], (), ())
+
+    @classmethod
+    def from_values(cls, values: npt.NDArray[Any]) -> ManifestArray:
+        """Return the array that holds values in memory as one inline chunk."""
+        if values.dtype.hasobject:
+            raise CombineError(
+                f"values of dtype {values.dtype} cannot join a virtual array; load the virtual "
+                f"part first (ds.virtual.load())"
+            )
+        pipeline = CodecPipeline(values.dtype, layout=tuple(range(values.ndim)))
+        axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in values.shape)
+        grid = tuple(axis.nchunks for axis in axes)
+        manifest = ChunkManifest.build(
+            grid, file=INLINE, length=values.nbytes, inline=(values.tobytes(),)
+        )
+        return cls.of_fragment(Fragment((0,) * values.ndim, axes, manifest), pipeline)
+
+    # ------------------------------------------------------------------ describing
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, once read."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def nbytes_virtual(self) -> int:
+        """Bytes that the references take in memory."""
+        axes = sum(axis.nbytes for f in self.fragments for axis in f.axes)
+        return axes + sum(f.manifest.nbytes for f in self.fragments)
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of all grids, missing ones too."""
+        return sum(f.manifest.size for f in self.fragments)
+
+    @property
+    def manifest(self) -> ChunkManifest:
+        """The manifest of the only fragment.
+
+        Raises
+        ------
+        UnsupportedError
+            The array has none or several; look at `fragments`.
+        """
+        if len(self.fragments) != 1:
+            raise UnsupportedError(
+                f"ManifestArray.manifest: the array has {len(self.fragments)} fragments, each with "
+                f"a manifest of its own; use .fragments"
+            )
+        return self.fragments[0].manifest
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """The distinct files that chunks lie in."""
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.files))
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some elements lie in no fragment."""
+        return sum(prod(f.shape) for f in self.fragments) < self.size
+
+    def same_references(self, other: ManifestArray) -> bool:
+        """Say whether both have the same values for sure, because they are the same bytes."""
+        return self is other or (
+            self.shape == other.shape
+            and self.dtype == other.dtype
+            and self.pipelines == other.pipelines
+            and len(self.fragments) == len(other.fragments)
+            and (not self.has_gaps or same_scalar(self.fill_value, other.fill_value))
+            and all(
+                a.start == b.start and a.axes == b.axes and a.manifest.same(b.manifest)
+                for a, b in zip(self.fragments, other.fragments, strict=True)
+            )
+        )
+
+    # ------------------------------------------------------------------ staying virtual
+
+    def crop(self, axis: int, start: int, stop: int) -> ManifestArray:
+        """Return the elements ``start`` to ``stop`` along one axis."""
+        if (start, stop) == (0, self.shape[axis]):
+            return self
+        stop = max(start, stop)
+        kept = (f.crop(axis, start, stop) for f in self.fragments)
+        shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
+        return replace(self, shape=shape, fragments=tuple(f for f in kept if f is not None))
+
+    def transpose(self, *axes: Any) -> ManifestArray:
+        """Permute the axes; without argument, reverse them."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        order = tuple(range(self.ndim))[::-1] if order is None else order
+        order = tuple(int(np.arange(self.ndim)[i]) for i in order)
+        if sorted(order) != list(range(self.ndim)):
+            raise ValueError(f"transpose: {order} is no permutation of {self.ndim} axes")
+        return replace(
+            self,
+            shape=tuple(self.shape[i] for i in order),
+            pipelines=tuple(p.transpose(order) for p in self.pipelines),
+            fragments=tuple(f.transpose(order) for f in self.fragments),
+        )
+
+    @property
+    def T(self) -> ManifestArray:  # noqa: N802  (numpy's name)
+        """The array with its axes reversed."""
+        return self.transpose()
+
+    def insert_axis(self, axis: int) -> ManifestArray:
+        """Insert an axis of one element."""
+        return replace(
+            self,
+            shape=(*self.shape[:axis], 1, *self.shape[axis:]),
+            pipelines=tuple(p.insert_axis(axis) for p in self.pipelines),
+            fragments=tuple(f.insert_axis(axis) for f in self.fragments),
+        )
+
+    def drop_axis(self, axis: int) -> ManifestArray:
+        """Remove an axis of one element."""
+        table: dict[CodecPipeline, int] = {}
+        fragments = []
+        for fragment in self.fragments:
+            _, encoded, inset = (int(c[0]) for c in fragment.axes[axis].slabs())
+            numbers = [
+                table.setdefault(p.drop_axis(axis, encoded, inset), len(table))
+                for p in self.pipelines
+            ]
+            dropped = fragment.drop_axis(axis)
+            fragments.append(replace(dropped, manifest=dropped.manifest.with_pipelines(numbers)))
+        shape = (*self.shape[:axis], *self.shape[axis + 1 :])
+        return replace(self, shape=shape, pipelines=tuple(table), fragments=tuple(fragments))
+
+    def repeat(self, axis: int, count: int) -> ManifestArray:
+        """Show an axis of one element ``count`` times."""
+        shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
+        shown = tuple(f.repeat(axis, count) for f in self.fragments) if count else ()
+        return replace(self, shape=shape, fragments=shown)
+
+    def broadcast_to(self, shape: Sequence[int]) -> ManifestArray:
+        """Repeat the array along new leading axes and axes of one element."""
+        result = self
+        for _ in range(len(shape) - self.ndim):
+            result = result.insert_axis(0)
+        for axis, (old, new) in enumerate(zip(result.shape, shape, strict=True)):
+            if old == 1 and new != 1:
+                result = result.repeat(axis, new)
+            elif old != new:
+                raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {tuple(shape)}")
+        return result
+
+    def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> ManifestArray:
+        """Forget everything along an axis but some stretches; the rest becomes fill."""
+        kept = []
+        for start, stop in runs:
+            parts = (f.crop(axis, start, stop) for f in self.fragments)
+            kept += [f.shift(axis, start) for f in parts if f is not None]
+        return replace(self, fragments=tuple(kept))
+
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True, casting: Any = "unsafe") -> Any:
+        """Convert the values: virtually where every value survives, else by reading them."""
+        kind = np.dtype(dtype)
+        if kind == self.dtype:
+            return self
+        if kind.kind in "biufc" and kind.char not in "gG" and np.can_cast(self.dtype, kind, "safe"):
+            fill = np.asarray(self.fill_value).astype(kind)[()]
+            return replace(self, dtype=kind, fill_value=fill)
+        return np.asarray(self).astype(kind, copy=copy, casting=casting)
+
+    @staticmethod
+    def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
+        """Lay arrays end to end along an axis.
+
+        Raises
+        ------
+        CombineError
+            The arrays differ in length along another axis, or in number of axes.
+        """
+        axis = _check_shapes(arrays, axis)
+        dtype = np.result_type(*(a.dtype for a in arrays))
+        arrays = [a.astype(dtype) for a in arrays]
+        fill, arrays = _common_fill(arrays)
+        table: dict[CodecPipeline, int] = {}
+        moved, begin = [], 0
+        for array in arrays:
+            numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
+            for fragment in array.fragments:
+                manifest = fragment.manifest.with_pipelines(numbers)
+                shifted = fragment.shift(axis, begin)
+                moved.append(replace(shifted, manifest=manifest))
+            begin += array.shape[axis]
+        if len(table) > np.iinfo(np.uint16).max:
+            raise CombineError(f"concatenate: {len(table)} ways to decode; 65535 are the most")
+        shape = (*arrays[0].shape[:axis], begin, *arrays[0].shape[axis + 1 :])
+        joined = join(moved, axis)
+        return ManifestArray(shape, dtype, fill, tuple(table), joined, arrays[0].name)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
+        """Read values whatever their size.
+
+        Parameters
+        ----------
+        key : tuple of int, slice or 1-D array, one per axis; optional
+            Each selects along its own axis. Everything by default.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        return read(self, (slice(None),) * self.ndim if key is None else key)
+
+    def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        """Read single points whatever their number; the axes of the points come first."""
+        return read_points(self, key)
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("ManifestArray: values that lie in files cannot be had without a copy")
+        self.check_limit(self.nbytes)
+        values = self.read()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def check_limit(self, nbytes: int) -> None:
+        """Refuse to load more than `set_options(load_limit=...)` allows.
+
+        Raises
+        ------
+        UnsupportedError
+            It says how to go on.
+        """
+        limit = get_options().load_limit
+        if nbytes > limit:
+            raise UnsupportedError(
+                f"{self.name or 'virtual array'} {self.shape}: this would load {nbytes / 2**30:.3g} "
+                f"GiB, more than the limit of {limit / 2**30:.3g} GiB; select less, call "
+                f"ds.virtual.to_lazy(chunks={{}}) for dask arrays, ds.virtual.load() to load it "
+                f"all the same, or raise virtualds.set_options(load_limit=...)"
+            )
+
+    # ------------------------------------------------------------------ being a duck array
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func in NUMPY_FUNCTIONS:
+            result = NUMPY_FUNCTIONS[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        loaded_args, loaded_kwargs = _loaded((args, dict(kwargs)))
+        return func(*loaded_args, **loaded_kwargs)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if ufunc in UFUNCS and method == "__call__" and not kwargs:
+            result = UFUNCS[ufunc](*inputs)
+            if result is not NotImplemented:
+                return result
+        # an in-place operation on an array that cannot be written gives a new one
+        if any(isinstance(o, ManifestArray) for o in kwargs.get("out", ())):
+            kwargs.pop("out")
+        return getattr(ufunc, method)(*_loaded(inputs), **_loaded(kwargs))
+
+    def __getitem__(self, key: Any) -> Any:
+        return NUMPY_FUNCTIONS[np.ndarray.__getitem__](self, key)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __copy__(self) -> ManifestArray:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ManifestArray:
+        return self
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        parts = [(f.start, f.axes, f.manifest.__getstate__()) for f in self.fragments]
+        fields = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
+        return ("virtualds", *map(normalize_token, fields))
+
+    # ------------------------------------------------------------------ being looked at
+
+    def __repr__(self) -> str:
+        return f"<ManifestArray {self.shape} {self.dtype}: {self._summary()}>"
+
+    def _repr_inline_(self, max_width: int) -> str:
+        return f"virtual: {self._summary()}"[:max_width]
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "Shape": self.shape,
+            "Data type": self.dtype,
+            "Values": f"{self.nbytes:,} bytes, in files",
+            "Chunks": self._summary(),
+            "References": f"{self.nbytes_virtual:,} bytes, in memory",
+            "Decoding": "; ".join(_describe(p) for p in self.pipelines[:3]) or "none",
+            "First file": self.sources[0].url if self.sources else "none",
+        }
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
+            for name, value in rows.items()
+        )
+        return f"<table><caption>virtual array</caption>{cells}</table>"
+
+    def _summary(self) -> str:
+        files = len(self.sources)
+        parts = f" in {len(self.fragments)} fragments" if len(self.fragments) > 1 else ""
+        of = f" of {files} file{'s' * (files != 1)}" if files else ""
+        return f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}{of}{parts}"
+
+
+def default_fill(dtype: np.dtype[Any]) -> Any:
+    """Return the value of space that nothing covers: no value where the dtype has one, else zero."""
+    absent = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
+    if dtype.kind in absent:
+        return np.array(absent[dtype.kind]).astype(dtype)[()]
+    return np.zeros((), dtype)[()]
+
+
+def same_scalar(a: Any, b: Any) -> bool:
+    """Say whether two scalars are the same value, no value being the same as no value."""
+    return bool(a == b) or bool(a != a and b != b)
+
+
+def _file_table(path: str | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:
+    """Return the distinct files of a column of urls, and the column of their numbers."""
+    if isinstance(path, str):
+        return [SourceFile(normalise_url(path))], 0
+    names, numbers = np.unique(np.asarray(path, dtype=str), return_inverse=True)
+    numbers = numbers.reshape(np.shape(path))
+    if names.size and names[0] == "":
+        return [SourceFile(normalise_url(str(n))) for n in names[1:]], np.where(
+            numbers == 0, MISSING, numbers - 1
+        )
+    return [SourceFile(normalise_url(str(n))) for n in names], numbers
+
+
+def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
+    """Return the axis counted from the front, refusing arrays that cannot be laid end to end."""
+    if not arrays:
+        raise CombineError("concatenate: no arrays were given")
+    first = arrays[0]
+    if not -first.ndim <= axis < first.ndim:
+        raise CombineError(f"concatenate: axis {axis} of arrays with {first.ndim} axes")
+    axis %= first.ndim
+    for array in arrays[1:]:
+        other = [n for i, n in enumerate(array.shape) if i != axis]
+        if other != [n for i, n in enumerate(first.shape) if i != axis]:
+            raise CombineError(
+                f"concatenate {first.name or 'arrays'} along axis {axis}: {_place(first)} has shape "
+                f"{first.shape}, {_place(array)} has {array.shape}; make their other axes equal "
+                f"(reindex, or isel the common part)"
+            )
+    return axis
+
+
+def _place(array: ManifestArray) -> str:
+    return array.sources[0].url if array.sources else "an array without files"
+
+
+def _common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
+    """Return one fill value for the gaps of all arrays, and the arrays brought to it."""
+    gapped = [a for a in arrays if a.has_gaps]
+    if not gapped:
+        return arrays[0].fill_value, arrays
+    fill = gapped[0].fill_value
+    if all(same_scalar(a.fill_value, fill) for a in gapped):
+        return fill, arrays
+    return fill, [
+        a if not a.has_gaps or same_scalar(a.fill_value, fill) else _without_gaps(a) for a in arrays
+    ]
+
+
+def _without_gaps(array: ManifestArray) -> ManifestArray:
+    """Hold an array that is all fill as one missing chunk."""
+    if array.fragments:
+        raise CombineError(
+            f"concatenate {array.name}: gaps are filled with different values, "
+            f"{array.fill_value!r} among them; reindex all parts with one fill_value"
+        )
+    pipeline = CodecPipeline(
+        array.dtype,
+        fill=np.asarray(array.fill_value, array.dtype).tobytes(),
+        layout=tuple(range(array.ndim)),
+    )
+    axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in array.shape)
+    manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
+    return replace(
+        array,
+        pipelines=(pipeline,),
+        fragments=(Fragment((0,) * array.ndim, axes, manifest),),
+    )
+
+
+def _loaded(value: Any) -> Any:
+    """Replace every virtual array in nested arguments by its values."""
+    if isinstance(value, ManifestArray):
+        return np.asarray(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_loaded, value))
+    if isinstance(value, dict):
+        return {name: _loaded(item) for name, item in value.items()}
+    return value
+
+
+def _describe(pipeline: CodecPipeline) -> str:
+    names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
+    return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")
+
+

@@ -1,0 +1,89 @@
+"""The xarray backend: ``xr.open_dataset(x, engine="virtual")``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import xarray as xr
+from xarray.backends import BackendEntrypoint
+
+from virtualds.api import open_group
+from virtualds.dataset import lazy_dataset
+
+OURS = (".refs.json", ".virtual.json")
+"""Ends of names that say that a file is a reference set; other engines may own any other name."""
+
+
+class VirtualBackendEntrypoint(BackendEntrypoint):  # type: ignore[misc]
+    """Opens reference sets, and the source files that virtualds parses.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> ds = xr.open_dataset("refs.json", engine="virtual")  # doctest: +SKIP
+    """
+
+    description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
+
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: Any = True,
+        decode_times: Any = True,
+        concat_characters: Any = True,
+        decode_coords: Any = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: Any = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        parser: str | None = None,
+    ) -> xr.Dataset:
+        """Open a reference set or source file lazily.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A path, or a url with scheme.
+        mask_and_scale, decode_times, concat_characters, decode_coords, drop_variables
+            As in `xarray.open_dataset`.
+        use_cftime, decode_timedelta
+            As in `xarray.open_dataset`.
+        group : str, optional
+            Path of the group to open.
+        storage_options : dict, optional
+            Access options, for fsspec.
+        parser : str, optional
+            Name of the format, where it is not to be found by the file's bytes.
+
+        Raises
+        ------
+        FileNotFoundError, AccessError, FormatError, UnsupportedError
+            As `virtualds.open_virtual_dataset`.
+        """
+        if not isinstance(filename_or_obj, str | os.PathLike):
+            raise TypeError(
+                f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; pass "
+                f"the file's name"
+            )
+        names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
+        found = open_group(
+            filename_or_obj, group=group, skip=tuple(names), options=storage_options, parser=parser
+        )
+        return lazy_dataset(
+            found,
+            mask_and_scale=mask_and_scale,
+            decode_times=decode_times,
+            concat_characters=concat_characters,
+            decode_coords=decode_coords,
+            use_cftime=use_cftime,
+            decode_timedelta=decode_timedelta,
+        )
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Say whether a name is that of a reference set, without looking at the file."""
+        named = isinstance(filename_or_obj, str | os.PathLike)
+        return named and os.fspath(filename_or_obj).endswith(OURS)

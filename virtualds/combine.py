@@ -1,0 +1,141 @@
+"""Opening many files as one virtual dataset."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, Literal
+
+import xarray as xr
+
+from virtualds.api import open_virtual_dataset
+from virtualds.dataset import Loadable
+from virtualds.urls import local_path, scheme_of
+
+Paths = str | os.PathLike[str] | Sequence[Any]
+
+
+def open_virtual_mfdataset(
+    paths: Paths,
+    *,
+    combine: Literal["by_coords", "nested"] = "by_coords",
+    concat_dim: Any = None,
+    preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    parallel: Executor | None = None,
+    data_vars: Any = "minimal",
+    coords: Any = "minimal",
+    compat: str = "override",
+    join: Any = "outer",
+    combine_attrs: Any = "override",
+    loadable_variables: Loadable = None,
+    drop_variables: str | Iterable[str] | None = None,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    decode_cf: bool = True,
+    **kwargs: Any,
+) -> xr.Dataset:
+    """Open many source files as one dataset of virtual arrays.
+
+    Parameters
+    ----------
+    paths : str, or sequence of str or paths
+        A glob pattern, or the files in order; nested lists with ``combine="nested"``.
+    combine : {"by_coords", "nested"}, default "by_coords"
+        As in `xarray.open_mfdataset`.
+    concat_dim : str, or list of str, optional
+        With ``combine="nested"``: the dimension to join along.
+    preprocess : callable, optional
+        Applied to the dataset of every file.
+    parallel : concurrent.futures.Executor, optional
+        Where to open the files; one after another by default.
+    data_vars, coords, compat, join, combine_attrs
+        As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
+        joined along it, and the others come from the first file.
+    loadable_variables, drop_variables, group, storage_options, decode_cf
+        As in `open_virtual_dataset`.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    FileNotFoundError
+        No file matches, or one is missing.
+    ValueError
+        ``concat_dim`` is missing, or the files do not combine; the notes name the files.
+
+    Examples
+    --------
+    >>> vds = open_virtual_mfdataset(
+    ...     "data/*.nc", combine="nested", concat_dim="time"
+    ... )  # doctest: +SKIP
+    """
+    files = _listed(paths)
+    opened = partial(
+        _open,
+        preprocess=preprocess,
+        loadable_variables=loadable_variables,
+        drop_variables=drop_variables,
+        group=group,
+        storage_options=storage_options,
+        decode_cf=decode_cf,
+    )
+    flat = list(_flatten(files))
+    if not flat:
+        raise FileNotFoundError(f"open_virtual_mfdataset: no file matches {paths!r}")
+    results = dict(enumerate((parallel.map if parallel else map)(opened, flat)))
+    options = dict(
+        data_vars=data_vars, coords=coords, compat=compat, join=join, combine_attrs=combine_attrs
+    )
+    try:
+        return _combined(combine, concat_dim, _shaped(files, iter(results.values())), options | kwargs)
+    except ValueError as error:
+        error.add_note(f"while combining {len(flat)} files, {flat[0]} to {flat[-1]}")
+        raise
+
+
+def _open(
+    path: Any, *, preprocess: Callable[[xr.Dataset], xr.Dataset] | None, **options: Any
+) -> xr.Dataset:
+    dataset = open_virtual_dataset(path, **options)
+    return preprocess(dataset) if preprocess else dataset
+
+
+def _combined(combine: str, concat_dim: Any, datasets: Any, options: dict[str, Any]) -> xr.Dataset:
+    if combine == "nested":
+        if concat_dim is None:
+            raise ValueError("combine='nested' needs concat_dim, the dimension to join along")
+        dims = [concat_dim] if isinstance(concat_dim, str) else concat_dim
+        return xr.combine_nested(datasets, concat_dim=dims, **options)
+    if combine != "by_coords":
+        raise ValueError(f"combine {combine!r}: there are 'by_coords' and 'nested'")
+    if concat_dim is not None:
+        raise ValueError("concat_dim is for combine='nested'; by_coords finds it by coordinates")
+    return xr.combine_by_coords(datasets, **options)
+
+
+def _listed(paths: Paths) -> list[Any]:
+    """Return the files of a pattern, sorted, or those given."""
+    if isinstance(paths, str) and scheme_of(paths) == "file" and glob.has_magic(paths):
+        return sorted(glob.glob(local_path(paths), recursive=True))
+    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+
+
+def _flatten(files: Iterable[Any]) -> Iterable[Any]:
+    for item in files:
+        if isinstance(item, list | tuple):
+            yield from _flatten(item)
+        else:
+            yield item
+
+
+def _shaped(files: Iterable[Any], datasets: Any) -> list[Any]:
+    """Return datasets nested as the files were."""
+    return [
+        _shaped(item, datasets) if isinstance(item, list | tuple) else next(datasets)
+        for item in files
+    ]

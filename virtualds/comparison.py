@@ -1,0 +1,173 @@
+"""Comparisons of virtual arrays, answered by their references where these are enough.
+
+`xarray` finds out whether two arrays are equal by ``((a == b) | (isnull(a) & isnull(b))).all()``.
+For two arrays that refer to the same bytes that is true whatever the bytes are. So comparing gives
+an expression first, and only what its references cannot answer reads values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray
+
+CAN_BE_NULL = "fcMm"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
+    """A boolean array that is computed when somebody looks at it.
+
+    Parameters
+    ----------
+    ufunc : numpy ufunc
+        ``equal``, ``isnan``, ``isnat``, ``logical_and`` and so on.
+    operands : tuple of ManifestArray or Comparison
+        What it is applied to; all of one shape.
+    """
+
+    ufunc: np.ufunc
+    operands: tuple[Any, ...]
+
+    dtype = np.dtype(bool)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis."""
+        shape: tuple[int, ...] = self.operands[0].shape
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, once computed."""
+        return self.size
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        values = self.ufunc(*(np.asarray(operand) for operand in self.operands))
+        return np.asarray(values, dtype)
+
+    def __getitem__(self, key: Any) -> Any:
+        return Comparison(self.ufunc, tuple(operand[key] for operand in self.operands))
+
+    def astype(self, dtype: npt.DTypeLike, copy: bool = True) -> Any:
+        """Return the values as another dtype."""
+        return self if np.dtype(dtype) == bool else np.asarray(self).astype(dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "__call__" and not kwargs and ufunc in UFUNCS:
+            result = UFUNCS[ufunc](*inputs)
+            if result is not NotImplemented:
+                return result
+        return getattr(ufunc, method)(*map(_values, inputs), **kwargs)
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func is np.all and kwargs.get("axis") is None and len(args) == 1 and certain(self):
+            return np.True_
+        return func(*map(_values, args), **{k: _values(v) for k, v in kwargs.items()})
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.ufunc.__name__} {self.shape}>"
+
+
+def certain(expression: Any) -> bool:
+    """Say whether a comparison is true everywhere, as far as references tell."""
+    if isinstance(expression, ManifestArray):
+        return expression.dtype == bool and not expression.fragments and bool(expression.fill_value)
+    if expression.ufunc in (np.logical_or, np.bitwise_or):
+        left, right = expression.operands
+        return (
+            certain(left)
+            or certain(right)
+            or _complete(left, right)
+            or _complete(right, left)
+        )
+    if expression.ufunc is np.equal:
+        a, b = expression.operands
+        return a.dtype.kind not in CAN_BE_NULL + "O" and _same(a, b)
+    return False
+
+
+def _complete(equality: Any, nulls: Any) -> bool:
+    """Say whether values that are equal, or null on both sides, are all there are."""
+    if not isinstance(equality, Comparison) or equality.ufunc is not np.equal:
+        return False
+    a, b = equality.operands
+    return _same(a, b) and a.dtype.kind != "O" and _covers_nulls(nulls, a)
+
+
+def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
+    """Say whether an expression is true wherever ``array`` has no value."""
+    if not isinstance(expression, Comparison):
+        return False
+    if expression.ufunc in (np.isnan, np.isnat):
+        return _same(expression.operands[0], array)
+    if expression.ufunc in (np.logical_and, np.bitwise_and):
+        return all(_covers_nulls(operand, array) for operand in expression.operands)
+    return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    return (
+        isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.same_references(b)
+    )
+
+
+def _values(value: Any) -> Any:
+    if isinstance(value, Comparison | ManifestArray):
+        return np.asarray(value)
+    return value
+
+
+def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
+    """Return what makes an expression of virtual operands of one shape."""
+
+    def deferred(*operands: Any) -> Any:
+        virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
+        if not virtual or len({o.shape for o in operands}) != 1:
+            return NotImplemented
+        return Comparison(ufunc, operands)
+
+    return deferred
+
+
+for _ufunc in (
+    np.equal,
+    np.isnan,
+    np.isnat,
+    np.logical_and,
+    np.logical_or,
+    np.logical_not,
+    np.bitwise_and,
+    np.bitwise_or,
+    np.invert,
+):
+    UFUNCS[_ufunc] = _defer(_ufunc)
+
+
+def _all(array: Any, axis: Any = None, **kwargs: Any) -> Any:
+    if axis is None and not kwargs and certain(array):
+        return np.True_
+    return NotImplemented
+
+
+NUMPY_FUNCTIONS[np.all] = _all

@@ -1,0 +1,502 @@
+"""From groups of files to datasets and back, and the accessor ``ds.virtual``.
+
+xarray itself decodes: dtype, attributes and encoding of every variable are what it says of the
+variable as stored. What stays virtual then gets the same decoding as the last step of its pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from virtualds.array import ManifestArray, default_fill
+from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.fragment import CodecPipeline
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.lazy import lazily
+from virtualds.manifest import SourceFile
+from virtualds.options import get_options
+from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
+from virtualds.time_packing import TimePacking
+from virtualds.urls import normalise_url
+
+Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
+"""Which variables to load: names or glob patterns, a predicate, or None for the default."""
+TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
+
+
+# ---------------------------------------------------------------------- group -> dataset
+
+
+def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
+    """Return a group as a dataset that reads when somebody looks, as native backends do.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    **decoders
+        What `xarray.conventions.decode_cf_variables` takes: ``mask_and_scale`` and so on.
+    """
+    variables, attributes, coordinates = _decoded(group, decoders)
+    return _dataset(variables, attributes, coordinates, group)
+
+
+def virtual_dataset(
+    group: ManifestGroup, loadable: Loadable = None, decode_cf: bool = True
+) -> xr.Dataset:
+    """Return a group as a dataset of virtual arrays.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    loadable : names, glob patterns, predicate, or None
+        Which variables to load; dimension coordinates and small variables by default.
+    decode_cf : bool
+        Whether to decode CF conventions, as in `xarray.open_dataset`.
+
+    Raises
+    ------
+    UnsupportedError
+        A variable that is not to be loaded has values that only exist once it is.
+    """
+    decoders = {} if decode_cf else dict.fromkeys(_DECODERS, False)
+    variables, attributes, coordinates = _decoded(group, decoders)
+    wanted = _chooser(loadable)
+    for name, variable in variables.items():
+        stored = group.variables[str(name)]
+        try:
+            if wanted(str(name), variable):
+                variables[name] = _loaded(str(name), variable)
+            elif isinstance(stored.data, ManifestArray):
+                variables[name] = _virtual(str(name), stored, stored.data, variable)
+            else:
+                variables[name] = variable.compute()
+        except VirtualdsError as error:
+            error.add_note(f"variable {name!r}")
+            raise
+    dataset = _dataset(variables, attributes, coordinates, group)
+    indexed = [n for n, v in dataset.variables.items() if v.dims == (n,) and _in_memory(v)]
+    return dataset.set_coords(indexed).assign_coords(
+        xr.Coordinates({n: dataset.variables[n] for n in indexed})
+    )
+
+
+_DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
+
+
+def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
+    variables = {
+        name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), dict(v.encoding))
+        for name, v in group.variables.items()
+    }
+    found = xr.conventions.decode_cf_variables(variables, dict(group.attributes), **decoders)
+    return dict(found[0]), dict(found[1]), set(found[2])
+
+
+def _dataset(
+    variables: Mapping[Any, xr.Variable],
+    attributes: Mapping[str, Any],
+    coordinates: set[Hashable],
+    group: ManifestGroup,
+) -> xr.Dataset:
+    """Put a dataset together without building indexes, which would read."""
+    coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
+    data = {n: v for n, v in variables.items() if n not in coords}
+    dataset = xr.Dataset(data, xr.Coordinates(coords, indexes={}), attributes)
+    dataset.encoding = {"unlimited_dims": set(), **group.encoding}
+    return dataset
+
+
+def _chooser(loadable: Loadable) -> Callable[[str, xr.Variable], bool]:
+    """Return what decides whether a variable is loaded."""
+    if loadable is None:
+        limit = get_options().small_variable
+        return lambda name, v: v.dims == (name,) or v.nbytes <= limit
+    if callable(loadable):
+        return loadable
+    patterns = [loadable] if isinstance(loadable, str) else list(loadable)
+    return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _loaded(name: str, variable: xr.Variable) -> xr.Variable:
+    loaded = variable.compute()
+    return loaded.to_index_variable() if variable.dims == (name,) else loaded
+
+
+def _in_memory(variable: xr.Variable) -> bool:
+    return not isinstance(variable.data, ManifestArray)
+
+
+def _virtual(
+    name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
+) -> xr.Variable:
+    """Return a decoded variable whose data are virtual and decode to the same."""
+    if decoded.dims != stored.dims or decoded.dtype.kind == "O":
+        raise UnsupportedError(
+            f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} {decoded.dtype}, "
+            f"which chunks cannot do one by one; load it with loadable_variables=[{name!r}]"
+        )
+    packing = _packing(stored, array.dtype, decoded)
+    dtype = decoded.dtype
+    if packing is not None and packing.is_identity and dtype == array.dtype:
+        packing = None
+    pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
+    fill = default_fill(dtype)
+    if array.has_gaps and pipelines:
+        # a file that ends before its unlimited dimension does reads as its fill value
+        fill = pipelines[0].missing_value
+    data = replace(array, dtype=dtype, fill_value=fill, pipelines=pipelines, name=name)
+    return xr.Variable(decoded.dims, data, decoded.attrs, decoded.encoding)
+
+
+def _packing(
+    stored: ManifestVariable, dtype: np.dtype[Any], decoded: xr.Variable
+) -> Decoding | None:
+    """Return the decoding step that xarray applied, as told by the attributes that it used up."""
+    if decoded.dtype.kind in "Mm" and dtype.kind not in "Mm":
+        used = {n: v for n, v in stored.attributes.items() if n in TIME_ATTRIBUTES}
+        # bounds have the units of the variable that they belong to
+        used |= {n: decoded.encoding[n] for n in ("units", "calendar") if n in decoded.encoding}
+        return TimePacking.from_attributes(used, decoded.dtype)
+    used = {
+        name: stored.attributes[name]
+        for name in PACKING_ATTRIBUTES
+        if name in stored.attributes and name not in decoded.attrs
+    }
+    packing = Packing.from_attributes(dtype.newbyteorder("="), used, decoded.dtype)
+    if packing is None and decoded.dtype != dtype.newbyteorder("=") and decoded.dtype != dtype:
+        raise UnsupportedError(
+            f"xarray decodes {dtype} to {decoded.dtype} by a rule that is not known here; load it "
+            f"with loadable_variables"
+        )
+    return packing
+
+
+# ---------------------------------------------------------------------- dataset -> group
+
+
+def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
+    """Return a dataset as a group of variables as they are to be stored.
+
+    Virtual arrays give back the packing that all their chunks share; loaded variables are encoded
+    as their ``encoding`` says, or losslessly where that would change them.
+
+    Raises
+    ------
+    UnsupportedError
+        A variable cannot be encoded without changing its values.
+    """
+    encoded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
+    variables = {}
+    for name, variable in encoded.items():
+        try:
+            variables[str(name)] = _stored(str(name), variable)
+        except VirtualdsError as error:
+            error.add_note(f"variable {name!r}")
+            raise
+    return ManifestGroup(variables, attributes, encoding=dataset.encoding)
+
+
+def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
+    dims = tuple(str(dim) for dim in variable.dims)
+    data = variable.data
+    if isinstance(data, ManifestArray):
+        array, packed = unpack(data)
+        attributes = dict(variable.attrs)
+        for attribute in PACKING_ATTRIBUTES:
+            # what changed no value is known to the encoding alone
+            if packed is None and attribute in variable.encoding and attribute == "_FillValue":
+                attributes.setdefault(attribute, variable.encoding[attribute])
+        return ManifestVariable(dims, array, attributes | (packed or {}), variable.encoding)
+    plain = _encoded(name, variable)
+    return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
+
+
+def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
+    """Return an array as stored and its packing attributes, if all its chunks share one packing.
+
+    Otherwise the array comes back as it is, with None.
+    """
+    packings = {p.packing for p in array.pipelines}
+    dtypes = {p.dtype for p in array.pipelines}
+    if len(packings) != 1 or len(dtypes) != 1:
+        return array, None
+    packing, dtype = packings.pop(), dtypes.pop()
+    if (packing.dtype if packing else dtype.newbyteorder("=")) != array.dtype:
+        return array, None
+    pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
+    fill = default_fill(dtype)
+    if array.has_gaps:
+        if not _is_missing_value(array):
+            return array, None
+        fill = array.pipelines[0].fill_value
+    plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
+    return plain, dict(packing.attributes) if packing else None
+
+
+def _is_missing_value(array: ManifestArray) -> bool:
+    """Say whether gaps read as missing chunks would."""
+    missing = array.pipelines[0].missing_value
+    fill = array.fill_value
+    return bool(missing == fill) or bool(missing != missing and fill != fill)
+
+
+def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
+    """Encode a loaded variable, and make sure that it decodes to itself."""
+    variable = variable.copy(deep=False).to_base_variable()
+    kept = {k: v for k, v in variable.encoding.items() if k in ("_FillValue", "units", "calendar")}
+    for encoding in (_cf_encoding(variable.encoding), kept, {}):
+        attempt = variable.copy(deep=False)
+        attempt.encoding = dict(encoding)
+        try:
+            stored = xr.conventions.encode_cf_variable(attempt, name=name)
+        except (ValueError, OverflowError, TypeError):
+            continue
+        stored = stored.copy(data=_plain(stored.data))
+        again = xr.conventions.decode_cf_variable(name, stored.copy())
+        if again.dtype == variable.dtype and again.equals(variable) or _same_text(again, variable):
+            return stored
+    raise UnsupportedError(
+        f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
+        f"leave it out"
+    )
+
+
+def _cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an encoding that concerns values, not chunks and compression."""
+    names = (*TIME_ATTRIBUTES, "_Encoding")
+    found = {k: v for k, v in encoding.items() if k in names}
+    if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
+        found.pop("dtype")
+    return found
+
+
+def _plain(values: Any) -> Any:
+    """Return values with strings as objects, which every format holds."""
+    found = np.asarray(values)
+    return found.astype(object) if found.dtype.kind in "UT" else found
+
+
+def _same_text(again: xr.Variable, variable: xr.Variable) -> bool:
+    """Say whether strings survived, whose dtype may not."""
+    textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
+    return textual and bool(np.array_equal(again.values, variable.values))
+
+
+# ---------------------------------------------------------------------- accessor
+
+
+@xr.register_dataset_accessor("virtual")
+class VirtualDatasetAccessor:
+    """What a dataset of virtual arrays can do beyond any other: ``ds.virtual``.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr
+    >>> array = ManifestArray.from_arrays(
+    ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
+    ...     offsets=[[1000], [1016]], lengths=16,
+    ... )
+    >>> ds = xr.Dataset({"t": (("time", "x"), array)})
+    >>> ds.virtual.nchunks
+    2
+    """
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        self._dataset = dataset
+
+    @property
+    def _arrays(self) -> dict[Hashable, ManifestArray]:
+        return {
+            name: v.data
+            for name, v in self._dataset.variables.items()
+            if isinstance(v.data, ManifestArray)
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory."""
+        return sum(array.nbytes_virtual for array in self._arrays.values())
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of all virtual arrays, missing ones too."""
+        return sum(array.nchunks for array in self._arrays.values())
+
+    @property
+    def sources(self) -> pd.DataFrame:
+        """A table of the source files: url, number of chunks, size in bytes, modification time."""
+        counts: dict[SourceFile, int] = {}
+        for array in self._arrays.values():
+            for fragment in array.fragments:
+                manifest = fragment.manifest
+                used = np.bincount(
+                    manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
+                )
+                for file, count in zip(manifest.files, used.tolist(), strict=True):
+                    counts[file] = counts.get(file, 0) + count
+        rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
+        table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
+        return table.astype({"modified": "datetime64[ns]"})
+
+    def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
+        """Return the dataset with its references pointing at other places.
+
+        Parameters
+        ----------
+        change : dict or callable
+            Old to new prefixes of urls, or a function of a url.
+
+        Raises
+        ------
+        ValueError
+            No url begins with any of the prefixes.
+        """
+        renamed = change if callable(change) else _prefix_changer(change, self._arrays.values())
+
+        def moved(file: SourceFile) -> SourceFile:
+            url = normalise_url(renamed(file.url))
+            # the copy has another modification time, and the same content
+            return file if url == file.url else file._replace(url=url, mtime=None)
+
+        return self._map(
+            lambda array: replace(
+                array,
+                fragments=tuple(
+                    replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments
+                ),
+            )
+        )
+
+    def load(self) -> xr.Dataset:
+        """Return the dataset with all values in memory, whatever their size.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        return self._map(lambda array: array.read())
+
+    def to_lazy(self, chunks: Any = None) -> xr.Dataset:
+        """Return the dataset with xarray's own lazy arrays, or dask arrays.
+
+        Parameters
+        ----------
+        chunks : as in `xarray.open_dataset`, optional
+            ``{}`` makes dask arrays with the chunks of the files.
+        """
+        variables = {
+            name: (v.dims, lazily(v.data, str(name)), v.attrs, self._encoding(v))
+            if isinstance(v.data, ManifestArray)
+            else v
+            for name, v in self._dataset.variables.items()
+        }
+        lazy = xr.Dataset(
+            {n: v for n, v in variables.items() if n not in self._dataset.coords},
+            xr.Coordinates(
+                {n: v for n, v in variables.items() if n in self._dataset.coords},
+                indexes=dict(self._dataset.xindexes),
+            ),
+            self._dataset.attrs,
+        )
+        if chunks is None:
+            return lazy
+        if chunks == {}:
+            sizes = {n: _dask_chunks(a) for n, a in self._arrays.items()}
+            chunked = {
+                n: lazy[n].variable.chunk(dict(zip(lazy[n].dims, c, strict=True)))
+                for n, c in sizes.items()
+            }
+            return lazy.assign({n: chunked[n] for n in chunked})
+        return lazy.chunk(chunks)
+
+    def _encoding(self, variable: xr.Variable) -> dict[str, Any]:
+        chunks = dict(zip(variable.dims, _dask_chunks(variable.data), strict=True))
+        return {**variable.encoding, "preferred_chunks": chunks}
+
+    def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
+        variables = {}
+        for name, array in self._arrays.items():
+            try:
+                variables[name] = self._dataset.variables[name].copy(data=change(array))
+            except VirtualdsError as error:
+                error.add_note(f"variable {name!r}")
+                raise
+        return self._dataset.assign(variables)
+
+    def to_manifest(
+        self,
+        url: Any,
+        *,
+        format: str | None = None,
+        mode: str = "w",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the references of the dataset; loaded variables go along.
+
+        Parameters
+        ----------
+        url : str or path
+            Where to. The suffix chooses the format: ``.json`` is kerchunk-json.
+        format : str, optional
+            Name of the format, where the suffix does not say it.
+        mode : {"w", "w-"}
+            ``"w"`` creates or replaces, ``"w-"`` refuses to replace. Either way readers see the
+            old set or the new one.
+        storage_options : dict, optional
+            Access options of the target, for fsspec.
+
+        Raises
+        ------
+        UnsupportedError
+            The format cannot hold the dataset; nothing has been written.
+        FileExistsError
+            The target exists and ``mode`` is ``"w-"``.
+        ValueError
+            No such format or mode.
+        """
+        WRITERS["manifest"](self._dataset, url, format, mode, storage_options)
+
+
+WRITERS: dict[str, Callable[..., None]] = {}
+"""How the accessor writes; entered by `virtualds.api`, which knows the formats."""
+
+
+def _prefix_changer(
+    prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
+) -> Callable[[str], str]:
+    absolute = {normalise_url(old): normalise_url(new) for old, new in prefixes.items()}
+    urls = {file.url for array in arrays for file in array.sources}
+    for old in absolute:
+        if not any(url.startswith(old) for url in urls):
+            raise ValueError(
+                f"rename_paths: no source begins with {old!r}; the first is {min(urls, default=None)!r}"
+            )
+
+    def change(url: str) -> str:
+        for old in sorted(absolute, key=len, reverse=True):
+            if url.startswith(old):
+                return absolute[old] + url[len(old) :]
+        return url
+
+    return change
+
+
+def _dask_chunks(array: ManifestArray) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths of the chunks along every axis, ragged where they are ragged."""
+    result = []
+    for axis, size in enumerate(array.shape):
+        edges = {0, size}
+        for fragment in array.fragments:
+            begin = fragment.start[axis]
+            edges |= {begin + int(e) for e in fragment.axes[axis].slabs().edges}
+        cuts = sorted(edges)
+        result.append(tuple(b - a for a, b in zip(cuts[:-1], cuts[1:], strict=True)) or (0,))
+    return tuple(result)

@@ -1,0 +1,253 @@
+"""The demonstration: a year of files scanned, written as references, read back, compared, drawn.
+
+The archive is small but of the awkward kind that one meets: months of 28 to 31 days, and a provider
+that changed its compression half-way through the year.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.combine import open_virtual_mfdataset
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+YEAR = 2001
+LAT = np.linspace(-90.0, 90.0, 73)
+LON = np.linspace(0.0, 357.5, 144)
+MAP_DAY = f"{YEAR}-07-15"
+SERIES_AT = {"lat": 52.5, "lon": 5.0}
+
+
+def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
+    """Walk the main job of the library on a small archive made on the spot.
+
+    Parameters
+    ----------
+    folder : str or pathlib.Path
+        Where the archive, the references and the picture go. Made if it is not there; what an
+        earlier run left in it is written anew.
+    say : callable
+        What takes each line of the report; ``print`` by default.
+
+    Returns
+    -------
+    pathlib.Path
+        The picture.
+
+    Raises
+    ------
+    ImportError
+        If netCDF4 or matplotlib, which only the demonstration needs, is not installed.
+    """
+    folder = Path(folder).absolute()
+    references = folder / "refs.json"
+    with _timed(say, "wrote the archive"):
+        paths = write_archive(folder / "archive")
+    _scan(paths, references, say)
+    with _timed(say, "opened the references"):
+        ds = xr.open_dataset(references, engine="virtual", chunks={})
+    say(f"\n{ds}\n")
+    _compare(paths, ds, say)
+    with _timed(say, "drew the picture"):
+        picture = draw(ds, folder / "picture.png")
+    _say_sizes(paths, references, say)
+    say(f"\nThe picture: {picture}")
+    return picture
+
+
+def write_archive(folder: str | Path) -> list[Path]:
+    """Write a year of daily temperatures as twelve netCDF4 files.
+
+    Each day is one chunk. That is what lets months of different lengths form one regular grid of
+    chunks, which is all that kerchunk JSON can hold.
+
+    Parameters
+    ----------
+    folder : str or pathlib.Path
+        Where the files go; made if it is not there.
+
+    Returns
+    -------
+    list of pathlib.Path
+        The files, January first.
+
+    Raises
+    ------
+    ImportError
+        If netCDF4 is not installed.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for month in range(1, 13):
+        path = folder / f"t2m_{YEAR}-{month:02d}.nc"
+        _write_month(path, month, complevel=4 if month <= 6 else 5)
+        paths.append(path)
+    return paths
+
+
+def temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Invent a plausible temperature for each day and place.
+
+    Parameters
+    ----------
+    days : numpy.ndarray
+        Days since the first of January.
+
+    Returns
+    -------
+    numpy.ndarray
+        Kelvin, over (day, latitude, longitude).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> temperature(np.array([0, 182])).shape
+    (2, 73, 144)
+    """
+    day = days[:, None, None].astype(float)
+    lat = np.deg2rad(LAT)[None, :, None]
+    lon = np.deg2rad(LON)[None, None, :]
+    climate = 300.0 - 50.0 * np.sin(lat) ** 2
+    continents = 4.0 * np.sin(2 * lon + 1.0) * np.cos(lat) ** 2
+    # The coldest day of the north comes some three weeks after the shortest.
+    seasons = -18.0 * np.sin(lat) * np.cos(2 * np.pi * (day - 20) / 365)
+    weather = 6.0 * np.sin(2 * lat) ** 2 * np.sin(6 * lon - day / 2.5 + 3 * np.sin(day / 9))
+    return np.asarray(climate + continents + seasons + weather)
+
+
+def draw(ds: xr.Dataset, path: str | Path) -> Path:
+    """Draw one day as a map, and the year at one place.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        With ``t2m(time, lat, lon)``.
+    path : str or pathlib.Path
+        Where the picture goes.
+
+    Returns
+    -------
+    pathlib.Path
+        The picture.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as exc:
+        raise _extra_needed("matplotlib") from exc
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+    ds["t2m"].sel(time=MAP_DAY).plot.pcolormesh(ax=left, cmap="RdYlBu_r")
+    left.set_title(f"one file of twelve: {MAP_DAY}")
+    ds["t2m"].sel(SERIES_AT, method="nearest").plot.line(ax=right)
+    right.set_title("all of them: {lat}°N {lon}°E".format(**SERIES_AT))
+    figure.savefig(path, dpi=120)
+    return Path(path)
+
+
+def _scan(paths: Sequence[Path], references: Path, say: Callable[[str], object]) -> None:
+    with _timed(say, f"scanned {len(paths)} files"):
+        vds = open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
+    with _timed(say, "wrote the references"):
+        vds.virtual.to_manifest(references)
+
+
+def _compare(paths: Sequence[Path], ds: xr.Dataset, say: Callable[[str], object]) -> None:
+    with _timed(say, "read every value through the references"):
+        ours = ds.load()
+    with _timed(say, "read every value with xr.open_mfdataset"):
+        theirs = _open_natively(paths)
+    xr.testing.assert_identical(ours, theirs)
+    say("Both are identical: values, coordinates, names and attributes.")
+
+
+def _open_natively(paths: Sequence[Path]) -> xr.Dataset:
+    with xr.open_mfdataset(
+        paths,
+        combine="nested",
+        concat_dim="time",
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="exact",
+        engine="netcdf4",
+    ) as native:
+        return native.load()
+
+
+def _say_sizes(paths: Sequence[Path], references: Path, say: Callable[[str], object]) -> None:
+    archive = sum(path.stat().st_size for path in paths)
+    refs = references.stat().st_size
+    say(f"\nThe archive:    {archive:>10,} bytes in {len(paths)} files, untouched")
+    say(f"The references: {refs:>10,} bytes in {references}")
+
+
+@contextmanager
+def _timed(say: Callable[[str], object], what: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    say(f"{time.perf_counter() - begin:7.2f} s  {what}")
+
+
+def _write_month(path: Path, month: int, complevel: int) -> None:
+    try:
+        from netCDF4 import Dataset
+    except ImportError as exc:
+        raise _extra_needed("netCDF4") from exc
+    first = datetime.date(YEAR, month, 1).timetuple().tm_yday - 1
+    days = np.arange(first, first + calendar.monthrange(YEAR, month)[1])
+    with Dataset(path, "w") as nc:
+        nc.title = "An invented atmosphere"
+        _write_coordinates(nc, days)
+        _write_temperature(nc, days, complevel)
+
+
+def _write_coordinates(nc: Any, days: npt.NDArray[np.int64]) -> None:
+    columns = {
+        "time": (days, "i4", {"standard_name": "time", "units": f"days since {YEAR}-01-01"}),
+        "lat": (LAT, "f4", {"standard_name": "latitude", "units": "degrees_north"}),
+        "lon": (LON, "f4", {"standard_name": "longitude", "units": "degrees_east"}),
+    }
+    for name, (values, dtype, attributes) in columns.items():
+        nc.createDimension(name, None if name == "time" else values.size)
+        variable = nc.createVariable(name, dtype, (name,))
+        variable.setncatts(attributes)
+        variable[:] = values
+
+
+def _write_temperature(nc: Any, days: npt.NDArray[np.int64], complevel: int) -> None:
+    t2m = nc.createVariable(
+        "t2m",
+        "i2",
+        ("time", "lat", "lon"),
+        compression="zlib",
+        complevel=complevel,
+        shuffle=True,
+        chunksizes=(1, LAT.size, LON.size),
+        fill_value=-32768,
+    )
+    t2m.setncatts({"scale_factor": 0.01, "add_offset": 273.15})
+    t2m.setncatts({"units": "K", "long_name": "2 m temperature"})
+    t2m[:] = temperature(days)
+
+
+def _extra_needed(package: str) -> ImportError:
+    return ImportError(
+        f"the demonstration: {package} is not installed; pip install 'virtualds[demo]'"
+    )

@@ -1,0 +1,38 @@
+"""What can go wrong, as a tree of types.
+
+::
+
+    VirtualdsError
+    ├── UnsupportedError(NotImplementedError)  the source or the target cannot express it
+    ├── CombineError(ValueError)               these arrays do not belong together
+    ├── FormatError(ValueError)                not, or not a sound, source or reference file
+    ├── ReadError(OSError)                     bytes missing, changed or undecodable
+    └── AccessError(PermissionError)           a reference points where it may not
+
+Every message reads *where: what was found; what to do*. Whoever knows the file or the variable
+adds it with ``add_note`` on the way up.
+"""
+
+
+class VirtualdsError(Exception):
+    """The root of all errors that virtualds raises itself."""
+
+
+class UnsupportedError(VirtualdsError, NotImplementedError):
+    """The source holds, or the target would have to hold, something it cannot express."""
+
+
+class CombineError(VirtualdsError, ValueError):
+    """Arrays that do not belong together were asked to become one."""
+
+
+class FormatError(VirtualdsError, ValueError):
+    """A file is not in a known format, or it is damaged."""
+
+
+class ReadError(VirtualdsError, OSError):
+    """Referenced bytes cannot be had, have changed, or do not decode."""
+
+
+class AccessError(VirtualdsError, PermissionError):
+    """A reference points to a place that this set of references may not read."""

@@ -1,0 +1,60 @@
+"""The reference formats: one file per format, and here the table that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from virtualds.formats import kerchunk_json
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile, StorageOptions
+
+
+class ReadSet(Protocol):
+    """Reads a group of a reference set."""
+
+    def __call__(
+        self, source: SourceFile, group: str | None = None, skip: object = ()
+    ) -> ManifestGroup: ...
+
+
+class WriteSet(Protocol):
+    """Writes a reference set, all of it or nothing."""
+
+    def __call__(
+        self,
+        group: ManifestGroup,
+        url: str,
+        options: StorageOptions | None = None,
+        *,
+        replace: bool = True,
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """A reference format.
+
+    Parameters
+    ----------
+    name : str
+    suffixes : tuple of str
+        Ends of file names that choose it for writing.
+    detect : callable
+        Takes the first bytes of a file and says whether it is of this format.
+    read, write : callable
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    detect: Callable[[bytes], bool]
+    read: ReadSet
+    write: WriteSet
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "kerchunk-json", (".json",), kerchunk_json.detect, kerchunk_json.read, kerchunk_json.write
+    ),
+)

@@ -1,0 +1,658 @@
+"""kerchunk references in JSON: read versions 0 and 1, write version 1.
+
+kerchunk documentation, "References specification". A reference set is a Zarr v2 hierarchy as one
+JSON object: keys of the store to text, ``base64:`` text, JSON values, ``[url]`` or
+``[url, offset, length]``.
+
+What JSON cannot say of netCDF data (the types of numbers in attributes, fingerprints of source
+files) is written under a top-level key of its own, `EXTRA`, which other readers pass over.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.array import ManifestArray
+from virtualds.errors import AccessError, FormatError, UnsupportedError
+from virtualds.fragment import CodecPipeline
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
+from virtualds.stores import store_for
+from virtualds.urls import join_url, normalise_url, scheme_of
+from virtualds.zarr_metadata import (
+    NON_FINITE,
+    array_from_zarr_v2,
+    chunk_grid,
+    fill_from_zarr_v2,
+    fill_to_zarr_v2,
+    ZarrArray,
+    obstacles,
+    storage_encoding,
+    to_zarr_v2,
+)
+
+EXTRA = "virtualds"
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute of a Zarr v2 array that xarray reads its dimensions from."""
+MOST_INLINE = 2**20
+"""Bytes that missing chunks of one array may take when they have to be written out."""
+COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` may be a reference set in JSON."""
+    text = head.lstrip()
+    return text.startswith(b"{") and (
+        b'"refs"' in text or b'".zgroup"' in text or b"/.zarray" in text or b'"version"' in text
+    )
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read a reference set.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The JSON file.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FormatError
+        It is no JSON, or no reference set.
+    UnsupportedError
+        It uses a codec that is not known, ``gen``, or templates with arguments.
+    AccessError
+        A remote set refers to local files.
+    """
+    raw = store_for(source.url).read_all(source.url, source.options)
+    try:
+        document = json.loads(raw)
+    except ValueError as error:
+        raise FormatError(
+            f"{source.url}: it is no JSON ({error}); a reference set was expected"
+        ) from error
+    refs, extra = _unfold(document, source.url)
+    return _Reader(source, refs, extra, frozenset(skip)).tree(group)
+
+
+def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the references of a document of either version, templates put in."""
+    if not isinstance(document, dict):
+        raise FormatError(f"{url}: a reference set is a JSON object, found {type(document).__name__}")
+    if "version" not in document:
+        return document, {}
+    if document["version"] not in (0, 1) or not isinstance(document.get("refs"), dict):
+        raise FormatError(
+            f"{url}: version {document['version']!r} with keys {sorted(document)}; versions 0 and 1 "
+            f"with 'refs' are known"
+        )
+    if document.get("gen"):
+        raise UnsupportedError(f"{url}: 'gen' is not read yet; expand it with fsspec first")
+    templates = document.get("templates") or {}
+    refs = document["refs"]
+    if templates:
+        refs = {key: _fill_in(value, templates, url) for key, value in refs.items()}
+    return refs, document.get(EXTRA) or {}
+
+
+def _fill_in(value: Any, templates: Mapping[str, str], url: str) -> Any:
+    """Put plain templates into the url of a reference."""
+    if not isinstance(value, list) or "{{" not in value[0]:
+        return value
+    target = value[0]
+    for name, text in templates.items():
+        target = target.replace("{{" + name + "}}", text)
+    if "{{" in target or "{{" in "".join(templates.values()):
+        raise UnsupportedError(f"{url}: the template {value[0]!r} takes arguments; not read yet")
+    return [target, *value[1:]]
+
+
+class _Reader:
+    """The references of one document, sorted by array."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        refs: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        skip: frozenset[str],
+    ) -> None:
+        self.source = source
+        self.extra = extra
+        self.skip = skip
+        self.metadata: dict[str, Any] = {}
+        self.chunks: dict[str, list[tuple[str, Any]]] = {}
+        self.files: dict[str, SourceFile] = {}
+        for key, value in refs.items():
+            leaf = key.rpartition("/")[2]
+            if leaf.startswith(".z"):
+                self.metadata[key] = _parsed(key, value, source.url)
+            else:
+                folder, _, name = key.rpartition("/")
+                self.chunks.setdefault(folder, []).append((name, value))
+        consolidated = self.metadata.pop(".zmetadata", {})
+        self.metadata = consolidated.get("metadata", {}) | self.metadata
+        if not self.metadata:
+            raise FormatError(f"{source.url}: no Zarr metadata among its keys; no reference set")
+        self._move_nested_chunks()
+
+    def _move_nested_chunks(self) -> None:
+        """Bring chunks under keys with slashes ("dimension_separator") to their array."""
+        arrays = {key.removesuffix("/.zarray") for key in self.metadata if key.endswith("/.zarray")}
+        for folder in [f for f in self.chunks if f not in arrays]:
+            owner = folder
+            while owner and owner not in arrays:
+                owner = owner.rpartition("/")[0]
+            rest = folder[len(owner) + 1 :].replace("/", ".")
+            moved = [(f"{rest}.{name}", value) for name, value in self.chunks.pop(folder)]
+            if owner:
+                self.chunks.setdefault(owner, []).extend(moved)
+
+    def tree(self, path: str | None) -> ManifestGroup:
+        """Return the group at a path with everything below it."""
+        root = self._group("")
+        return root.group(path)
+
+    def _group(self, path: str) -> ManifestGroup:
+        prefix = f"{path}/" if path else ""
+        arrays: list[str] = []
+        children: dict[str, None] = {}
+        for key in self.metadata:
+            name, slash, rest = key.removeprefix(prefix).partition("/")
+            if not key.startswith(prefix) or not slash:
+                continue
+            if rest == ".zarray":
+                arrays.append(name)
+            elif rest not in (".zattrs", ".zgroup") or f"{prefix}{name}/.zarray" not in self.metadata:
+                children[name] = None
+        variables = {}
+        for name in arrays:
+            if name in self.skip:
+                continue
+            try:
+                variables[name] = self._variable(prefix + name)
+            except (UnsupportedError, FormatError, AccessError) as error:
+                error.add_note(f"variable {prefix}{name} of {self.source.url}")
+                raise
+        extra = self._extra("groups", path)
+        encoding = {"unlimited_dims": set(extra.get("unlimited_dims", ()))}
+        return ManifestGroup(
+            variables,
+            self._attributes(path, extra),
+            {name: self._group(prefix + name) for name in children if name not in arrays},
+            encoding,
+        )
+
+    def _extra(self, kind: str, path: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.extra.get(kind, {}).get(path, {})
+        return found
+
+    def _attributes(self, path: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+        found = self.metadata.get(f"{path}/.zattrs" if path else ".zattrs", {})
+        types = extra.get("attributes", {})
+        return {name: _typed(value, types.get(name)) for name, value in found.items()}
+
+    def _variable(self, path: str) -> ManifestVariable:
+        metadata = self.metadata[f"{path}/.zarray"]
+        extra = self._extra("arrays", path)
+        attributes = self._attributes(path, extra)
+        dims = attributes.pop(DIMENSIONS, None)
+        if dims is None:
+            dims = [f"dim_{n}" for n in metadata["shape"]]
+        dims = tuple(dims)
+        dtype = np.dtype(str(metadata["dtype"])) if metadata["dtype"] == "|O" else None
+        if dtype is not None:
+            values = self._objects(path, metadata)
+            encoding = {"dtype": str, "original_shape": values.shape}
+            return ManifestVariable(dims, values, attributes, encoding)
+        array = array_from_zarr_v2(metadata, self._manifest(path, metadata))
+        fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
+        if fill is not None:
+            # as xarray reads Zarr v2: its fill value is the netCDF attribute
+            attributes.setdefault("_FillValue", fill)
+        encoding = self._encoding(array, dims, extra)
+        return ManifestVariable(dims, array, attributes, encoding)
+
+    def _encoding(
+        self, array: ManifestArray, dims: tuple[str, ...], extra: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        found = storage_encoding(array, dims)
+        if extra.get("contiguous"):
+            found |= {"contiguous": True, "chunksizes": None}
+            found.pop("preferred_chunks", None)
+        found["dtype"] = array.dtype
+        if "enum" in extra:
+            found["dtype"] = np.dtype(array.dtype, metadata=dict(extra["enum"]))
+        if "least_significant_digit" in extra:
+            found["least_significant_digit"] = extra["least_significant_digit"]
+        return found | {"source": self.source.url, "original_shape": array.shape}
+
+    def _manifest(self, path: str, metadata: Mapping[str, Any]) -> ChunkManifest:
+        grid = chunk_grid(metadata)
+        rows = self.chunks.get(path, [])
+        if not rows:
+            return ChunkManifest.missing(grid)
+        flat = _flat_ids([name for name, _ in rows], grid, path)
+        inline: list[bytes] = []
+        table: dict[str, int] = {}
+        file, offset, length = [], [], []
+        for _, value in rows:
+            if isinstance(value, list) and len(value) == 3:
+                url, begin, size = value
+                file.append(table.setdefault(url, len(table)))
+            elif isinstance(value, list) and len(value) == 1:
+                begin, size = 0, self._file(value[0]).size or 0
+                file.append(table.setdefault(value[0], len(table)))
+            else:
+                inline.append(_bytes(value))
+                begin, size = len(inline) - 1, len(inline[-1])
+                file.append(INLINE)
+            offset.append(begin)
+            length.append(size)
+        columns = {"file": (file, MISSING), "offset": (offset, 0), "length": (length, 0)}
+        return ChunkManifest.build(
+            grid,
+            files=[self._file(url) for url in table],
+            inline=inline,
+            **{name: _spread(values, flat, grid, rest) for name, (values, rest) in columns.items()},
+        )
+
+    def _file(self, url: str) -> SourceFile:
+        """Return the file that a url of the set means, with the fingerprint noted for it."""
+        if url not in self.files:
+            absolute = _resolve(url, self.source.url)
+            noted = self.extra.get("files", {}).get(url)
+            options = _options_for(absolute, self.source)
+            if noted is not None:
+                self.files[url] = SourceFile(absolute, *noted, options)
+            else:
+                self.files[url] = SourceFile(absolute, options=options)
+        return self.files[url]
+
+    def _objects(self, path: str, metadata: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """Decode strings of varying length (filter ``vlen-utf8``), which are held inline."""
+        import numcodecs
+
+        filters = metadata.get("filters") or []
+        if [f.get("id") for f in filters] != ["vlen-utf8"]:
+            raise UnsupportedError(f"objects encoded with {filters}; only vlen-utf8 is read")
+        kind = np.dtype("O", metadata={"element_type": str})
+        values = np.full(metadata["shape"], "", kind)
+        chunks = metadata["chunks"]
+        compressor = metadata.get("compressor")
+        for name, value in self.chunks.get(path, []):
+            data = _bytes(value) if isinstance(value, str) else self._fetch(value)
+            if compressor is not None:
+                data = numcodecs.get_codec(compressor).decode(data)
+            block = numcodecs.VLenUTF8().decode(data).reshape(chunks)
+            place = [int(i) * c for i, c in zip(name.split("."), chunks, strict=False)]
+            box = tuple(
+                slice(p, min(p + c, n)) for p, c, n in zip(place, chunks, values.shape, strict=False)
+            )
+            values[box] = block[tuple(slice(0, b.stop - b.start) for b in box)]
+        return values
+
+    def _fetch(self, value: list[Any]) -> bytes:
+        file = self._file(value[0])
+        if len(value) == 1:
+            return store_for(file.url).read_all(file.url, file.options)
+        return store_for(file.url).get_ranges(file, [(value[1], value[2])])[0]
+
+
+def _parsed(key: str, value: Any, url: str) -> Any:
+    """Return metadata, which stand as text or as JSON."""
+    try:
+        return json.loads(_bytes(value)) if isinstance(value, str) else value
+    except ValueError as error:
+        raise FormatError(f"{url}: key {key!r} holds no JSON ({error})") from error
+
+
+def _bytes(value: Any) -> bytes:
+    """Return an inline value as bytes."""
+    if not isinstance(value, str):
+        return json.dumps(value).encode()
+    if value.startswith("base64:"):
+        return base64.b64decode(value[len("base64:") :])
+    return value.encode()
+
+
+def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
+    """Return the flat C-order number of every chunk key."""
+    if not grid:
+        return np.zeros(len(names), np.int64)
+    try:
+        numbers = np.array(".".join(names).split("."), dtype=np.int64).reshape(-1, len(grid))
+    except ValueError as error:
+        raise FormatError(f"{path}: a chunk key is no index of a grid {grid} ({error})") from error
+    if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
+        raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
+    return np.ravel_multi_index(tuple(numbers.T), grid)
+
+
+def _spread(
+    values: list[int], flat: npt.NDArray[np.int64], grid: tuple[int, ...], rest: int
+) -> npt.NDArray[np.int64]:
+    column = np.full(int(np.prod(grid)), rest, np.int64)
+    column[flat] = values
+    return column.reshape(grid)
+
+
+def _resolve(url: str, base: str) -> str:
+    """Return a url of the set as an absolute one, refusing local files behind a remote set."""
+    relative = scheme_of(url) == "file" and "://" not in url and not url.startswith("/")
+    absolute = join_url(base, url) if relative else normalise_url(url)
+    if scheme_of(absolute) == "file" and scheme_of(base) != "file":
+        raise AccessError(
+            f"{base}: it refers to the local file {absolute}, which a remote set may not; copy the "
+            f"set to local disk if you trust it"
+        )
+    return absolute
+
+
+def _options_for(url: str, source: SourceFile) -> StorageOptions | None:
+    """Pass access options on to remote files, but never to a host that the user did not name."""
+    if source.options is None or scheme_of(url) == "file":
+        return None
+    host = url.split("/", 3)[:3]
+    local = scheme_of(source.url) == "file"
+    return source.options if local or host == source.url.split("/", 3)[:3] else None
+
+
+def _typed(value: Any, kind: str | None) -> Any:
+    """Bring an attribute back to the numpy type that was noted for it."""
+    if kind is None:
+        return value
+    dtype = np.dtype(kind)
+    if dtype.kind == "S":
+        return np.bytes_(value.encode("latin-1"))
+    if isinstance(value, list):
+        if dtype.kind == "c":
+            return np.array([complex(*pair) for pair in value], dtype)
+        return np.array([NON_FINITE.get(v, v) if isinstance(v, str) else v for v in value], dtype)
+    return dtype.type(NON_FINITE.get(value, value) if isinstance(value, str) else value)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write(
+    group: ManifestGroup, url: str, options: StorageOptions | None = None, *, replace: bool = True
+) -> None:
+    """Write a reference set: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    url : str
+        Of the JSON file.
+    options : StorageOptions, optional
+        Access options of the target.
+    replace : bool
+        Whether an existing file may be replaced.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables that Zarr v2 metadata cannot describe; all of them are named.
+    FileExistsError
+        The file exists and may not be replaced.
+    """
+    _refuse(group, url)
+    writer = _Writer()
+    for path, part in group.walk():
+        writer.add_group(path, part)
+    store_for(url).write_all(url, writer.document().encode(), options, replace=replace)
+
+
+def _refuse(group: ManifestGroup, url: str) -> None:
+    """Refuse before anything is written, naming every variable that does not fit."""
+    problems = [
+        f"  {f'{path}/{name}' if path else name}: {reason}"
+        for path, part in group.walk()
+        for name, variable in part.variables.items()
+        if isinstance(variable.data, ManifestArray)
+        for reason in obstacles(variable.data)
+    ]
+    if problems:
+        raise UnsupportedError(
+            f"{url}: kerchunk-json cannot hold {len(problems)} properties of this dataset:\n"
+            + "\n".join(problems)
+            + "\nload these variables before writing (ds.virtual.load()), leave them out "
+            "(ds.drop_vars), or write the files that differ to sets of their own"
+        )
+
+
+class _Writer:
+    """Collects the keys of a reference set; chunk references as ready JSON text."""
+
+    def __init__(self) -> None:
+        self.refs: dict[str, Any] = {}
+        self.chunks: list[str] = []
+        self.files: dict[str, list[Any]] = {}
+        self.extra: dict[str, dict[str, Any]] = {"groups": {}, "arrays": {}}
+
+    def add_group(self, path: str, group: ManifestGroup) -> None:
+        prefix = f"{path}/" if path else ""
+        self.refs[f"{prefix}.zgroup"] = {"zarr_format": 2}
+        attributes, types = _untyped(group.attributes)
+        self.refs[f"{prefix}.zattrs"] = attributes
+        extra: dict[str, Any] = {"attributes": types} if types else {}
+        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
+            extra["unlimited_dims"] = unlimited
+        if extra:
+            self.extra["groups"][path] = extra
+        for name, variable in group.variables.items():
+            try:
+                self._add_variable(prefix + name, variable)
+            except UnsupportedError as error:
+                error.add_note(f"variable {prefix}{name}")
+                raise
+
+    def _add_variable(self, path: str, variable: ManifestVariable) -> None:
+        attributes = dict(variable.attributes)
+        if isinstance(variable.data, ManifestArray):
+            metadata = self._add_array(path, variable.data, attributes)
+        else:
+            metadata = self._add_values(path, variable.data)
+        fill = attributes.get("_FillValue")
+        dtype = np.dtype(metadata["dtype"])
+        if fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype):
+            metadata["fill_value"] = fill_to_zarr_v2(attributes.pop("_FillValue"), dtype)
+        plain, types = _untyped(attributes)
+        self.refs[f"{path}/.zarray"] = metadata
+        self.refs[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
+        extra = _declared(variable.encoding) | ({"attributes": types} if types else {})
+        if extra:
+            self.extra["arrays"][path] = extra
+
+    def _add_array(
+        self, path: str, array: ManifestArray, attributes: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        found = to_zarr_v2(array)
+        manifest = found.manifest
+        self.chunks += self._references(path, manifest)
+        for chunk_id in np.argwhere(manifest.file == INLINE):
+            data = manifest.inline[int(manifest.offset[tuple(chunk_id)])]
+            self.refs[f"{path}/{_key(chunk_id)}"] = _base64(data)
+        fill = found.pipeline.fill_value
+        if not _reads_as(fill, attributes.get("_FillValue")):
+            self._write_out_missing(path, found)
+        return found.metadata
+
+    def _write_out_missing(self, path: str, array: ZarrArray) -> None:
+        """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
+
+        They take ``fill_value`` for the attribute ``_FillValue``; the fill value of HDF5 is none.
+        """
+        missing = np.argwhere(array.manifest.file == MISSING)
+        if not missing.size and array.manifest.shape:
+            return
+        chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
+        data = _encoded(chunk.tobytes(), array.pipeline)
+        if len(missing) * len(data) > MOST_INLINE:
+            raise UnsupportedError(
+                f"{len(missing)} chunks are missing and read as {array.pipeline.fill_value}, which "
+                f"is not its _FillValue; kerchunk-json has no place for such a fill value"
+            )
+        for chunk_id in missing:
+            self.refs[f"{path}/{_key(chunk_id)}"] = _base64(data)
+
+    def _references(self, path: str, manifest: ChunkManifest) -> Iterator[str]:
+        """Yield every reference into a file as a JSON member."""
+        heads = [f"[{json.dumps(self._note(file))}," for file in manifest.files]
+        prefix = json.dumps(path)[:-1] + "/"
+        keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
+        columns = (manifest.file, manifest.offset, manifest.length)
+        rows = zip(keys, *(c.ravel().tolist() for c in columns), strict=True)
+        return (
+            f'{prefix}{key or "0"}":{heads[file]}{offset},{length}]'
+            for key, file, offset, length in rows
+            if file >= 0
+        )
+
+    def _note(self, file: SourceFile) -> str:
+        """Note the fingerprint of a file, and return how it is called in the set."""
+        if any(part is not None for part in (file.size, file.mtime, file.etag)):
+            self.files[file.url] = [file.size, file.mtime, file.etag]
+        return file.url
+
+    def _add_values(self, path: str, values: npt.NDArray[Any]) -> dict[str, Any]:
+        """Hold values inline, as one chunk."""
+        metadata: dict[str, Any] = {
+            "zarr_format": 2,
+            "shape": list(values.shape),
+            "chunks": [max(n, 1) for n in values.shape],
+            "dtype": values.dtype.str,
+            "compressor": None,
+            "filters": None,
+            "fill_value": None,
+            "order": "C",
+            "dimension_separator": ".",
+        }
+        data = values.tobytes()
+        if values.dtype.kind in "OUT":
+            metadata |= {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
+            data = _encode_strings(values)
+        if values.size:
+            self.refs[f"{path}/{_key([0] * values.ndim)}"] = _base64(data)
+        return metadata
+
+    def document(self) -> str:
+        """Return the whole set as strict JSON."""
+        members = [
+            f"{json.dumps(key)}:{json.dumps(_as_text(value), **COMPACT_JSON)}"
+            for key, value in self.refs.items()
+        ]
+        extra = {"files": self.files} | {name: part for name, part in self.extra.items() if part}
+        body = ",\n".join(members + self.chunks)
+        noted = json.dumps(extra, **COMPACT_JSON)
+        return f'{{"version":1,"refs":{{\n{body}\n}},"{EXTRA}":{noted}}}\n'
+
+
+def _as_text(value: Any) -> str:
+    """Return metadata as the JSON text that older readers expect inside the JSON."""
+    return value if isinstance(value, str) else json.dumps(value, **COMPACT_JSON)
+
+
+def _key(chunk_id: Iterable[Any]) -> str:
+    return ".".join(str(int(i)) for i in chunk_id) or "0"
+
+
+def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
+    """Encode the bytes of one chunk."""
+    import numcodecs
+
+    for codec in pipeline.codecs:
+        data = bytes(numcodecs.get_codec(codec.to_zarr_v2()).encode(data))
+    return data
+
+
+def _base64(data: bytes) -> str:
+    return "base64:" + base64.b64encode(data).decode()
+
+
+def _encode_strings(values: npt.NDArray[Any]) -> bytes:
+    import numcodecs
+
+    texts = values.astype(object)
+    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
+        raise UnsupportedError(f"it holds {bad[0]!r} among its strings; only strings can be written")
+    return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
+
+
+def _declared(encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of an encoding cannot be derived from the metadata."""
+    found: dict[str, Any] = {}
+    if encoding.get("contiguous"):
+        found["contiguous"] = True
+    enum = getattr(encoding.get("dtype"), "metadata", None)
+    if enum and "enum" in enum:
+        members = {name: int(value) for name, value in enum["enum"].items()}
+        found["enum"] = {"enum": members, "enum_name": enum.get("enum_name")}
+    if "least_significant_digit" in encoding:
+        found["least_significant_digit"] = int(encoding["least_significant_digit"])
+    return found
+
+
+def _is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
+    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
+    return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
+
+
+def _reads_as(fill: Any, attribute: Any) -> bool:
+    """Say whether missing chunks read alike for a reader that knows only the attribute."""
+    if attribute is None:
+        return bool(fill == np.zeros((), np.asarray(fill).dtype))
+    return bool(fill == attribute) or bool(fill != fill and attribute != attribute)
+
+
+def _untyped(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return attributes as JSON values, and the numpy types that JSON forgets."""
+    plain, types = {}, {}
+    for name, value in attributes.items():
+        plain[name], kind = _json_value(name, value)
+        if kind is not None:
+            types[name] = kind
+    return plain, types
+
+
+def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
+    if isinstance(value, np.bytes_ | bytes):
+        return value.decode("latin-1"), "S"
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        flat = [_finite(v) for v in np.ravel(value).tolist()]
+        return (flat if np.ndim(value) else flat[0]), value.dtype.newbyteorder("=").str
+    if isinstance(value, str | bool | int) or value is None:
+        return value, None
+    if isinstance(value, float):
+        return (value, None) if np.isfinite(value) else (_finite(value), "<f8")
+    if isinstance(value, list | tuple | np.ndarray):
+        items = np.asarray(value).tolist() if isinstance(value, np.ndarray) else list(value)
+        if all(isinstance(v, str | bool | int) or (isinstance(v, float) and np.isfinite(v)) for v in items):
+            return items, None
+    raise UnsupportedError(
+        f"attribute {name!r}: {value!r} has no form in JSON; change it with ds.attrs, or drop it"
+    )
+
+
+def _finite(value: Any) -> Any:
+    """Return a number in strict JSON, where there are no NaN and infinities."""
+    if isinstance(value, complex):
+        return [_finite(value.real), _finite(value.imag)]
+    if isinstance(value, float) and not np.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,122 @@
+"""A group of variables as a file holds it: names, dimensions, attributes and data as stored.
+
+Every way in (a parser, a reference format) returns a `ManifestGroup`; every way out takes one.
+Values are as stored: CF decoding is a matter of the dataset built from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.array import ManifestArray
+from virtualds.errors import FormatError
+
+Data = ManifestArray | npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ManifestVariable:
+    """A variable of a file.
+
+    Parameters
+    ----------
+    dims : tuple of str
+        Name of every axis.
+    data : ManifestArray or numpy.ndarray
+        The values as stored; a numpy array where no byte range can hold them (vlen strings).
+    attributes : dict
+        As in the file, packing attributes among them.
+    encoding : dict
+        How it was stored, under the names of xarray's netCDF backends.
+
+    Raises
+    ------
+    FormatError
+        There are not as many dims as axes.
+    """
+
+    dims: tuple[str, ...]
+    data: Data
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    encoding: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.dims) != self.data.ndim:
+            raise FormatError(
+                f"dimensions {self.dims} for an array of {self.data.ndim} axes; "
+                f"the metadata contradict each other"
+            )
+
+
+@dataclass(frozen=True)
+class ManifestGroup:
+    """The variables, attributes and subgroups of one group of a file or reference set.
+
+    Parameters
+    ----------
+    variables : dict of str to ManifestVariable
+    attributes : dict
+    groups : dict of str to ManifestGroup
+    encoding : dict
+        ``unlimited_dims`` and the like.
+
+    Raises
+    ------
+    FormatError
+        Two variables disagree about the length of a dimension.
+    """
+
+    variables: Mapping[str, ManifestVariable] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    groups: Mapping[str, ManifestGroup] = field(default_factory=dict)
+    encoding: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seen: dict[str, tuple[str, int]] = {}
+        for name, variable in self.variables.items():
+            for dim, size in zip(variable.dims, variable.data.shape, strict=True):
+                other, known = seen.setdefault(dim, (name, size))
+                if known != size:
+                    raise FormatError(
+                        f"dimension {dim!r}: variable {other!r} has {known} elements along it, "
+                        f"{name!r} has {size}; the file contradicts itself, leave one of them out "
+                        f"with drop_variables"
+                    )
+
+    def group(self, path: str | None) -> ManifestGroup:
+        """Return a subgroup by its path, ``"a/b"`` or ``"/a/b/"``.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such group.
+        ValueError
+            The path is not a string.
+        """
+        if path is not None and not isinstance(path, str):
+            raise ValueError(f"group must be a string or None, got {path!r}")
+        found = self
+        for part in (path or "").strip("/").split("/"):
+            if part:
+                if part not in found.groups:
+                    raise FileNotFoundError(
+                        f"group {path!r}: there is no {part!r}; there are {sorted(found.groups)}"
+                    )
+                found = found.groups[part]
+        return found
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, ManifestGroup]]:
+        """Yield this group and all below it with their paths, parents first."""
+        yield path, self
+        for name, child in self.groups.items():
+            yield from child.walk(f"{path}/{name}" if path else name)
+
+
+def is_string(data: Data) -> bool:
+    """Say whether values are strings of varying length."""
+    return isinstance(data, np.ndarray) and data.dtype.kind in "OTU"

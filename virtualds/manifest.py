@@ -1,0 +1,307 @@
+"""Where the bytes of every chunk lie: columns over a chunk grid.
+
+A manifest has one row per chunk. Its columns are arrays with the shape of the chunk grid; along an
+axis where a column does not change it is broadcast (stride 0) and takes no memory. Two primitives
+make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import FormatError
+from virtualds.grid import Ints, compact
+
+MISSING = -1
+"""The file code of a chunk that does not exist: it reads as its fill value."""
+INLINE = -2
+"""The file code of a chunk held in the manifest itself; its offset counts `ChunkManifest.inline`."""
+
+Column = npt.NDArray[np.integer]
+COLUMNS = {"file": np.int32, "offset": np.int64, "length": np.int64, "pipeline": np.uint16}
+
+
+class StorageOptions(dict[str, Any]):
+    """Access options of a file, hashable, and silent about their values when printed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self)))
+
+    def __repr__(self) -> str:
+        return f"<options {sorted(self)}>"
+
+
+class SourceFile(NamedTuple):
+    """A file that chunks lie in, with the fingerprint taken when it was scanned.
+
+    ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None is unknown.
+    """
+
+    url: str
+    size: int | None = None
+    mtime: int | None = None
+    etag: str | None = None
+    options: StorageOptions | None = None
+
+
+class Reference(NamedTuple):
+    """One row of a manifest."""
+
+    file: int
+    offset: int
+    length: int
+    pipeline: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ChunkManifest:
+    """Columns over a chunk grid that say where each chunk's bytes lie.
+
+    Parameters
+    ----------
+    files : tuple of SourceFile
+        The table that the column ``file`` counts.
+    file : int32 array, shape of the chunk grid
+        Number of the chunk's file, or `MISSING` or `INLINE`.
+    offset, length : int64 array, shape of the chunk grid
+        Where the chunk lies in its file, in bytes.
+    pipeline : uint16 array, shape of the chunk grid
+        Number of the `CodecPipeline` in the table of the array.
+    inline : tuple of bytes
+        Chunks held here.
+
+    Raises
+    ------
+    ValueError
+        The columns differ in shape.
+    """
+
+    files: tuple[SourceFile, ...]
+    file: Column
+    offset: Column
+    length: Column
+    pipeline: Column
+    inline: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        shapes = {name: getattr(self, name).shape for name in COLUMNS}
+        if len(set(shapes.values())) != 1:
+            raise ValueError(f"ChunkManifest: columns of one grid have one shape, got {shapes}")
+
+    @classmethod
+    def build(
+        cls,
+        shape: tuple[int, ...],
+        *,
+        files: Sequence[SourceFile] = (),
+        file: npt.ArrayLike = 0,
+        offset: npt.ArrayLike = 0,
+        length: npt.ArrayLike = 0,
+        pipeline: npt.ArrayLike = 0,
+        inline: Sequence[bytes] = (),
+    ) -> ChunkManifest:
+        """Build a manifest from columns or scalars, checking every reference.
+
+        Raises
+        ------
+        FormatError
+            A reference is empty, negative, or reaches past the end of its file.
+        """
+        given = {"file": file, "offset": offset, "length": length, "pipeline": pipeline}
+        columns = {
+            name: _settle(np.asarray(value).astype(COLUMNS[name], copy=False), shape)
+            for name, value in given.items()
+        }
+        manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
+        _check(manifest)
+        return manifest
+
+    @classmethod
+    def missing(cls, shape: tuple[int, ...]) -> ChunkManifest:
+        """Return a manifest of chunks that do not exist."""
+        return cls.build(shape, file=MISSING)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chunks per axis."""
+        return self.file.shape
+
+    @property
+    def size(self) -> int:
+        """Number of chunks of the grid, missing ones too."""
+        return self.file.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory, the table of files not counted."""
+        columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
+        return columns + sum(len(chunk) for chunk in self.inline)
+
+    def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
+        """Return the row of one chunk."""
+        return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
+
+    def take(self, axis: int, ids: slice | Ints) -> ChunkManifest:
+        """Return the chunks ``ids`` along ``axis``; an id of -1 is a missing chunk."""
+        if isinstance(ids, slice):
+            where = (slice(None),) * axis + (ids,)
+            return self._map(lambda column: column[where])
+        taken = self._map(lambda column: _take(column, ids, axis))
+        absent = ids == -1
+        if not absent.any():
+            return taken
+        mask = absent.reshape((-1,) + (1,) * (len(self.shape) - axis - 1))
+        return replace(taken, file=np.where(mask, np.int32(MISSING), taken.file))
+
+    @staticmethod
+    def concatenate(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
+        """Lay manifests end to end along ``axis``, merging their tables of files."""
+        if len(manifests) == 1:
+            return manifests[0]
+        files: dict[SourceFile, int] = {}
+        columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
+        columns["file"] = [_renumber(m, files) for m in manifests]
+        inline: list[bytes] = []
+        for k, m in enumerate(manifests):
+            if m.inline:
+                moved = np.where(m.file == INLINE, m.offset + len(inline), m.offset)
+                columns["offset"][k] = moved
+                inline.extend(m.inline)
+        joined = {name: _concatenate(parts, axis) for name, parts in columns.items()}
+        return ChunkManifest(files=tuple(files), inline=tuple(inline), **joined)
+
+    def transpose(self, axes: Sequence[int]) -> ChunkManifest:
+        """Permute the axes of the grid."""
+        return self._map(lambda column: column.transpose(axes))
+
+    def reshape(self, shape: tuple[int, ...]) -> ChunkManifest:
+        """Insert or remove axes of one chunk."""
+        return self._map(lambda column: column.reshape(shape))
+
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
+        """Return the manifest with every source file replaced by what ``change`` makes of it."""
+        return replace(self, files=tuple(map(change, self.files)))
+
+    def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
+        """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
+        if list(numbers) == list(range(len(numbers))):
+            return self
+        table = np.asarray(numbers, np.uint16)
+        return replace(self, pipeline=_through_compact(self.pipeline, lambda c: table[c]))
+
+    def same(self, other: ChunkManifest) -> bool:
+        """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
+        return self is other or (
+            self.shape == other.shape
+            and self.files == other.files
+            and self.inline == other.inline
+            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in COLUMNS)
+        )
+
+    def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
+        return replace(self, **{name: change(getattr(self, name)) for name in COLUMNS})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle what stands behind broadcast axes once, in the narrowest integers."""
+        columns = {name: _narrow(compact(getattr(self, name))) for name in COLUMNS}
+        return {"files": self.files, "inline": self.inline, "shape": self.shape} | columns
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name in ("files", "inline"):
+            object.__setattr__(self, name, state[name])
+        for name, kind in COLUMNS.items():
+            column = np.broadcast_to(state[name].astype(kind), state["shape"])
+            object.__setattr__(self, name, column)
+
+
+def _settle(column: Column, shape: tuple[int, ...]) -> Column:
+    """Give a column the shape of the grid, holding one that does not change as one number."""
+    if column.size and column.ndim and (column == column.flat[0]).all():
+        column = column.reshape(-1)[:1].reshape((1,) * column.ndim).copy()
+    return np.broadcast_to(column, shape)
+
+
+def _check(manifest: ChunkManifest) -> None:
+    """Refuse references that cannot be right, naming the first."""
+    real = manifest.file >= 0
+    end = manifest.offset + manifest.length
+    sizes = np.array([f.size if f.size is not None else 2**62 for f in manifest.files] or [0])
+    if real.any() and int(manifest.file.max()) >= len(manifest.files):
+        raise FormatError(
+            f"ChunkManifest: file number {manifest.file.max()} of {len(manifest.files)} files"
+        )
+    bad = real & ((manifest.length <= 0) | (manifest.offset < 0))
+    if real.any():
+        bad |= real & (end > sizes[manifest.file])
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        row = manifest.lookup(where)
+        source = manifest.files[row.file]
+        raise FormatError(
+            f"chunk {where}: bytes {row.offset} to {row.offset + row.length} of {source.url} "
+            f"(size {source.size}) are no chunk; the source is truncated or the reference is wrong"
+        )
+
+
+def _take(column: Column, ids: Ints, axis: int) -> Column:
+    """Take along an axis, leaving a broadcast axis broadcast."""
+    if column.strides[axis] == 0 and column.shape[axis]:
+        shape = (*column.shape[:axis], ids.size, *column.shape[axis + 1 :])
+        return np.broadcast_to(column[(slice(None),) * axis + (slice(0, 1),)], shape)
+    return column.take(ids, axis=axis)
+
+
+def _through_compact(column: Column, change: Callable[[Column], Column]) -> Column:
+    """Change a column element by element at the cost of the memory it takes."""
+    return np.broadcast_to(change(compact(column)), column.shape)
+
+
+def _renumber(manifest: ChunkManifest, files: dict[SourceFile, int]) -> Column:
+    """Return the file column counting the growing table ``files``."""
+    numbers = [files.setdefault(f, len(files)) for f in manifest.files]
+    if numbers == list(range(len(numbers))):
+        return manifest.file
+    # negative codes count from the end, so that they stand for themselves
+    table = np.array([*numbers, INLINE, MISSING], np.int32)
+    return _through_compact(manifest.file, lambda column: table[column])
+
+
+def _concatenate(parts: Sequence[Column], axis: int) -> Column:
+    """Concatenate columns, keeping axes broadcast along which no part changes."""
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    fixed = [
+        j != axis and all(part.strides[j] == 0 for part in parts) for j in range(len(shape))
+    ]
+    key = tuple(slice(0, 1) if f else slice(None) for f in fixed)
+    small = [part[key] for part in parts]
+    if _is_constant(small, axis):
+        first = small[0][(slice(None),) * axis + (slice(0, 1),)]
+        return np.broadcast_to(first, shape)
+    return np.broadcast_to(np.concatenate(small, axis=axis), shape)
+
+
+def _is_constant(parts: Sequence[Column], axis: int) -> bool:
+    """Say whether all parts repeat one and the same layer along ``axis``."""
+    if not all(p.strides[axis] == 0 or p.shape[axis] == 1 for p in parts) or not parts[0].size:
+        return False
+    layer = (slice(None),) * axis + (0,)
+    head = parts[0][layer]
+    if head.size > 4096:  # comparing layers costs as much as it could save
+        return False
+    return all(np.array_equal(head, part[layer]) for part in parts[1:])
+
+
+def _narrow(column: Column) -> Column:
+    """Hold a column in the narrowest integers that keep its values."""
+    if not column.size:
+        return column
+    kind = np.promote_types(
+        np.min_scalar_type(int(column.min())), np.min_scalar_type(int(column.max()))
+    )
+    return np.ascontiguousarray(column).astype(kind) if kind.kind in "iu" else column

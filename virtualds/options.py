@@ -1,0 +1,79 @@
+"""Settings of the process, changed with `set_options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from types import TracebackType
+from typing import Any
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings and their defaults; `set_options` documents each."""
+
+    load_limit: int = 1024 * MIB
+    small_variable: int = 16 * 1024
+    check_sources: bool = True
+
+    def __post_init__(self) -> None:
+        if self.load_limit < 0 or self.small_variable < 0:
+            raise ValueError(f"set_options: limits are bytes of at least 0, got {self}")
+
+
+_current = Options()
+
+
+def get_options() -> Options:
+    """Return the settings in force."""
+    return _current
+
+
+class set_options:  # noqa: N801  (a function to its users, as xarray.set_options is)
+    """Change settings, for good or within a ``with`` block.
+
+    Parameters
+    ----------
+    load_limit : int, default 1 GiB
+        How many decoded bytes an implicit conversion (``.values``, arithmetic, a reduction) of a
+        virtual array may load before it is refused. ``ds.virtual.load()`` knows no limit.
+    small_variable : int, default 16 KiB
+        Variables of at most this many decoded bytes are loaded when a file is opened.
+    check_sources : bool, default True
+        Compare size and modification time of a source file with those noted when it was scanned,
+        each time it is read, and raise `ReadError` where they differ.
+
+    Raises
+    ------
+    ValueError
+        An unknown name or a negative limit.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> with virtualds.set_options(load_limit=10 * 2**30):
+    ...     pass
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        global _current
+        known = {field.name for field in fields(Options)}
+        if unknown := settings.keys() - known:
+            raise ValueError(
+                f"set_options: no setting is named {sorted(unknown)}; there are {sorted(known)}"
+            )
+        self._before = _current
+        _current = replace(_current, **settings)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _current
+        _current = self._before

@@ -1,0 +1,132 @@
+"""CF packing: from the numbers that a file stores to the values that they mean.
+
+The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``
+(CF conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendix A) say how the values of
+a variable were packed. The result is bit for bit what `xarray.open_dataset` gives for that file;
+which dtype that is, xarray itself has said when the file was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+PACKING_ATTRIBUTES = ("_FillValue", "missing_value", "_Unsigned", "scale_factor", "add_offset", "dtype")
+"""The attributes that decoding uses up; ``dtype`` is xarray's own, for booleans."""
+
+
+class Decoding(Protocol):
+    """The last step of a codec pipeline: from stored numbers to values."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def attributes(self) -> Mapping[str, Any]: ...
+    @property
+    def is_identity(self) -> bool: ...
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
+    def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How stored numbers become values.
+
+    Parameters
+    ----------
+    dtype : numpy dtype
+        Of the values.
+    integer : numpy dtype or None
+        What stored integers are to be taken for (``_Unsigned``).
+    fills : tuple of numpy scalar
+        Stored numbers that mean "no value", of `integer` where that is given.
+    scale_factor, add_offset : numpy scalar or None
+        Factor and summand, applied in this order.
+    attributes : dict
+        The attributes that said so, as they stand in the file. Two packings that decode alike are
+        equal, however they were spelled.
+    """
+
+    dtype: np.dtype[Any]
+    integer: np.dtype[Any] | None = None
+    fills: tuple[Any, ...] = ()
+    scale_factor: Any = None
+    add_offset: Any = None
+    attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.fills and self.dtype.kind not in "fc":
+            raise ValueError(f"Packing: {self.dtype} has no NaN to stand for the fill values")
+
+    @classmethod
+    def from_attributes(
+        cls, stored: np.dtype[Any], attributes: Mapping[str, Any], dtype: np.dtype[Any]
+    ) -> Packing | None:
+        """Read the packing attributes of a variable stored as ``stored`` and decoded as ``dtype``."""
+        found = {name: attributes[name] for name in PACKING_ATTRIBUTES if name in attributes}
+        if not found:
+            return None
+        integer = _reinterpreted(stored, found.get("_Unsigned"))
+        return cls(
+            dtype=dtype,
+            integer=integer,
+            fills=_fill_values(found, stored, integer),
+            scale_factor=_scalar(found.get("scale_factor")),
+            add_offset=_scalar(found.get("add_offset")),
+            attributes=found,
+        )
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether values are the stored numbers, but for their dtype."""
+        return not self.fills and self.scale_factor is None and self.add_offset is None
+
+    def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
+        """Write the values of ``stored`` into ``out``, which has the same shape and `dtype`."""
+        if self.integer is not None:
+            stored = stored.astype(self.integer, copy=False)
+        out[...] = stored
+        if self.fills:
+            absent = out == self.fills[0]
+            for fill in self.fills[1:]:
+                absent |= out == fill
+            out[absent] = np.nan
+        if self.scale_factor is not None:
+            out *= self.scale_factor
+        if self.add_offset is not None:
+            out += self.add_offset
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the values of ``stored``."""
+        out = np.empty(stored.shape, self.dtype)
+        self.decode_into(out, stored)
+        return out
+
+
+def _scalar(value: Any) -> Any:
+    """Return an attribute as a scalar; files write arrays of one element."""
+    return np.asarray(value).item() if np.ndim(value) > 0 else value
+
+
+def _reinterpreted(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
+    """Return the integer dtype that ``_Unsigned`` asks for, or None."""
+    wanted = {("i", "true"): "u", ("u", "false"): "i"}.get((stored.kind, str(unsigned)))
+    return np.dtype(f"{wanted}{stored.itemsize}") if wanted else None
+
+
+def _fill_values(
+    found: Mapping[str, Any], stored: np.dtype[Any], integer: np.dtype[Any] | None
+) -> tuple[Any, ...]:
+    """Return the distinct stored numbers that mean "no value", in a settled order."""
+    values = []
+    for name in ("missing_value", "_FillValue"):
+        for value in np.ravel(found.get(name, ())):
+            if integer is not None and name == "_FillValue":
+                value = np.array(value).astype(stored).view(integer)[()]
+            if value == value and value not in values:
+                values.append(value)
+    return tuple(sorted(values))

@@ -1,0 +1,45 @@
+"""The parsers: one file per source format, and here the table that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile
+from virtualds.parsers import hdf5
+
+
+class ReadSource(Protocol):
+    """Reads the structure of one group of a source file."""
+
+    def __call__(
+        self, source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+    ) -> ManifestGroup: ...
+
+
+@dataclass(frozen=True)
+class Parser:
+    """A source format.
+
+    Parameters
+    ----------
+    name : str
+    suffixes : tuple of str
+        Usual ends of file names, for guesses that may not look into the file.
+    detect : callable
+        Takes the first bytes of a file and says whether it is of this format.
+    read : callable
+        Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    detect: Callable[[bytes], bool]
+    read: ReadSource
+
+
+PARSERS: tuple[Parser, ...] = (
+    Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
+)

@@ -1,0 +1,59 @@
+"""Reading: what a selection needs is planned, fetched and decoded straight into the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.read.fetch import execute
+from virtualds.read.plan import Readable, plan, plan_points
+
+__all__ = ["Readable", "read", "read_points"]
+
+
+def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Read a box or an orthogonal selection.
+
+    Parameters
+    ----------
+    source : Readable
+        An array of fragments.
+    key : tuple of int, slice, or 1-D integer or boolean array; one per axis
+        Each selects along its own axis; an int removes the axis.
+
+    Returns
+    -------
+    numpy.ndarray
+        The values, in `source.dtype`.
+
+    Raises
+    ------
+    IndexError
+        A position lies outside the array.
+    ReadError
+        Bytes cannot be had, have changed, or do not decode.
+    """
+    selection = plan(source, key)
+    out = np.empty(selection.shape, source.dtype)
+    execute(source, selection, out)
+    return selection.arrange(out)
+
+
+def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Read single points: integer arrays of one shape, slices along the other axes.
+
+    The axes of the points come first in the result, then those of the slices.
+
+    Raises
+    ------
+    IndexError
+        A position lies outside the array.
+    ReadError
+        Bytes cannot be had, have changed, or do not decode.
+    """
+    selection = plan_points(source, key)
+    out = np.empty(selection.shape, source.dtype)
+    execute(source, selection, out)
+    return selection.arrange(out)

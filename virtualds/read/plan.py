@@ -1,0 +1,315 @@
+"""What must be read for a selection: pure, no I/O.
+
+A selection is brought to a normal form first: along every axis either a slice that rises, or rising
+positions without repeats, so that every chunk fills one stretch of the result. What that loses (the
+order of positions, repeats, a falling slice, a dropped axis) is restored on the result by
+`Selection.arrange`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice, product
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import AxisKey, Ints, Projection, as_slice
+from virtualds.read.subdivide import subdivide
+
+BATCH_TASKS = 256
+BATCH_BYTES = 2**20
+BLOCK_TASKS = 2**16
+
+Array = npt.NDArray[Any]
+Step = Callable[[Array], Array]
+
+
+class Readable(Protocol):
+    """An array made of fragments, as far as reading it needs to know."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def fill_value(self) -> Any: ...
+    @property
+    def pipelines(self) -> tuple[CodecPipeline, ...]: ...
+    @property
+    def fragments(self) -> tuple[Fragment, ...]: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Task(NamedTuple):
+    """One chunk to fetch, decode and place.
+
+    ``inner`` selects within the chunk, in the array's axes; ``outer`` is the part of the result
+    that it fills. ``points`` holds, for a pointwise selection, the axes that are indexed together.
+    """
+
+    offset: int
+    length: int
+    pipeline: int
+    encoded: tuple[int, ...]
+    inner: tuple[Any, ...]
+    outer: tuple[Any, ...]
+    points: tuple[int, ...] = ()
+
+
+class Batch(NamedTuple):
+    """Tasks of one file of one fragment, or of its missing or inline chunks."""
+
+    fragment: Fragment
+    file: int
+    tasks: list[Task]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A planned selection: the shape to allocate, the work, and what to do to the result."""
+
+    shape: tuple[int, ...]
+    covered: bool
+    batches: Iterator[Batch]
+    steps: tuple[Step, ...] = ()
+
+    def arrange(self, values: Array) -> Array:
+        """Bring the result from the normal form to what was asked for."""
+        for step in self.steps:
+            values = step(values)
+        return values
+
+
+class AxisPlan(NamedTuple):
+    """The normal form of one axis's key, and the step that leads back from it."""
+
+    key: AxisKey
+    size: int
+    step: Step | None
+
+
+def plan(source: Readable, key: Sequence[Any]) -> Selection:
+    """Plan an orthogonal selection: per axis an int, a slice, or a 1-D array."""
+    axes = [_normalise(k, n, i) for i, (k, n) in enumerate(zip(key, source.shape, strict=True))]
+    steps = [axis.step for axis in axes if axis.step]
+    dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and np.ndim(k) == 0)
+    if dropped:
+        steps.append(lambda values: values.squeeze(dropped))
+    keys = [axis.key for axis in axes]
+    shape = tuple(axis.size for axis in axes)
+    parts = _project_all(source, keys) if prod(shape) else []
+    covered = sum(prod(_shown(p) for p in projections) for _, projections in parts)
+    return Selection(shape, covered == prod(shape), _box_batches(parts), tuple(steps))
+
+
+def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
+    """Plan a pointwise selection: arrays that broadcast together, and slices."""
+    together = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
+    arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in together))
+    points = [_inside(a.ravel(), source.shape[i], i) for a, i in zip(arrays, together, strict=True)]
+    others = [i for i in range(len(key)) if i not in together]
+    axes = {i: _normalise(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
+    shape = (points[0].size, *(axes[i].size for i in others))
+    keys: list[AxisKey] = [
+        axes[i].key if i in axes else as_slice(np.unique(points[together.index(i)]))
+        if points[0].size else slice(0, 0, 1)
+        for i in range(len(key))
+    ]
+    parts = _project_all(source, keys) if prod(shape) else []
+    tasks = [(f, list(_point_tasks(f, points, together, p))) for f, p in parts]
+    filled = sum(prod(_extent(o) for o in t.outer) for _, found in tasks for _, t in found)
+    steps = [axis.step for axis in axes.values() if axis.step]
+    steps.append(lambda values: values.reshape(arrays[0].shape + values.shape[1:]))
+    batches = (batch for f, found in tasks for batch in _batches(f, iter(found)))
+    return Selection(shape, filled == prod(shape), batches, tuple(steps))
+
+
+def _normalise(key: Any, size: int, axis: int) -> AxisPlan:
+    """Bring the key of one axis to its normal form."""
+    if isinstance(key, slice):
+        return _normalise_slice(key, size, axis)
+    positions = np.asarray(key)
+    if positions.dtype == bool:
+        if positions.size != size:
+            raise IndexError(f"axis {axis}: a mask of {positions.size} for {size} elements")
+        positions = np.flatnonzero(positions)
+    positions = _inside(np.atleast_1d(positions), size, axis)
+    if not positions.size:
+        return AxisPlan(slice(0, 0, 1), 0, None)
+    rising, inverse = np.unique(positions, return_inverse=True)
+    in_order = rising.size == positions.size and bool((rising == positions).all())
+    step: Step | None = None if in_order else lambda values: values.take(inverse, axis=axis)
+    return AxisPlan(as_slice(rising), rising.size, step)
+
+
+def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
+    start, stop, step = key.indices(size)
+    count = len(range(start, stop, step))
+    if step > 0 or not count:
+        return AxisPlan(slice(start, start + count * abs(step), abs(step)), count, None)
+    low = start + (count - 1) * step
+    flip = (slice(None),) * axis + (slice(None, None, -1),)
+    return AxisPlan(slice(low, start + 1, -step), count, lambda values: values[flip])
+
+
+def _inside(positions: Array, size: int, axis: int) -> Ints:
+    """Return positions counted from the front, refusing those outside."""
+    if positions.dtype.kind not in "iu" and positions.size:
+        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
+    counted = positions.astype(np.int64)
+    counted = np.where(counted < 0, counted + size, counted)
+    if counted.size and not 0 <= counted.min() <= counted.max() < size:
+        bad = positions[(counted < 0) | (counted >= size)][0]
+        raise IndexError(f"axis {axis}: position {bad} lies outside {size} elements")
+    return counted
+
+
+def _project_all(
+    source: Readable, keys: Sequence[AxisKey]
+) -> list[tuple[Fragment, list[Projection]]]:
+    """Return, for every fragment that the selection meets, what it takes of its chunks."""
+    found = []
+    for fragment in source.fragments:
+        fine = subdivide(fragment, source.pipelines, keys)
+        if fine is None:
+            continue
+        projections = [
+            axis.project(key, start)
+            for axis, key, start in zip(fine.axes, keys, fine.start, strict=True)
+        ]
+        if all(p.chunk.size for p in projections):
+            found.append((fine, projections))
+    return found
+
+
+def _shown(projection: Projection) -> int:
+    return projection.outer[-1].stop - projection.outer[0].start
+
+
+def _extent(outer: Any) -> int:
+    return outer.stop - outer.start if isinstance(outer, slice) else outer.size
+
+
+def _box_batches(parts: list[tuple[Fragment, list[Projection]]]) -> Iterator[Batch]:
+    for fragment, projections in parts:
+        yield from _batches(fragment, _box_tasks(fragment, projections))
+
+
+def _box_tasks(
+    fragment: Fragment, projections: list[Projection]
+) -> Iterator[tuple[int, Task]]:
+    """Yield every chunk of a box with the number of its file, in C order, a block at a time."""
+    encoded = [_encoded(fragment, axis, p) for axis, p in enumerate(projections)]
+    if not projections:
+        yield from _block(fragment, projections, encoded)
+        return
+    rest = prod(p.chunk.size for p in projections[1:])
+    step = max(1, BLOCK_TASKS // rest)
+    for begin in range(0, projections[0].chunk.size, step):
+        part = slice(begin, begin + step)
+        head = Projection(*(column[part] for column in projections[0]))
+        yield from _block(fragment, [head, *projections[1:]], [encoded[0][part], *encoded[1:]])
+
+
+def _block(
+    fragment: Fragment, projections: list[Projection], encoded: list[list[int]]
+) -> Iterator[tuple[int, Task]]:
+    where = np.ix_(*(p.chunk for p in projections)) if projections else ()
+    manifest = fragment.manifest
+    columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
+    file, offset, length, pipeline = (column[where].ravel().tolist() for column in columns)
+    rows = zip(
+        offset,
+        length,
+        pipeline,
+        product(*encoded),
+        product(*(p.inner for p in projections)),
+        product(*(p.outer for p in projections)),
+        strict=True,
+    )
+    return zip(file, map(Task._make, map(_with_no_points, rows)), strict=True)
+
+
+def _with_no_points(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*row, ())
+
+
+def _encoded(fragment: Fragment, axis: int, projection: Projection) -> list[int]:
+    """Return the stored lengths of the chunks that a projection meets."""
+    first, final = int(projection.chunk[0]), int(projection.chunk[-1])
+    stored = fragment.axes[axis].slabs(first, final + 1).encoded
+    return stored[projection.chunk - first].tolist()  # type: ignore[no-any-return]
+
+
+def _point_tasks(
+    fragment: Fragment,
+    points: Sequence[Ints],
+    together: tuple[int, ...],
+    projections: list[Projection],
+) -> Iterator[tuple[int, Task]]:
+    """Yield one task per chunk that holds points, for every chunk along the sliced axes."""
+    inside = np.ones(points[0].size, bool)
+    for positions, axis in zip(points, together, strict=True):
+        inside &= (positions >= fragment.start[axis]) & (positions < fragment.stop[axis])
+    order = np.flatnonzero(inside)
+    local = [p[order] - fragment.start[axis] for p, axis in zip(points, together, strict=True)]
+    ids = np.stack([fragment.axes[a].locate(p) for a, p in zip(together, local, strict=True)])
+    _, first, group = np.unique(ids, axis=1, return_index=True, return_inverse=True)
+    by_chunk = np.argsort(group.ravel(), kind="stable")
+    for members in np.split(by_chunk, np.cumsum(np.bincount(group.ravel(), minlength=first.size))[:-1]):
+        chosen = dict(zip(together, ids[:, members[0]].tolist(), strict=True)) if members.size else {}
+        if not chosen:
+            continue
+        inner, encoded = {}, {}
+        for k, axis in enumerate(together):
+            edges, stored, inset = fragment.axes[axis].slabs(chosen[axis], chosen[axis] + 1)
+            inner[axis] = local[k][members] - edges[0] + inset[0]
+            encoded[axis] = int(stored[0])
+        yield from _sliced(fragment, projections, chosen, inner, encoded, order[members], together)
+
+
+def _sliced(
+    fragment: Fragment,
+    projections: list[Projection],
+    chosen: dict[int, int],
+    inner: dict[int, Ints],
+    encoded: dict[int, int],
+    target: Ints,
+    together: tuple[int, ...],
+) -> Iterator[tuple[int, Task]]:
+    """Yield the tasks of one chunk of points along every combination of the sliced axes."""
+    others = [i for i in range(len(projections)) if i not in chosen]
+    lengths = {i: _encoded(fragment, i, projections[i]) for i in others}
+    for combo in product(*(range(projections[i].chunk.size) for i in others)):
+        picked = dict(zip(others, combo, strict=True))
+        where = tuple(
+            chosen[i] if i in chosen else int(projections[i].chunk[picked[i]])
+            for i in range(len(projections))
+        )
+        row = fragment.manifest.lookup(where)
+        yield row.file, Task(
+            row.offset,
+            row.length,
+            row.pipeline,
+            tuple(encoded[i] if i in chosen else lengths[i][picked[i]] for i in range(len(projections))),
+            tuple(inner[i] if i in chosen else projections[i].inner[picked[i]] for i in range(len(projections))),
+            (target, *(projections[i].outer[picked[i]] for i in others)),
+            together,
+        )
+
+
+def _batches(fragment: Fragment, tasks: Iterator[tuple[int, Task]]) -> Iterator[Batch]:
+    """Gather consecutive chunks of one file, up to a number and a size."""
+    for file, group in groupby(tasks, key=operator.itemgetter(0)):
+        rows = (task for _, task in group)
+        while first := list(islice(rows, 1)):
+            room = max(1, min(BATCH_TASKS, BATCH_BYTES // max(first[0].length, 1)))
+            yield Batch(fragment, file, first + list(islice(rows, room - 1)))
+

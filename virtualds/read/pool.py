@@ -1,0 +1,82 @@
+"""One pool of threads for the process; whoever reads helps to empty its own queue.
+
+The calling thread always works too, so a read finishes even when every thread of the pool is busy
+with other reads, as happens under dask's threads: there is nothing to wait for but work in progress.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from itertools import chain, islice
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _pool_of(pid: int) -> ThreadPoolExecutor:
+    """Return the pool of a process; a forked child gets one of its own."""
+    return ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="virtualds")
+
+
+class _Queue(Iterator[Item]):
+    """An iterator that threads share, and that any of them can close."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __next__(self) -> Item:
+        with self._lock:
+            if self._closed:
+                raise StopIteration
+            return next(self._items)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
+    """Do ``work`` on every item, on all cores; the first error ends it and is raised."""
+    head = list(islice(items, 2))
+    if len(head) < 2 or cores() == 1:
+        for item in chain(head, items):
+            work(item)
+        return
+    queue = _Queue(chain(head, items))
+
+    def drain() -> None:
+        try:
+            for item in queue:
+                work(item)
+        except BaseException:
+            queue.close()
+            raise
+
+    helpers = [_pool_of(os.getpid()).submit(drain) for _ in range(cores() - 1)]
+    try:
+        drain()
+    finally:
+        _await(helpers)
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+
+
+def _await(helpers: list[Future[None]]) -> None:
+    """Wait for helpers that have begun; the others are no longer needed."""
+    for helper in helpers:
+        if not helper.cancel():
+            helper.exception()

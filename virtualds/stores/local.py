@@ -1,0 +1,104 @@
+"""Local files, read with ``pread``: no seek, no lock, any number of threads.
+
+A memory map would save a copy, and would kill the process when a file shrinks under it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from typing import IO
+
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.options import get_options
+from virtualds.store import Range, StoreError
+from virtualds.urls import local_path
+
+
+class LocalStore:
+    """The files of this machine."""
+
+    def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """Return the bytes of every range of a file that is still the one that was scanned."""
+        with _opened(file) as handle:
+            return [_read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)]
+
+    def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
+        """Return the file with its size and modification time."""
+        found = os.stat(local_path(url))
+        return SourceFile(url, found.st_size, found.st_mtime_ns)
+
+    def open(self, url: str, options: StorageOptions | None) -> IO[bytes]:
+        """Return the file opened for reading."""
+        return open(local_path(url), "rb")
+
+    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
+        """Return a whole file."""
+        with self.open(url, options) as handle:
+            return handle.read()
+
+    def write_all(self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool) -> None:
+        """Write a file beside its place and move it there in one step."""
+        path = local_path(url)
+        folder, name = os.path.split(path)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+        try:
+            with os.fdopen(descriptor, "wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            if replace:
+                os.replace(temporary, path)
+            else:
+                os.link(temporary, path)
+                os.unlink(temporary)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def _umask() -> int:
+    """Return the mask of the process for new files; it can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _opened(file: SourceFile) -> Iterator[int]:
+    try:
+        handle = os.open(local_path(file.url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise StoreError(error.strerror or str(error)) from error
+    try:
+        if get_options().check_sources:
+            _check(file, os.fstat(handle))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _check(file: SourceFile, found: os.stat_result) -> None:
+    """Refuse a file that is not the one that was scanned."""
+    if file.size is not None and file.size != found.st_size:
+        raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
+    if file.mtime is not None and file.mtime != found.st_mtime_ns:
+        raise StoreError(
+            "the file was modified after it was scanned "
+            "(virtualds.set_options(check_sources=False) reads it all the same)"
+        )
+
+
+def _read(handle: int, offset: int, length: int, item: int) -> bytes:
+    data = os.pread(handle, length, offset)
+    # one call returns at most 2 GiB on Linux
+    while len(data) < length:
+        more = os.pread(handle, length - len(data), offset + len(data))
+        if not more:
+            raise StoreError(f"the file ends {length - len(data)} bytes before the chunk does", item)
+        data += more
+    return data

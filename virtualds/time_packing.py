@@ -1,0 +1,65 @@
+"""CF time: stored numbers that mean dates or durations.
+
+What a date is, xarray decides; so xarray decodes it, and nothing else below the datasets uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.codec import CodecError
+
+
+@dataclass(frozen=True)
+class TimePacking:
+    """How stored numbers become dates or durations.
+
+    Parameters
+    ----------
+    dtype : numpy dtype
+        datetime64 or timedelta64 of the resolution that xarray chose for the variable.
+    units, calendar : str
+        CF conventions 1.12, section 4.4.
+    attributes : dict
+        All attributes that decoding used, packing attributes too.
+    """
+
+    dtype: np.dtype[Any]
+    units: str
+    calendar: str
+    attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    key: tuple[tuple[str, str], ...] = ()
+
+    is_identity = False
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> TimePacking:
+        """Build the packing from the attributes that decoding used."""
+        key = tuple(sorted((name, repr(value)) for name, value in attributes.items()))
+        calendar = str(attributes.get("calendar", ""))
+        return cls(dtype, str(attributes["units"]), calendar, attributes, key)
+
+    def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the dates or durations of ``stored``."""
+        unit = np.datetime_data(self.dtype)[0]
+        variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes))
+        decoded = xr.conventions.decode_cf_variable(
+            "time",
+            variable,
+            decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
+            decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit),
+        )
+        if decoded.dtype.kind != self.dtype.kind:
+            raise CodecError(f"{self.units!r}: decodes to {decoded.dtype}, not to {self.dtype}")
+        values: npt.NDArray[Any] = decoded.values.reshape(stored.shape).astype(self.dtype)
+        return values
+
+    def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
+        """Write the dates or durations of ``stored`` into ``out``."""
+        out[...] = self.decode(stored)

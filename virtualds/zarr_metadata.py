@@ -1,0 +1,278 @@
+"""Zarr v2 array metadata to and from our types.
+
+Zarr storage specification version 2, "Metadata" and "Arrays". What such metadata cannot say about an
+array is told as a list of reasons, so that a writer can name every obstacle before it writes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.array import ManifestArray, same_scalar
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import ChunkAxis
+from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
+
+NO_FILTERS: dict[str, Any] = {
+    "zlib": False,
+    "szip": False,
+    "zstd": False,
+    "bzip2": False,
+    "blosc": False,
+    "shuffle": False,
+    "complevel": 0,
+    "fletcher32": False,
+}
+"""What xarray's netCDF4 backend says of a variable without filters."""
+
+NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+
+
+@dataclass(frozen=True)
+class ZarrArray:
+    """An array as Zarr v2 knows it: one regular grid, one pipeline.
+
+    Parameters
+    ----------
+    metadata : dict
+        The content of ``.zarray``, its ``fill_value`` null.
+    manifest : ChunkManifest
+        The chunks over the whole grid.
+    pipeline : CodecPipeline
+        How every chunk decodes.
+    """
+
+    metadata: dict[str, Any]
+    manifest: ChunkManifest
+    pipeline: CodecPipeline
+
+
+def obstacles(array: ManifestArray) -> list[str]:
+    """Return why Zarr v2 metadata cannot describe an array; nothing if they can."""
+    found = []
+    if len(array.pipelines) > 1:
+        found.append(_differing_pipelines(array))
+    for pipeline in array.pipelines:
+        if pipeline.packing is not None:
+            found.append("its values are decoded with CF packing that differs between files")
+        elif _order(pipeline, array.ndim) is None:
+            found.append(
+                f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
+            )
+        elif pipeline.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
+            found.append(f"its values are converted from {pipeline.dtype} to {array.dtype}")
+    if not found and _common_grid(array) is None:
+        found.append(_no_common_grid(array))
+    return list(dict.fromkeys(found))
+
+
+def to_zarr_v2(array: ManifestArray) -> ZarrArray:
+    """Describe an array that has no `obstacles`."""
+    pipeline = array.pipelines[0] if array.pipelines else _all_fill(array)
+    grid = _common_grid(array)
+    if grid is None:
+        raise UnsupportedError(f"{array.name}: {_no_common_grid(array)}")
+    codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
+    metadata = {
+        "zarr_format": 2,
+        "shape": list(array.shape),
+        "chunks": list(grid),
+        "dtype": pipeline.dtype.str,
+        "compressor": None,
+        "filters": codecs or None,
+        "fill_value": None,
+        "order": _order(pipeline, array.ndim),
+        "dimension_separator": ".",
+    }
+    # the last codec of a Zarr v2 array is its compressor; readers look for it there
+    if codecs and codecs[-1]["id"] not in ("shuffle", "fletcher32"):
+        metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
+    return ZarrArray(metadata, _whole_manifest(array, grid), pipeline)
+
+
+def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> ManifestArray:
+    """Return the array that ``.zarray`` describes.
+
+    Raises
+    ------
+    FormatError
+        A key is missing or makes no sense.
+    UnsupportedError
+        A codec or dtype is not known.
+    """
+    try:
+        shape, chunks = metadata["shape"], metadata["chunks"]
+        dtype = dtype_from_zarr_v2(metadata["dtype"])
+        steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
+        fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
+        order = metadata.get("order", "C")
+    except KeyError as error:
+        raise FormatError(f".zarray: there is no {error}; the reference set is damaged") from error
+    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+    layout = tuple(range(len(shape)))
+    pipeline = CodecPipeline(
+        dtype,
+        codecs=tuple(codec_from_zarr_v2(step) for step in steps if step is not None),
+        fill=None if fill is None else np.asarray(fill, dtype).tobytes(),
+        layout=layout if order == "C" else layout[::-1],
+    )
+    return ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+
+
+def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the chunks per axis that ``.zarray`` describes."""
+    pairs = zip(metadata["shape"], metadata["chunks"], strict=True)
+    return tuple(-(-int(n) // int(c)) for n, c in pairs)
+
+
+def dtype_from_zarr_v2(text: Any) -> np.dtype[Any]:
+    """Return a dtype from its Zarr v2 spelling ("Data type encoding")."""
+    if not isinstance(text, str):
+        raise UnsupportedError(f"dtype {text}: structured types are not read yet")
+    try:
+        return np.dtype(text)
+    except TypeError as error:
+        raise FormatError(f"dtype {text!r}: it is none of numpy's") from error
+
+
+def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value from its Zarr v2 spelling ("Fill value encoding")."""
+    if value is None or dtype.kind == "O":
+        return None
+    if dtype.kind in "SV":
+        raw = base64.standard_b64decode(value) if isinstance(value, str) else bytes(dtype.itemsize)
+        return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
+    if dtype.kind == "c":
+        real, imaginary = (fill_from_zarr_v2(part, np.dtype("f8")) for part in value)
+        return np.asarray(complex(real, imaginary), dtype)[()]
+    if isinstance(value, str) and dtype.kind == "f":
+        value = NON_FINITE.get(value, value)
+    return np.asarray(value).astype(dtype)[()]
+
+
+def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the Zarr v2 spelling of a fill value ("Fill value encoding")."""
+    scalar = np.asarray(value).astype(dtype)
+    if dtype.kind in "SV":
+        return base64.standard_b64encode(scalar.tobytes()).decode()
+    if dtype.kind == "c":
+        return [fill_to_zarr_v2(part, np.dtype("f8")) for part in (scalar.real, scalar.imag)]
+    if dtype.kind == "f" and not np.isfinite(scalar):
+        return "NaN" if np.isnan(scalar) else "Infinity" if scalar > 0 else "-Infinity"
+    return scalar.item()
+
+
+def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
+    """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
+    found = dict(NO_FILTERS)
+    for codec in array.pipelines[0].codecs if array.pipelines else ():
+        found |= codec.encoding
+    chunks = _common_grid(array)
+    if chunks is not None and chunks:
+        found |= {"contiguous": False, "chunksizes": chunks}
+        found["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
+    else:
+        found |= {"contiguous": True, "chunksizes": None}
+    return found
+
+
+def _all_fill(array: ManifestArray) -> CodecPipeline:
+    """Return the pipeline of an array without any fragment: missing chunks of its fill value."""
+    fill = np.asarray(array.fill_value, array.dtype).tobytes()
+    return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
+
+
+def _order(pipeline: CodecPipeline, ndim: int) -> str | None:
+    """Return the memory order that a layout is, or None if it is neither."""
+    if not all(isinstance(entry, int) for entry in pipeline.layout):
+        return None
+    shown = list(pipeline.layout)
+    if shown == sorted(shown):  # type: ignore[type-var]
+        return "C"
+    return "F" if shown == list(range(ndim))[::-1] else None
+
+
+def _common_grid(array: ManifestArray) -> tuple[int, ...] | None:
+    """Return the chunk shape of the one regular grid on which all fragments lie, or None."""
+    if not array.fragments:
+        return tuple(max(n, 1) for n in array.shape)
+    gaps = array.has_gaps
+    if gaps and any(not same_scalar(p.missing_value, array.fill_value) for p in array.pipelines):
+        return None
+    chunks = []
+    for axis, size in enumerate(array.shape):
+        lengths = {f.axes[axis].chunk for f in array.fragments}
+        if len(lengths) != 1 or (length := lengths.pop()) is None:
+            return None
+        for fragment in array.fragments:
+            begin, end = fragment.start[axis], fragment.stop[axis]
+            if begin % length or (end % length and end != size):
+                return None
+        chunks.append(length)
+    return tuple(chunks)
+
+
+def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
+    """Return one manifest over the grid of the array, missing where no fragment lies."""
+    grid = tuple(-(-n // c) for n, c in zip(array.shape, chunks, strict=True))
+    if len(array.fragments) == 1 and array.manifest.shape == grid:
+        return array.manifest
+    if not array.fragments:
+        return ChunkManifest.missing(grid)
+    # fragments share a table of files once they are concatenated in a row
+    flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
+    joined = ChunkManifest.concatenate(flat, 0)
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: np.full(grid, MISSING if name == "file" else 0, kind)
+        for name, kind in COLUMNS.items()
+    }
+    begin = 0
+    for fragment in array.fragments:
+        box = tuple(
+            slice(s // c, s // c + n)
+            for s, c, n in zip(fragment.start, chunks, fragment.manifest.shape, strict=True)
+        )
+        part = slice(begin, begin := begin + fragment.manifest.size)
+        for name, column in columns.items():
+            column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
+    return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
+
+
+def _differing_pipelines(array: ManifestArray) -> str:
+    first = {number: _first_file(array, number) for number in range(min(2, len(array.pipelines)))}
+    a, b = array.pipelines[:2]
+    differing = [
+        name
+        for name in ("dtype", "codecs", "fill", "layout", "packing")
+        if getattr(a, name) != getattr(b, name)
+    ]
+    return (
+        f"its chunks decode in {len(array.pipelines)} ways ({', '.join(differing)} differ first "
+        f"between {first[0]} and {first[1]})"
+    )
+
+
+def _first_file(array: ManifestArray, pipeline: int) -> str:
+    for fragment in array.fragments:
+        manifest = fragment.manifest
+        found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file >= 0)]
+        if found.size:
+            return manifest.files[int(found[0])].url
+    return "a missing chunk"
+
+
+def _no_common_grid(array: ManifestArray) -> str:
+    for axis in range(array.ndim):
+        for fragment in array.fragments:
+            if fragment.axes[axis].chunk is None:
+                lengths = fragment.axes[axis].slabs().encoded[:8].tolist()
+                return f"its chunks along axis {axis} are no regular grid (stored lengths {lengths} ...)"
+    return f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
