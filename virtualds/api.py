@@ -47,7 +47,7 @@ def open_virtual_dataset(
         Variables to leave out.
     loadable_variables : names, glob patterns, predicate, or [], optional
         Variables to load at once; by default dimension coordinates and those of at most
-        ``set_options(small_variable=...)`` bytes. A predicate takes a name and an `xarray.Variable`.
+        ``set_options(small_variable=...)`` bytes. A predicate takes a name and a variable.
     storage_options : dict, optional
         Access options, for fsspec. The arrays carry them along.
     parser : str, optional
@@ -121,8 +121,11 @@ def open_group(
         raise FormatError(f"{absolute}: it cannot be opened: {error}") from error
 
 
+READERS: tuple[Parser | Format, ...] = (*PARSERS, *FORMATS)
+
+
 def _named(name: str) -> Parser | Format:
-    known = {reader.name: reader for reader in (*PARSERS, *FORMATS)}
+    known = {reader.name: reader for reader in READERS}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     return known[name]
@@ -132,10 +135,10 @@ def _detected(source: SourceFile) -> Parser | Format:
     """Return the parser or format of a file by its first bytes."""
     with store_for(source.url).open(source.url, source.options) as file:
         head = file.read(HEAD)
-    for reader in (*PARSERS, *FORMATS):
+    for reader in READERS:
         if reader.detect(head):
             return reader
-    names = [reader.name for reader in (*PARSERS, *FORMATS)]
+    names = [reader.name for reader in READERS]
     raise FormatError(
         f"{source.url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
         f"or open the file with xarray's own engines"

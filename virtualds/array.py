@@ -79,7 +79,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __post_init__(self) -> None:
         for fragment in self.fragments:
             inside = len(fragment.start) == len(self.shape) and all(
-                0 <= a and b <= n
+                a >= 0 and b <= n
                 for a, b, n in zip(fragment.start, fragment.stop, self.shape, strict=True)
             )
             if not inside:
@@ -266,7 +266,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         )
 
     @property
-    def T(self) -> ManifestArray:  # noqa: N802  (numpy's name)
+    def T(self) -> ManifestArray:
         """The array with its axes reversed."""
         return self.transpose()
 
@@ -379,7 +379,9 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Read single points whatever their number; the axes of the points come first."""
         return read_points(self, key)
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("ManifestArray: values that lie in files cannot be had without a copy")
         self.check_limit(self.nbytes)
@@ -397,10 +399,11 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         limit = get_options().load_limit
         if nbytes > limit:
             raise UnsupportedError(
-                f"{self.name or 'virtual array'} {self.shape}: this would load {nbytes / 2**30:.3g} "
-                f"GiB, more than the limit of {limit / 2**30:.3g} GiB; select less, call "
-                f"ds.virtual.to_lazy(chunks={{}}) for dask arrays, ds.virtual.load() to load it "
-                f"all the same, or raise virtualds.set_options(load_limit=...)"
+                f"{self.name or 'virtual array'} {self.shape}: this would load "
+                f"{nbytes / 2**30:.3g} GiB, more than the limit of {limit / 2**30:.3g} GiB; "
+                f"select less, call ds.virtual.to_lazy(chunks={{}}) for dask arrays, "
+                f"ds.virtual.load() to load it all the same, or raise "
+                f"virtualds.set_options(load_limit=...)"
             )
 
     # ------------------------------------------------------------------ being a duck array
@@ -490,7 +493,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return the value of space that nothing covers: no value where the dtype has one, else zero."""
+    """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
     absent = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
     if dtype.kind in absent:
         return np.array(absent[dtype.kind]).astype(dtype)[()]
@@ -527,9 +530,9 @@ def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
         other = [n for i, n in enumerate(array.shape) if i != axis]
         if other != [n for i, n in enumerate(first.shape) if i != axis]:
             raise CombineError(
-                f"concatenate {first.name or 'arrays'} along axis {axis}: {_place(first)} has shape "
-                f"{first.shape}, {_place(array)} has {array.shape}; make their other axes equal "
-                f"(reindex, or isel the common part)"
+                f"concatenate {first.name or 'arrays'} along axis {axis}: {_place(first)} has "
+                f"shape {first.shape}, {_place(array)} has {array.shape}; make their other axes "
+                f"equal (reindex, or isel the common part)"
             )
     return axis
 
@@ -586,5 +589,3 @@ def _loaded(value: Any) -> Any:
 def _describe(pipeline: CodecPipeline) -> str:
     names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
     return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")
-
-

@@ -16,7 +16,7 @@ OURS = (".refs.json", ".virtual.json")
 """Ends of names that say that a file is a reference set; other engines may own any other name."""
 
 
-class VirtualBackendEntrypoint(BackendEntrypoint):  # type: ignore[misc]
+class VirtualBackendEntrypoint(BackendEntrypoint):
     """Opens reference sets, and the source files that virtualds parses.
 
     Examples
@@ -66,8 +66,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):  # type: ignore[misc]
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             raise TypeError(
-                f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; pass "
-                f"the file's name"
+                f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
+                f"pass the file's name"
             )
         names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         found = open_group(

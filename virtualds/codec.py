@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-import numpy as np
-import numpy.typing as npt
-
-Buffer = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
+Buffer = bytes | bytearray | memoryview
 
 
 class CodecError(Exception):
@@ -26,17 +23,11 @@ class Codec(ABC):
     __slots__ = ()
 
     zarr_v2_id: ClassVar[str]
-    hdf5_filter: ClassVar[int | None] = None
 
     @classmethod
     @abstractmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         """Build the codec from its Zarr v2 configuration."""
-
-    @classmethod
-    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
-        """Build the codec from the client data of its HDF5 filter."""
-        raise NotImplementedError
 
     @abstractmethod
     def to_zarr_v2(self) -> dict[str, Any]:

@@ -88,14 +88,21 @@ def open_virtual_mfdataset(
     if not flat:
         raise FileNotFoundError(f"open_virtual_mfdataset: no file matches {paths!r}")
     results = dict(enumerate((parallel.map if parallel else map)(opened, flat)))
-    options = dict(
-        data_vars=data_vars, coords=coords, compat=compat, join=join, combine_attrs=combine_attrs
-    )
+    options = {
+        "data_vars": data_vars,
+        "coords": coords,
+        "compat": compat,
+        "join": join,
+        "combine_attrs": combine_attrs,
+    }
     try:
-        return _combined(combine, concat_dim, _shaped(files, iter(results.values())), options | kwargs)
+        combined: xr.Dataset = _combined(
+            combine, concat_dim, _shaped(files, iter(results.values())), options | kwargs
+        )
     except ValueError as error:
         error.add_note(f"while combining {len(flat)} files, {flat[0]} to {flat[-1]}")
         raise
+    return combined
 
 
 def _open(
@@ -105,7 +112,7 @@ def _open(
     return preprocess(dataset) if preprocess else dataset
 
 
-def _combined(combine: str, concat_dim: Any, datasets: Any, options: dict[str, Any]) -> xr.Dataset:
+def _combined(combine: str, concat_dim: Any, datasets: Any, options: dict[str, Any]) -> Any:
     if combine == "nested":
         if concat_dim is None:
             raise ValueError("combine='nested' needs concat_dim, the dimension to join along")

@@ -57,7 +57,9 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         """Bytes of the values, once computed."""
         return self.size
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
         values = self.ufunc(*(np.asarray(operand) for operand in self.operands))
         return np.asarray(values, dtype)
 
@@ -95,12 +97,7 @@ def certain(expression: Any) -> bool:
         return expression.dtype == bool and not expression.fragments and bool(expression.fill_value)
     if expression.ufunc in (np.logical_or, np.bitwise_or):
         left, right = expression.operands
-        return (
-            certain(left)
-            or certain(right)
-            or _complete(left, right)
-            or _complete(right, left)
-        )
+        return certain(left) or certain(right) or _complete(left, right) or _complete(right, left)
     if expression.ufunc is np.equal:
         a, b = expression.operands
         return a.dtype.kind not in CAN_BE_NULL + "O" and _same(a, b)
@@ -127,9 +124,7 @@ def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return (
-        isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.same_references(b)
-    )
+    return isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.same_references(b)
 
 
 def _values(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """From groups of files to datasets and back, and the accessor ``ds.virtual``.
 
 xarray itself decodes: dtype, attributes and encoding of every variable are what it says of the
-variable as stored. What stays virtual then gets the same decoding as the last step of its pipelines.
+variable as stored. What stays virtual then gets the same decoding as the last step of its
+pipelines.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,7 +71,7 @@ def virtual_dataset(
     variables, attributes, coordinates = _decoded(group, decoders)
     wanted = _chooser(loadable)
     for name, variable in variables.items():
-        stored = group.variables[str(name)]
+        stored = group.variables[NO_NAME if name is None else str(name)]
         try:
             if wanted(str(name), variable):
                 variables[name] = _loaded(str(name), variable)
@@ -87,14 +89,18 @@ def virtual_dataset(
     )
 
 
+NO_NAME = "__values__"
+"""What xarray calls a variable whose name is None when it writes it."""
 _DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
 
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
-    variables = {
+    variables: dict[Any, xr.Variable] = {
         name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), dict(v.encoding))
         for name, v in group.variables.items()
     }
+    if NO_NAME in variables:
+        variables[None] = variables.pop(NO_NAME)
     found = xr.conventions.decode_cf_variables(variables, dict(group.attributes), **decoders)
     return dict(found[0]), dict(found[1]), set(found[2])
 
@@ -139,8 +145,9 @@ def _virtual(
     """Return a decoded variable whose data are virtual and decode to the same."""
     if decoded.dims != stored.dims or decoded.dtype.kind == "O":
         raise UnsupportedError(
-            f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} {decoded.dtype}, "
-            f"which chunks cannot do one by one; load it with loadable_variables=[{name!r}]"
+            f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
+            f"{decoded.dtype}, which chunks cannot do one by one; load it with "
+            f"loadable_variables=[{name!r}]"
         )
     packing = _packing(stored, array.dtype, decoded)
     dtype = decoded.dtype
@@ -196,7 +203,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     variables = {}
     for name, variable in encoded.items():
         try:
-            variables[str(name)] = _stored(str(name), variable)
+            variables[NO_NAME if name is None else str(name)] = _stored(str(name), variable)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
@@ -260,7 +267,7 @@ def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
             continue
         stored = stored.copy(data=_plain(stored.data))
         again = xr.conventions.decode_cf_variable(name, stored.copy())
-        if again.dtype == variable.dtype and again.equals(variable) or _same_text(again, variable):
+        if _is_same(again, variable):
             return stored
     raise UnsupportedError(
         f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
@@ -283,8 +290,10 @@ def _plain(values: Any) -> Any:
     return found.astype(object) if found.dtype.kind in "UT" else found
 
 
-def _same_text(again: xr.Variable, variable: xr.Variable) -> bool:
-    """Say whether strings survived, whose dtype may not."""
+def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
+    """Say whether a variable survived encoding; strings may come back as another dtype."""
+    if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
+        return True
     textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
     return textual and bool(np.array_equal(again.values, variable.values))
 
@@ -292,7 +301,7 @@ def _same_text(again: xr.Variable, variable: xr.Variable) -> bool:
 # ---------------------------------------------------------------------- accessor
 
 
-@xr.register_dataset_accessor("virtual")
+@xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
 class VirtualDatasetAccessor:
     """What a dataset of virtual arrays can do beyond any other: ``ds.virtual``.
 
@@ -477,7 +486,8 @@ def _prefix_changer(
     for old in absolute:
         if not any(url.startswith(old) for url in urls):
             raise ValueError(
-                f"rename_paths: no source begins with {old!r}; the first is {min(urls, default=None)!r}"
+                f"rename_paths: no source begins with {old!r}; the first is "
+                f"{min(urls, default=None)!r}"
             )
 
     def change(url: str) -> str:
@@ -498,5 +508,5 @@ def _dask_chunks(array: ManifestArray) -> tuple[tuple[int, ...], ...]:
             begin = fragment.start[axis]
             edges |= {begin + int(e) for e in fragment.axes[axis].slabs().edges}
         cuts = sorted(edges)
-        result.append(tuple(b - a for a, b in zip(cuts[:-1], cuts[1:], strict=True)) or (0,))
+        result.append(tuple(b - a for a, b in pairwise(cuts)) or (0,))
     return tuple(result)

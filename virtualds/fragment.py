@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from virtualds.manifest import ChunkManifest
 from virtualds.packing import Decoding
 
 
-class Hidden(NamedTuple):
+@dataclass(frozen=True)
+class Hidden:
     """A stored axis that the array does not show: only element ``index`` of ``length`` is used."""
 
     length: int
@@ -251,7 +253,4 @@ def runs_of(positions: Ints) -> list[tuple[int, int]]:
         return []
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
     bounds = [0, *cuts.tolist(), positions.size]
-    return [
-        (int(positions[a]), int(positions[b - 1]) + 1)
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(bounds)]

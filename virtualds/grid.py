@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -89,10 +90,8 @@ class ChunkAxis(ABC):
         """
 
     @staticmethod
-    def regular(
-        size: int, chunk: int, *, inset: int = 0, last: int | None = None
-    ) -> RegularAxis:
-        """Cut ``size`` elements into chunks of ``chunk``; ``last`` is the stored length of the last."""
+    def regular(size: int, chunk: int, *, inset: int = 0, last: int | None = None) -> RegularAxis:
+        """Cut ``size`` elements every ``chunk``; the last chunk stores ``last`` of them."""
         return RegularAxis(size, chunk, inset, chunk if last is None else last)
 
     @staticmethod
@@ -171,8 +170,11 @@ class ChunkAxis(ABC):
         outer = cut + (start - begin)
         return Projection(
             np.arange(first, final + 1),
-            [slice(a, b, 1) for a, b in zip(inner.tolist(), (inner + np.diff(cut)).tolist(), strict=True)],
-            [slice(a, b) for a, b in zip(outer[:-1].tolist(), outer[1:].tolist(), strict=True)],
+            [
+                slice(a, b, 1)
+                for a, b in zip(inner.tolist(), (inner + np.diff(cut)).tolist(), strict=True)
+            ],
+            [slice(a, b) for a, b in pairwise(outer.tolist())],
         )
 
     def _project_positions(self, positions: Ints, start: int) -> Projection:
@@ -187,7 +189,7 @@ class ChunkAxis(ABC):
         edges, _, inset = self.slabs(first, int(chunk[-1]) + 1)
         within = inside - edges[ids - first] + inset[ids - first]
         bounds = [0, *cuts.tolist(), inside.size]
-        pairs = list(zip(bounds[:-1], bounds[1:], strict=True))
+        pairs = list(pairwise(bounds))
         return Projection(
             chunk,
             [as_slice(within[a:b]) for a, b in pairs],
@@ -316,7 +318,7 @@ def as_slice(positions: Ints) -> AxisKey:
     return positions
 
 
-def compact(column: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     """Return the one element that stands behind each broadcast axis, so that it can be counted."""
     return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
 
@@ -350,7 +352,7 @@ def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
     if not isinstance(head, RegularAxis):
         return None
     total = head.length
-    for left, right in zip(axes[:-1], axes[1:], strict=True):
+    for left, right in pairwise(axes):
         if not isinstance(right, RegularAxis) or right.step != head.step or right.hidden:
             return None
         if (left.hidden + left.length) % head.step:  # type: ignore[attr-defined]

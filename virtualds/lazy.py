@@ -7,7 +7,7 @@ backend" documents for backends: `LazilyIndexedArray` and the explicit indexers 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,11 @@ import numpy.typing as npt
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from virtualds.array import ManifestArray
 from virtualds.errors import VirtualdsError
 from virtualds.group import Data
 
 
-class VirtualBackendArray(BackendArray):  # type: ignore[misc]
+class VirtualBackendArray(BackendArray):
     """What `xarray.open_dataset` indexes lazily.
 
     Parameters
@@ -50,14 +49,14 @@ class VirtualBackendArray(BackendArray):  # type: ignore[misc]
             error.add_note(f"while reading variable {self.name!r}")
             raise
 
-    def async_getitem(self, key: indexing.ExplicitIndexer) -> Awaitable[npt.NDArray[Any]]:
+    def async_getitem(self, key: indexing.ExplicitIndexer) -> Coroutine[Any, Any, npt.NDArray[Any]]:
         """Read in a thread: the reader's own threads do the work."""
         return asyncio.to_thread(self.__getitem__, key)
 
 
 def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
     """Index values in memory the way that lazy arrays are indexed."""
-    adapter = indexing.NumpyIndexingAdapter(values)
+    adapter = indexing.NumpyIndexingAdapter(values)  # type: ignore[no-untyped-call]
     found = indexing.apply_indexer(adapter, key)
     return np.asarray(found)
 
@@ -65,5 +64,3 @@ def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> np
 def lazily(data: Data, name: str) -> indexing.LazilyIndexedArray:
     """Return values that xarray reads when somebody looks at them, and then keeps."""
     return indexing.LazilyIndexedArray(VirtualBackendArray(data, name))
-
-

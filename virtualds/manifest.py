@@ -20,7 +20,7 @@ from virtualds.grid import Ints, compact
 MISSING = -1
 """The file code of a chunk that does not exist: it reads as its fill value."""
 INLINE = -2
-"""The file code of a chunk held in the manifest itself; its offset counts `ChunkManifest.inline`."""
+"""The file code of a chunk held in the manifest; its offset counts `ChunkManifest.inline`."""
 
 Column = npt.NDArray[np.integer]
 COLUMNS = {"file": np.int32, "offset": np.int64, "length": np.int64, "pipeline": np.uint16}
@@ -204,7 +204,8 @@ class ChunkManifest:
         )
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
-        return replace(self, **{name: change(getattr(self, name)) for name in COLUMNS})
+        columns: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
+        return replace(self, **columns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle what stands behind broadcast axes once, in the narrowest integers."""
@@ -275,9 +276,7 @@ def _concatenate(parts: Sequence[Column], axis: int) -> Column:
     """Concatenate columns, keeping axes broadcast along which no part changes."""
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
-    fixed = [
-        j != axis and all(part.strides[j] == 0 for part in parts) for j in range(len(shape))
-    ]
+    fixed = [j != axis and all(part.strides[j] == 0 for part in parts) for j in range(len(shape))]
     key = tuple(slice(0, 1) if f else slice(None) for f in fixed)
     small = [part[key] for part in parts]
     if _is_constant(small, axis):

@@ -40,14 +40,22 @@ def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]
 
 @implements(np.concatenate)
 def concatenate(
-    arrays: Sequence[Any], axis: int | None = 0, out: Any = None, *, dtype: Any = None, casting: Any = None
+    arrays: Sequence[Any],
+    axis: int | None = 0,
+    out: Any = None,
+    *,
+    dtype: Any = None,
+    casting: Any = None,
 ) -> Any:
     """Lay arrays end to end; arrays in memory join as inline chunks."""
     if axis is None or out is not None or dtype is not None or casting is not None:
         return NotImplemented
     if any(np.dtype(a.dtype).hasobject for a in arrays):
         return NotImplemented
-    virtual = [a if isinstance(a, ManifestArray) else ManifestArray.from_values(np.asarray(a)) for a in arrays]
+    virtual = [
+        a if isinstance(a, ManifestArray) else ManifestArray.from_values(np.asarray(a))
+        for a in arrays
+    ]
     return ManifestArray.concatenate(virtual, axis)
 
 
@@ -156,7 +164,12 @@ def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
 
 @implements(np.full_like)
 def full_like(
-    array: ManifestArray, fill_value: Any, dtype: Any = None, *args: Any, shape: Any = None, **kwargs: Any
+    array: ManifestArray,
+    fill_value: Any,
+    dtype: Any = None,
+    *args: Any,
+    shape: Any = None,
+    **kwargs: Any,
 ) -> Any:
     """Return an array of one value, without a byte behind it."""
     kind = np.dtype(array.dtype if dtype is None else dtype)
@@ -231,7 +244,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 def _separate(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]] | None:
     """Return one mask per axis whose product is ``mask``, or None if there are none."""
     axes = range(mask.ndim)
-    along = [mask.any(axis=tuple(j for j in axes if j != i)) for i in axes]
+    along = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(m)) for m in along):
         return None
     return along
@@ -262,7 +275,7 @@ def _expand(array: ManifestArray, key: Any) -> tuple[list[Any], list[int]]:
     """Return one entry per axis, and where the result gets new axes."""
     given = key if isinstance(key, tuple) else (key,)
     entries = [_entry(k) for k in given]
-    used = sum(k is not None and k is not Ellipsis and _consumes(k) or 0 for k in entries)
+    used = sum((k is not None and k is not Ellipsis and _consumes(k)) or 0 for k in entries)
     if used > array.ndim:
         raise IndexError(f"{used} indices for {array.ndim} axes")
     if Ellipsis not in [k if k is Ellipsis else None for k in entries]:
@@ -290,7 +303,11 @@ def _entry(key: Any) -> Any:
     if isinstance(key, bool | np.bool_):
         return np.asarray(key)
     if np.ndim(key) == 0:
-        return int(key.__index__()) if hasattr(key, "__index__") else int(np.asarray(key)[()].__index__())
+        return (
+            int(key.__index__())
+            if hasattr(key, "__index__")
+            else int(np.asarray(key)[()].__index__())
+        )
     positions = np.asarray(key)
     return positions if positions.size else positions.astype(np.int64)
 

@@ -30,7 +30,7 @@ def get_options() -> Options:
     return _current
 
 
-class set_options:  # noqa: N801  (a function to its users, as xarray.set_options is)
+class set_options:
     """Change settings, for good or within a ``with`` block.
 
     Parameters

@@ -15,7 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-PACKING_ATTRIBUTES = ("_FillValue", "missing_value", "_Unsigned", "scale_factor", "add_offset", "dtype")
+PACKING_ATTRIBUTES = (
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+    "scale_factor",
+    "add_offset",
+    "dtype",
+)
 """The attributes that decoding uses up; ``dtype`` is xarray's own, for booleans."""
 
 
@@ -66,7 +73,7 @@ class Packing:
     def from_attributes(
         cls, stored: np.dtype[Any], attributes: Mapping[str, Any], dtype: np.dtype[Any]
     ) -> Packing | None:
-        """Read the packing attributes of a variable stored as ``stored`` and decoded as ``dtype``."""
+        """Read the packing of a variable stored as ``stored`` and decoded as ``dtype``."""
         found = {name: attributes[name] for name in PACKING_ATTRIBUTES if name in attributes}
         if not found:
             return None

@@ -50,7 +50,9 @@ class Store(Protocol):
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole small file."""
 
-    def write_all(self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool) -> None:
+    def write_all(
+        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
+    ) -> None:
         """Create or replace a file as a whole: readers see the old bytes or the new ones.
 
         Raises

@@ -47,7 +47,7 @@ class TimePacking:
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the dates or durations of ``stored``."""
-        unit = np.datetime_data(self.dtype)[0]
+        unit: Any = np.datetime_data(self.dtype)[0]
         variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes))
         decoded = xr.conventions.decode_cf_variable(
             "time",

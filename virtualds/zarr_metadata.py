@@ -1,7 +1,7 @@
 """Zarr v2 array metadata to and from our types.
 
-Zarr storage specification version 2, "Metadata" and "Arrays". What such metadata cannot say about an
-array is told as a list of reasons, so that a writer can name every obstacle before it writes.
+Zarr storage specification version 2, "Metadata" and "Arrays". What such metadata cannot say about
+an array is told as a list of reasons, so that a writer can name every obstacle before it writes.
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ def _all_fill(array: ManifestArray) -> CodecPipeline:
 
 def _order(pipeline: CodecPipeline, ndim: int) -> str | None:
     """Return the memory order that a layout is, or None if it is neither."""
-    if not all(isinstance(entry, int) for entry in pipeline.layout):
+    shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(shown) != len(pipeline.layout):
         return None
-    shown = list(pipeline.layout)
-    if shown == sorted(shown):  # type: ignore[type-var]
+    if shown == sorted(shown):
         return "C"
     return "F" if shown == list(range(ndim))[::-1] else None
 
@@ -274,5 +274,7 @@ def _no_common_grid(array: ManifestArray) -> str:
         for fragment in array.fragments:
             if fragment.axes[axis].chunk is None:
                 lengths = fragment.axes[axis].slabs().encoded[:8].tolist()
-                return f"its chunks along axis {axis} are no regular grid (stored lengths {lengths} ...)"
+                return (
+                    f"its chunks along axis {axis} are no regular grid (they store {lengths} ...)"
+                )
     return f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"

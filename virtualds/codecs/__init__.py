@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from virtualds.codec import Buffer, Codec, CodecError
 from virtualds.codecs.fletcher32 import Fletcher32
-from virtualds.codecs.numcodecs_family import NUMCODECS_IDS, Numcodecs
+from virtualds.codecs.numcodecs_family import (
+    NUMCODECS_IDS,
+    Numcodecs,
+    blosc_from_hdf5,
+    zstd_from_hdf5,
+)
 from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.szip import Szip
 from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import UnsupportedError
 
-CODECS: tuple[type[Codec], ...] = (Zlib, Gzip, Shuffle, Fletcher32)
+CODECS: tuple[type[Codec], ...] = (Zlib, Gzip, Shuffle, Fletcher32, Szip)
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
 BY_ZARR_V2_ID = {codec.zarr_v2_id: codec for codec in CODECS}
-BY_HDF5_FILTER = {codec.hdf5_filter: codec for codec in CODECS if codec.hdf5_filter is not None}
+HDF5_FILTERS: dict[int, Callable[[Sequence[int], int], Codec]] = {
+    1: Zlib.from_hdf5,
+    2: Shuffle.from_hdf5,
+    3: Fletcher32.from_hdf5,
+    4: Szip.from_hdf5,
+    32001: blosc_from_hdf5,
+    32015: zstd_from_hdf5,
+}
+"""Codecs by HDF5 filter identification value."""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -57,12 +71,12 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     UnsupportedError
         The filter is not known.
     """
-    if number not in BY_HDF5_FILTER:
+    if number not in HDF5_FILTERS:
         raise UnsupportedError(
-            f"HDF5 filter {number}: it is none of {sorted(BY_HDF5_FILTER)}; load the variable "
+            f"HDF5 filter {number}: it is none of {sorted(HDF5_FILTERS)}; load the variable "
             f"through h5py, or leave it out with drop_variables"
         )
-    return BY_HDF5_FILTER[number].from_hdf5(values, itemsize)
+    return HDF5_FILTERS[number](values, itemsize)
 
 
 __all__ = [
@@ -73,6 +87,7 @@ __all__ = [
     "Gzip",
     "Numcodecs",
     "Shuffle",
+    "Szip",
     "Zlib",
     "codec_from_hdf5",
     "codec_from_zarr_v2",

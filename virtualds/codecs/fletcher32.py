@@ -24,7 +24,6 @@ class Fletcher32(Codec):
     """Four bytes of checksum at the end of the chunk."""
 
     zarr_v2_id: ClassVar[str] = "fletcher32"
-    hdf5_filter: ClassVar[int | None] = 3
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -1,43 +1,91 @@
 """Codecs that numcodecs decodes as fast as anything: zstd, lz4, Blosc and their like.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or the bare id where it is registered.
+HDF5 filters 32015 (zstd; client data: level) and 32001 (Blosc; client data: revision, version, type
+size, chunk size, level, shuffle, compressor), registered with The HDF Group.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length
 
-NUMCODECS_IDS = frozenset({"zstd", "lz4", "blosc", "bz2", "lzma", "delta", "fixedscaleoffset"})
+SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
+"""Codecs whose streams say all that decoding needs."""
+NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "delta", "fixedscaleoffset"}
+BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+"""Blosc's compressors in the order of their numbers in its HDF5 filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numcodecs(Codec):
-    """A codec of numcodecs, held as its canonical JSON configuration."""
+    """A codec of numcodecs.
 
-    config: str
+    Parameters
+    ----------
+    id : str
+        Its name in numcodecs.
+    parameters : str
+        What decoding needs to know, as JSON.
+    config : str
+        The whole configuration, as JSON.
+    """
+
+    id: str
+    parameters: str
+    config: str = field(compare=False)
 
     zarr_v2_id: ClassVar[str] = "numcodecs"
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(json.dumps(dict(config), sort_keys=True))
+        text = json.dumps(dict(config), sort_keys=True)
+        name = str(config["id"])
+        return cls(name, "" if name in SELF_DESCRIBING else text, text)
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return dict(json.loads(self.config))
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        config = self.to_zarr_v2()
+        if self.id == "zstd":
+            return {"zstd": True, "complevel": config.get("level", 0)}
+        if self.id == "blosc":
+            name = config.get("cname", "")
+            how = {
+                "compressor": f"blosc_{name.removeprefix('blosc')}",
+                "shuffle": config.get("shuffle"),
+            }
+            return {"blosc": how, "complevel": config.get("clevel", 0)}
+        return {}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         try:
             out = memoryview(_instance(self.config).decode(data)).cast("B")
         except (RuntimeError, ValueError, OSError, EOFError) as error:
-            raise CodecError(f"{json.loads(self.config)['id']}: {error}") from error
+            raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out
+
+
+def zstd_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
+    """Return the codec of HDF5 filter 32015."""
+    return Numcodecs.from_zarr_v2({"id": "zstd", "level": values[0] if values else 0})
+
+
+def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
+    """Return the codec of HDF5 filter 32001."""
+    # older writers leave out what equals the default
+    level, shuffle, number = [*values[4:7], *(5, 1, 0)[len(values[4:7]) :]]
+    name = BLOSC_COMPRESSORS[number]
+    config = {"id": "blosc", "cname": name, "clevel": level, "shuffle": shuffle, "blocksize": 0}
+    return Numcodecs.from_zarr_v2(config)
 
 
 @cache

@@ -26,7 +26,6 @@ class Shuffle(Codec):
     itemsize: int = 4
 
     zarr_v2_id: ClassVar[str] = "shuffle"
-    hdf5_filter: ClassVar[int | None] = 2
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -51,7 +50,7 @@ class Shuffle(Codec):
             return data
         out = np.empty(len(data), np.uint8)
         self.decode_into(data, out)
-        return out
+        return out.data
 
     def decode_into(self, data: Buffer, out: npt.NDArray[np.uint8]) -> None:
         """Unshuffle ``data`` into ``out``, which has the same length."""
@@ -71,7 +70,7 @@ def _fast() -> Unshuffle:
         from zlib_into import unshuffle
     except ImportError:
         return _plain
-    return lambda data, out, itemsize: unshuffle(data, memoryview(out), itemsize)
+    return lambda data, out, itemsize: unshuffle(data, out.data, itemsize)
 
 
 def _plain(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:

@@ -1,7 +1,7 @@
 """Deflate in its two wrappings.
 
-- zlib (RFC 1950): Zarr v2 ``{"id": "zlib", "level": 1}``; Zarr v3 ``numcodecs.zlib``; HDF5 filter 1,
-  "deflate" (HDF5 file format, IV.A.2.l).
+- zlib (RFC 1950): Zarr v2 ``{"id": "zlib", "level": 1}``; Zarr v3 ``numcodecs.zlib``; HDF5
+  filter 1, "deflate" (HDF5 file format, IV.A.2.l).
 - gzip (RFC 1952): Zarr v2 ``{"id": "gzip", "level": 1}``; Zarr v3 ``gzip``.
 """
 
@@ -24,7 +24,6 @@ class Zlib(Codec):
     level: int = field(default=1, compare=False)
 
     zarr_v2_id: ClassVar[str] = "zlib"
-    hdf5_filter: ClassVar[int | None] = 1
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ class ReadSet(Protocol):
     """Reads a group of a reference set."""
 
     def __call__(
-        self, source: SourceFile, group: str | None = None, skip: object = ()
+        self, source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
     ) -> ManifestGroup: ...
 
 

@@ -27,12 +27,13 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, Stora
 from virtualds.stores import store_for
 from virtualds.urls import join_url, normalise_url, scheme_of
 from virtualds.zarr_metadata import (
+    NO_FILTERS,
     NON_FINITE,
+    ZarrArray,
     array_from_zarr_v2,
     chunk_grid,
     fill_from_zarr_v2,
     fill_to_zarr_v2,
-    ZarrArray,
     obstacles,
     storage_encoding,
     to_zarr_v2,
@@ -92,13 +93,15 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the references of a document of either version, templates put in."""
     if not isinstance(document, dict):
-        raise FormatError(f"{url}: a reference set is a JSON object, found {type(document).__name__}")
+        raise FormatError(
+            f"{url}: a reference set is a JSON object, found {type(document).__name__}"
+        )
     if "version" not in document:
         return document, {}
     if document["version"] not in (0, 1) or not isinstance(document.get("refs"), dict):
         raise FormatError(
-            f"{url}: version {document['version']!r} with keys {sorted(document)}; versions 0 and 1 "
-            f"with 'refs' are known"
+            f"{url}: version {document['version']!r} with keys {sorted(document)}; versions 0 and "
+            f"1 with 'refs' are known"
         )
     if document.get("gen"):
         raise UnsupportedError(f"{url}: 'gen' is not read yet; expand it with fsspec first")
@@ -177,7 +180,9 @@ class _Reader:
                 continue
             if rest == ".zarray":
                 arrays.append(name)
-            elif rest not in (".zattrs", ".zgroup") or f"{prefix}{name}/.zarray" not in self.metadata:
+            elif (
+                rest not in (".zattrs", ".zgroup") or f"{prefix}{name}/.zarray" not in self.metadata
+            ):
                 children[name] = None
         variables = {}
         for name in arrays:
@@ -231,8 +236,9 @@ class _Reader:
         self, array: ManifestArray, dims: tuple[str, ...], extra: Mapping[str, Any]
     ) -> dict[str, Any]:
         found = storage_encoding(array, dims)
-        if extra.get("contiguous"):
-            found |= {"contiguous": True, "chunksizes": None}
+        found |= extra.get("encoding", {})
+        if found["contiguous"]:
+            found["chunksizes"] = None
             found.pop("preferred_chunks", None)
         found["dtype"] = array.dtype
         if "enum" in extra:
@@ -278,7 +284,8 @@ class _Reader:
             noted = self.extra.get("files", {}).get(url)
             options = _options_for(absolute, self.source)
             if noted is not None:
-                self.files[url] = SourceFile(absolute, *noted, options)
+                size, mtime, etag = noted
+                self.files[url] = SourceFile(absolute, size, mtime, etag, options)
             else:
                 self.files[url] = SourceFile(absolute, options=options)
         return self.files[url]
@@ -301,7 +308,8 @@ class _Reader:
             block = numcodecs.VLenUTF8().decode(data).reshape(chunks)
             place = [int(i) * c for i, c in zip(name.split("."), chunks, strict=False)]
             box = tuple(
-                slice(p, min(p + c, n)) for p, c, n in zip(place, chunks, values.shape, strict=False)
+                slice(p, min(p + c, n))
+                for p, c, n in zip(place, chunks, values.shape, strict=False)
             )
             values[box] = block[tuple(slice(0, b.stop - b.start) for b in box)]
         return values
@@ -340,7 +348,7 @@ def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray
         raise FormatError(f"{path}: a chunk key is no index of a grid {grid} ({error})") from error
     if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
         raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
-    return np.ravel_multi_index(tuple(numbers.T), grid)
+    return np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
 
 
 def _spread(
@@ -475,7 +483,7 @@ class _Writer:
         plain, types = _untyped(attributes)
         self.refs[f"{path}/.zarray"] = metadata
         self.refs[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
-        extra = _declared(variable.encoding) | ({"attributes": types} if types else {})
+        extra = _declared(variable) | ({"attributes": types} if types else {})
         if extra:
             self.extra["arrays"][path] = extra
 
@@ -590,15 +598,22 @@ def _encode_strings(values: npt.NDArray[Any]) -> bytes:
 
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
-        raise UnsupportedError(f"it holds {bad[0]!r} among its strings; only strings can be written")
+        raise UnsupportedError(
+            f"it holds {bad[0]!r} among its strings; only strings can be written"
+        )
     return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
 
 
-def _declared(encoding: Mapping[str, Any]) -> dict[str, Any]:
+def _declared(variable: ManifestVariable) -> dict[str, Any]:
     """Return what of an encoding cannot be derived from the metadata."""
     found: dict[str, Any] = {}
-    if encoding.get("contiguous"):
-        found["contiguous"] = True
+    encoding = variable.encoding
+    if isinstance(variable.data, ManifestArray) and NO_FILTERS.keys() <= encoding.keys():
+        # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
+        derived = storage_encoding(variable.data, variable.dims)
+        names = (*NO_FILTERS, "contiguous") if variable.data.nchunks == 1 else NO_FILTERS
+        differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}
+        found = {"encoding": differing} if differing else {}
     enum = getattr(encoding.get("dtype"), "metadata", None)
     if enum and "enum" in enum:
         members = {name: int(value) for name, value in enum["enum"].items()}
@@ -642,7 +657,10 @@ def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
         return (value, None) if np.isfinite(value) else (_finite(value), "<f8")
     if isinstance(value, list | tuple | np.ndarray):
         items = np.asarray(value).tolist() if isinstance(value, np.ndarray) else list(value)
-        if all(isinstance(v, str | bool | int) or (isinstance(v, float) and np.isfinite(v)) for v in items):
+        if all(
+            isinstance(v, str | bool | int) or (isinstance(v, float) and np.isfinite(v))
+            for v in items
+        ):
             return items, None
     raise UnsupportedError(
         f"attribute {name!r}: {value!r} has no form in JSON; change it with ds.attrs, or drop it"

@@ -11,6 +11,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -89,7 +90,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
     local = scheme_of(source.url) == "file"
-    target = local_path(source.url) if local else store_for(source.url).open(source.url, source.options)
+    target: Any = (
+        local_path(source.url) if local else store_for(source.url).open(source.url, source.options)
+    )
     try:
         with h5py.File(target, "r", locking="best-effort" if local else None) as file:
             return _Reader(file, source, frozenset(skip)).read(group)
@@ -186,7 +189,11 @@ class _Reader:
         return local_path(url) if scheme_of(url) == "file" else url
 
     def _array(
-        self, dataset: _Dataset, dtype: np.dtype[Any], dims: tuple[str, ...], encoding: dict[str, Any]
+        self,
+        dataset: _Dataset,
+        dtype: np.dtype[Any],
+        dims: tuple[str, ...],
+        encoding: dict[str, Any],
     ) -> ManifestArray:
         plist = dataset.id.get_create_plist()
         layout = plist.get_layout()
@@ -263,6 +270,10 @@ def _members(group: Any) -> tuple[dict[str, _Dataset], list[str]]:
     return datasets, children
 
 
+def _append(names: list[bytes], name: bytes, *rest: Any) -> None:
+    names.append(name)
+
+
 def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes]:
     """Return names in the order of creation where the file kept it, else in alphabetical order."""
     import h5py
@@ -270,7 +281,7 @@ def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes
     for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME):
         names: list[bytes] = []
         try:
-            iterate(order, lambda name, *_: names.append(name))
+            iterate(order, partial(_append, names))
         except RuntimeError:
             continue
         return names
@@ -321,7 +332,7 @@ class _Dimensions:
 
         found: list[Any] = []
         if h5py.h5ds.get_num_scales(dataset.id, axis):
-            h5py.h5ds.iterate(dataset.id, axis, lambda scale: found.append(scale) or 1)
+            h5py.h5ds.iterate(dataset.id, axis, found.append)
         if not found:
             return None
         address = h5py.h5o.get_info(found[0]).addr
@@ -349,7 +360,9 @@ class _Dimensions:
 
 def _attributes(owner: Any) -> dict[str, Any]:
     """Return the attributes of a group or dataset that are the user's."""
-    return {name: _attribute(owner, name) for name in _attribute_names(owner) if name not in RESERVED}
+    return {
+        name: _attribute(owner, name) for name in _attribute_names(owner) if name not in RESERVED
+    }
 
 
 def _attribute_names(owner: Any) -> list[str]:
@@ -429,7 +442,10 @@ def _stored_type(dataset: _Dataset) -> _Stored:
 def _enum_type(kind: Any) -> _Stored:
     """Return an enum as its integers, with the names in the metadata as xarray holds them."""
     base = np.dtype(kind.get_super().dtype.str)
-    members = {kind.get_member_name(i).decode(): kind.get_member_value(i) for i in range(kind.get_nmembers())}
+    members = {
+        kind.get_member_name(i).decode(): kind.get_member_value(i)
+        for i in range(kind.get_nmembers())
+    }
     declared = np.dtype(base, metadata={"enum": members, "enum_name": _type_name(kind)})
     return _Stored(base, declared)
 
@@ -575,5 +591,6 @@ def _strings(dataset: _Dataset, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     values = np.full(shape, "", kind)
     if prod(dataset.shape):
         found = np.asarray(h5py.Dataset(dataset.id).asstr(errors="replace")[()], dtype=object)
-        values[tuple(slice(0, n) for n in dataset.shape)] = found
+        box: Any = (*(slice(0, n) for n in dataset.shape), ...)
+        values[box] = found
     return values

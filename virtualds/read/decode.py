@@ -62,7 +62,8 @@ def select(chunk: Array, task: Task) -> Array:
         chunk = chunk[tuple(inner[i] for i in task.points)]
         inner = (slice(None), *(inner[i] for i in others))
     if all(isinstance(k, slice) for k in inner):
-        return chunk[inner]
+        whole: Array = chunk[inner]
+        return whole
     for axis, key in enumerate(inner):
         chunk = chunk[(slice(None),) * axis + (key,)]
     return chunk

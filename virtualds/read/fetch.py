@@ -26,7 +26,8 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     Raises
     ------
     ReadError
-        Bytes cannot be had, have changed, or do not decode; it names file, bytes, chunk and variable.
+        Bytes cannot be had, have changed, or do not decode; it names file, bytes, chunk and
+        variable.
     """
     if not selection.covered:
         out[...] = source.fill_value

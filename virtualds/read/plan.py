@@ -118,8 +118,11 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     axes = {i: _normalise(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
     shape = (points[0].size, *(axes[i].size for i in others))
     keys: list[AxisKey] = [
-        axes[i].key if i in axes else as_slice(np.unique(points[together.index(i)]))
-        if points[0].size else slice(0, 0, 1)
+        axes[i].key
+        if i in axes
+        else as_slice(np.unique(points[together.index(i)]))
+        if points[0].size
+        else slice(0, 0, 1)
         for i in range(len(key))
     ]
     parts = _project_all(source, keys) if prod(shape) else []
@@ -190,11 +193,11 @@ def _project_all(
 
 
 def _shown(projection: Projection) -> int:
-    return projection.outer[-1].stop - projection.outer[0].start
+    return int(projection.outer[-1].stop - projection.outer[0].start)
 
 
 def _extent(outer: Any) -> int:
-    return outer.stop - outer.start if isinstance(outer, slice) else outer.size
+    return int(outer.stop - outer.start if isinstance(outer, slice) else outer.size)
 
 
 def _box_batches(parts: list[tuple[Fragment, list[Projection]]]) -> Iterator[Batch]:
@@ -202,9 +205,7 @@ def _box_batches(parts: list[tuple[Fragment, list[Projection]]]) -> Iterator[Bat
         yield from _batches(fragment, _box_tasks(fragment, projections))
 
 
-def _box_tasks(
-    fragment: Fragment, projections: list[Projection]
-) -> Iterator[tuple[int, Task]]:
+def _box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[tuple[int, Task]]:
     """Yield every chunk of a box with the number of its file, in C order, a block at a time."""
     encoded = [_encoded(fragment, axis, p) for axis, p in enumerate(projections)]
     if not projections:
@@ -214,7 +215,8 @@ def _box_tasks(
     step = max(1, BLOCK_TASKS // rest)
     for begin in range(0, projections[0].chunk.size, step):
         part = slice(begin, begin + step)
-        head = Projection(*(column[part] for column in projections[0]))
+        first = projections[0]
+        head = Projection(first.chunk[part], first.inner[part], first.outer[part])
         yield from _block(fragment, [head, *projections[1:]], [encoded[0][part], *encoded[1:]])
 
 
@@ -263,8 +265,12 @@ def _point_tasks(
     ids = np.stack([fragment.axes[a].locate(p) for a, p in zip(together, local, strict=True)])
     _, first, group = np.unique(ids, axis=1, return_index=True, return_inverse=True)
     by_chunk = np.argsort(group.ravel(), kind="stable")
-    for members in np.split(by_chunk, np.cumsum(np.bincount(group.ravel(), minlength=first.size))[:-1]):
-        chosen = dict(zip(together, ids[:, members[0]].tolist(), strict=True)) if members.size else {}
+    for members in np.split(
+        by_chunk, np.cumsum(np.bincount(group.ravel(), minlength=first.size))[:-1]
+    ):
+        chosen = (
+            dict(zip(together, ids[:, members[0]].tolist(), strict=True)) if members.size else {}
+        )
         if not chosen:
             continue
         inner, encoded = {}, {}
@@ -294,14 +300,23 @@ def _sliced(
             for i in range(len(projections))
         )
         row = fragment.manifest.lookup(where)
-        yield row.file, Task(
-            row.offset,
-            row.length,
-            row.pipeline,
-            tuple(encoded[i] if i in chosen else lengths[i][picked[i]] for i in range(len(projections))),
-            tuple(inner[i] if i in chosen else projections[i].inner[picked[i]] for i in range(len(projections))),
-            (target, *(projections[i].outer[picked[i]] for i in others)),
-            together,
+        yield (
+            row.file,
+            Task(
+                row.offset,
+                row.length,
+                row.pipeline,
+                tuple(
+                    encoded[i] if i in chosen else lengths[i][picked[i]]
+                    for i in range(len(projections))
+                ),
+                tuple(
+                    inner[i] if i in chosen else projections[i].inner[picked[i]]
+                    for i in range(len(projections))
+                ),
+                (target, *(projections[i].outer[picked[i]] for i in others)),
+                together,
+            ),
         )
 
 
@@ -312,4 +327,3 @@ def _batches(fragment: Fragment, tasks: Iterator[tuple[int, Task]]) -> Iterator[
         while first := list(islice(rows, 1)):
             room = max(1, min(BATCH_TASKS, BATCH_BYTES // max(first[0].length, 1)))
             yield Batch(fragment, file, first + list(islice(rows, room - 1)))
-

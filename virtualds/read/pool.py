@@ -1,7 +1,8 @@
 """One pool of threads for the process; whoever reads helps to empty its own queue.
 
 The calling thread always works too, so a read finishes even when every thread of the pool is busy
-with other reads, as happens under dask's threads: there is nothing to wait for but work in progress.
+with other reads, as happens under dask's threads: there is nothing to wait for but work in
+progress.
 """
 
 from __future__ import annotations

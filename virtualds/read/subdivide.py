@@ -1,8 +1,8 @@
 """Chunks without codecs are cut finer, so that only what a selection needs is read.
 
 An uncompressed chunk is an array in a file: any run of its leading index is itself a chunk whose
-offset is a sum. A contiguous variable of many GB is one such chunk. Cutting it before planning keeps
-both the bytes read and the memory small, and lets several threads share it.
+offset is a sum. A contiguous variable of many GB is one such chunk. Cutting it before planning
+keeps the bytes read and the memory small, and lets several threads share it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,24 @@ def subdivide(
         part = cut.crop(axis, max(low, cut.start[axis]), high)
         if part is None:
             return None
-        cut = replace(part, start=(*cut.start[:axis], max(low, cut.start[axis]), *cut.start[axis + 1 :]))
+        cut = replace(
+            part, start=(*cut.start[:axis], max(low, cut.start[axis]), *cut.start[axis + 1 :])
+        )
     return _cut_leading(cut, pipelines[0].dtype.itemsize, keys)
 
 
 def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
     """Say whether chunks are bare C-ordered arrays in files."""
-    return bool(fragment.axes) and all(
-        not p.codecs and p.layout == tuple(range(len(fragment.axes))) and p.dtype == pipelines[0].dtype
-        for p in pipelines
-    ) and bool((fragment.manifest.file != -2).all())
+    return (
+        bool(fragment.axes)
+        and all(
+            not p.codecs
+            and p.layout == tuple(range(len(fragment.axes)))
+            and p.dtype == pipelines[0].dtype
+            for p in pipelines
+        )
+        and bool((fragment.manifest.file != -2).all())
+    )
 
 
 def _span(key: AxisKey) -> tuple[int, int]:
@@ -80,7 +88,7 @@ def _share(axis: ChunkAxis, key: AxisKey) -> float:
 
 def _cut(fragment: Fragment, axis: int, length: int, itemsize: int) -> Fragment:
     """Cut every chunk along ``axis``, before which chunks have one element, into pieces."""
-    _, encoded, inset = fragment.axes[axis].slabs()
+    _, _, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths
     pieces = -(-shown // length)
     owner = np.repeat(np.arange(shown.size), pieces)

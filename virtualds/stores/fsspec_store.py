@@ -46,7 +46,9 @@ class FsspecStore:
         filesystem, path = _locate(url, options)
         return bytes(filesystem.cat_file(path))
 
-    def write_all(self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool) -> None:
+    def write_all(
+        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
+    ) -> None:
         """Put a file; object stores show it whole or not at all."""
         filesystem, path = _locate(url, options)
         if not replace and filesystem.exists(path):
@@ -56,6 +58,6 @@ class FsspecStore:
 
 def _locate(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     try:
-        return fsspec.core.url_to_fs(url, **(options or {}))  # type: ignore[no-any-return]
+        return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:
         raise StoreError(f"no filesystem for this url: {error}") from error

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from typing import IO
 
 from virtualds.manifest import SourceFile, StorageOptions
@@ -24,7 +23,9 @@ class LocalStore:
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a file that is still the one that was scanned."""
         with _opened(file) as handle:
-            return [_read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)]
+            return [
+                _read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)
+            ]
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and modification time."""
@@ -40,7 +41,9 @@ class LocalStore:
         with self.open(url, options) as handle:
             return handle.read()
 
-    def write_all(self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool) -> None:
+    def write_all(
+        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
+    ) -> None:
         """Write a file beside its place and move it there in one step."""
         path = local_path(url)
         folder, name = os.path.split(path)
@@ -99,6 +102,8 @@ def _read(handle: int, offset: int, length: int, item: int) -> bytes:
     while len(data) < length:
         more = os.pread(handle, length - len(data), offset + len(data))
         if not more:
-            raise StoreError(f"the file ends {length - len(data)} bytes before the chunk does", item)
+            raise StoreError(
+                f"the file ends {length - len(data)} bytes before the chunk does", item
+            )
         data += more
     return data

@@ -1,0 +1,62 @@
+"""Szip: the entropy coder of CCSDS 121.0-B, as HDF5 uses it.
+
+HDF5 filter 4, "szip"; client data: options mask, pixels per block, bits per pixel, pixels per
+scanline (HDF5 file format, IV.A.2.l). A chunk begins with its decoded length, four bytes. In Zarr
+it has the name that imagecodecs gives it, ``imagecodecs_szip``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.errors import UnsupportedError
+
+NEAREST_NEIGHBOUR = 32
+"""Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Szip(Codec):
+    """Szip with the parameters of its HDF5 filter."""
+
+    options_mask: int
+    pixels_per_block: int
+    bits_per_pixel: int
+    pixels_per_scanline: int
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_szip"
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(*(int(config[name]) for name in cls.__slots__))
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls(*values)
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        parameters = {name: getattr(self, name) for name in self.__slots__}
+        return {"id": self.zarr_v2_id, "header": True, **parameters}
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        coding = "nn" if self.options_mask & NEAREST_NEIGHBOUR else "ec"
+        return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        try:
+            import imagecodecs
+        except ImportError as error:
+            raise UnsupportedError(
+                "szip: decoding it needs imagecodecs; pip install 'virtualds[szip]'"
+            ) from error
+        parameters = {name: getattr(self, name) for name in self.__slots__}
+        try:
+            out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)
+        except RuntimeError as error:
+            raise CodecError(f"szip: {error}") from error
+        check_length(self, len(out), nbytes)
+        return bytes(out)
