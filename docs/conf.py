@@ -30,6 +30,8 @@ nb_execution_timeout = 300
 nb_merge_streams = True
 
 default_role = "py:obj"
+# Several classes have a `shape`; a docstring that speaks of one means its own.
+suppress_warnings = ["ref.python"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autosummary_generate = False

@@ -45,6 +45,7 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     **decoders
         What `xarray.conventions.decode_cf_variables` takes: ``mask_and_scale`` and so on.
     """
+    group = _named(group)
     variables, attributes, coordinates = _decoded(group, decoders)
     return _dataset(variables, attributes, coordinates, group)
 
@@ -68,7 +69,9 @@ def virtual_dataset(
         A variable that is not to be loaded has values that only exist once it is.
     """
     decoders = {} if decode_cf else dict.fromkeys(_DECODERS, False)
-    variables, attributes, coordinates = _decoded(group, decoders)
+    group = _named(group)
+    ahead = _read_ahead(group) if loadable is None else group
+    variables, attributes, coordinates = _decoded(ahead, decoders)
     wanted = _chooser(loadable)
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
@@ -87,6 +90,29 @@ def virtual_dataset(
     return dataset.set_coords(indexed).assign_coords(
         xr.Coordinates({n: dataset.variables[n] for n in indexed})
     )
+
+
+def _named(group: ManifestGroup) -> ManifestGroup:
+    """Tell every array what it is called, for errors."""
+    variables = {
+        name: replace(v, data=replace(v.data, name=name))
+        if isinstance(v.data, ManifestArray)
+        else v
+        for name, v in group.variables.items()
+    }
+    return replace(group, variables=variables)
+
+
+def _read_ahead(group: ManifestGroup) -> ManifestGroup:
+    """Read small variables once: decoding dates would look at them again and again."""
+    limit = get_options().small_variable
+    variables = {
+        name: replace(v, data=v.data.read())
+        if isinstance(v.data, ManifestArray) and v.data.nbytes <= limit
+        else v
+        for name, v in group.variables.items()
+    }
+    return replace(group, variables=variables)
 
 
 NO_NAME = "__values__"

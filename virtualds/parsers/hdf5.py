@@ -8,7 +8,6 @@ only them. What this parser cannot say with byte ranges it refuses by name, or r
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -54,6 +53,8 @@ NOT_A_COORDINATE = "_nc4_non_coord_"
 
 COMPACT, CONTIGUOUS, CHUNKED = 0, 1, 2
 """Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
+BLOCK = 512
+"""Chunks that are gathered before they become columns."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
@@ -491,15 +492,19 @@ def _chunked(
 ) -> ManifestArray:
     axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(dataset.shape, chunks, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
-    rows = _chunk_index(dataset)
-    if not rows:
+    index = _chunk_index(dataset, len(grid))
+    if not index.size:
         return _array(axes, ChunkManifest.missing(grid), (pipeline,))
-    # flat C-order number of every chunk, from the position of its first element
-    place = _column(rows, operator.itemgetter(0), len(grid))
-    flat = (place // chunks) @ np.array(_strides(grid))
-    mask, offset, length = (_column(rows, operator.itemgetter(i)) for i in (1, 2, 3))
+    place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
     pipelines, number = _by_mask(pipeline, mask)
-    inside = (place < np.array(dataset.shape)).all(axis=1)
+    inside = np.ones(mask.size, bool)
+    flat = np.zeros(mask.size, np.int64)
+    for first, size, chunk, stride in zip(
+        place, dataset.shape, chunks, _strides(grid), strict=True
+    ):
+        # shrinking a dataset can leave chunks behind that lie outside of it
+        inside &= first < size
+        flat += first // chunk * stride
 
     def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
         column = np.full(prod(grid), rest, kind)
@@ -509,7 +514,7 @@ def _chunked(
     manifest = ChunkManifest.build(
         grid,
         files=(source,),
-        file=spread(np.zeros(len(rows), np.int32), MISSING, np.int32),
+        file=spread(np.zeros(mask.size, np.int32), MISSING, np.int32),
         offset=spread(offset, 0, np.int64),
         length=spread(length, 0, np.int64),
         pipeline=spread(number, 0, np.uint16),
@@ -517,19 +522,34 @@ def _chunked(
     return _array(axes, manifest, pipelines)
 
 
-def _chunk_index(dataset: _Dataset) -> list[Any]:
-    """Return (position, filter mask, offset, length) of every chunk that was written."""
+def _chunk_index(dataset: _Dataset, ndim: int) -> npt.NDArray[np.int64]:
+    """Return the position, filter mask, offset and length of every chunk that was written.
+
+    The table has a column per chunk. It grows in blocks: a list of a million rows would take a
+    hundred times the memory, and the garbage collector would walk it again and again.
+    """
+    tables: list[npt.NDArray[np.int64]] = []
     rows: list[Any] = []
-    dataset.id.chunk_iter(rows.append)
-    return rows
+    append = rows.append
 
+    def settle() -> None:
+        place, *rest = zip(*rows, strict=True)
+        table = np.empty((ndim + 3, len(rows)), np.int64)
+        flat = np.fromiter(itertools.chain.from_iterable(place), np.int64, len(rows) * ndim)
+        table[:ndim] = flat.reshape(-1, ndim).T
+        table[ndim:] = rest
+        tables.append(table)
+        rows.clear()
 
-def _column(rows: list[Any], get: Callable[[Any], Any], width: int = 0) -> npt.NDArray[np.int64]:
-    values = map(get, rows)
-    if not width:
-        return np.fromiter(values, np.int64, len(rows))
-    flat = np.fromiter(itertools.chain.from_iterable(values), np.int64, len(rows) * width)
-    return flat.reshape(-1, width)
+    def collect(row: Any) -> None:
+        append(row)
+        if len(rows) == BLOCK:
+            settle()
+
+    dataset.id.chunk_iter(collect)
+    if rows:
+        settle()
+    return np.concatenate(tables, axis=1) if tables else np.empty((ndim + 3, 0), np.int64)
 
 
 def _strides(grid: tuple[int, ...]) -> list[int]:
@@ -543,6 +563,8 @@ def _by_mask(
 
     HDF5 file format, III.A.1, "Version 1 B-trees", field "Filter Mask".
     """
+    if not masks.any():
+        return (pipeline,), np.zeros(masks.size, np.int64)
     distinct, number = np.unique(masks, return_inverse=True)
     pipelines = tuple(
         replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import prod
 from typing import Any
 
@@ -13,6 +14,11 @@ from virtualds.fragment import CodecPipeline, Hidden
 from virtualds.read.plan import Task
 
 Array = npt.NDArray[Any]
+
+MOST_SCRATCH = 16 * 2**20
+"""Bytes of scratch memory that a thread keeps at most."""
+
+_thread = threading.local()
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
@@ -30,16 +36,38 @@ def place(pipeline: CodecPipeline, data: Buffer, task: Task, out: Array) -> None
     """
     shape = pipeline.stored_shape(task.encoded)
     nbytes = pipeline.dtype.itemsize * prod(shape)
-    if _place_directly(pipeline, data, task, out, nbytes):
-        return
-    for codec, size in zip(
-        reversed(pipeline.codecs), reversed(pipeline.encoded_sizes(nbytes)), strict=False
-    ):
-        data = codec.decode(data, size)
+    last = pipeline.codecs[0] if pipeline.codecs else None
+    ends_in_shuffle = isinstance(last, Shuffle) and last.itemsize > 1
+    data = _decode(pipeline, data, nbytes, stop=1 if ends_in_shuffle else 0)
     if len(data) != nbytes:
         raise CodecError(f"decoded to {len(data)} bytes where a chunk of {shape} has {nbytes}")
+    if isinstance(last, Shuffle) and ends_in_shuffle:
+        if (target := _whole_target(pipeline, task, out)) is not None:
+            last.decode_into(data, target)
+            return
+        scratch = _scratch(nbytes)
+        last.decode_into(data, scratch)
+        data = scratch.data
     stored = np.frombuffer(data, pipeline.dtype).reshape(shape)
     write(pipeline, select(show(pipeline, stored, task.encoded), task), task.outer, out)
+
+
+def _decode(pipeline: CodecPipeline, data: Buffer, nbytes: int, stop: int) -> Buffer:
+    """Undo the codecs from the last one back to number ``stop``."""
+    steps = list(zip(pipeline.codecs, pipeline.encoded_sizes(nbytes), strict=False))
+    for codec, size in reversed(steps[stop:]):
+        data = codec.decode(data, size)
+    return data
+
+
+def _scratch(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return memory of this thread for one chunk: fresh pages cost as much as decoding them."""
+    if nbytes > MOST_SCRATCH:
+        return np.empty(nbytes, np.uint8)
+    if getattr(_thread, "scratch", None) is None or _thread.scratch.size < nbytes:
+        _thread.scratch = np.empty(nbytes, np.uint8)
+    kept: npt.NDArray[np.uint8] = _thread.scratch[:nbytes]
+    return kept
 
 
 def show(pipeline: CodecPipeline, stored: Array, encoded: tuple[int, ...]) -> Array:
@@ -80,23 +108,14 @@ def write(pipeline: CodecPipeline, stored: Array, outer: tuple[Any, ...], out: A
         out[outer] = packing.decode(stored)
 
 
-def _place_directly(
-    pipeline: CodecPipeline, data: Buffer, task: Task, out: Array, nbytes: int
-) -> bool:
-    """Unshuffle straight into the result where a whole chunk is one run of it."""
-    if not pipeline.codecs or pipeline.packing or task.points or pipeline.dtype != out.dtype:
-        return False
-    shuffle = pipeline.codecs[0]
-    if not isinstance(shuffle, Shuffle) or shuffle.itemsize == 1:
-        return False
+def _whole_target(pipeline: CodecPipeline, task: Task, out: Array) -> npt.NDArray[np.uint8] | None:
+    """Return the bytes of the result that a whole chunk is, if it is one run of it as stored."""
+    if pipeline.packing or task.points or pipeline.dtype != out.dtype:
+        return None
     target = out[task.outer]
-    identity = pipeline.layout == tuple(range(out.ndim))
-    if target.shape != task.encoded or not target.flags.c_contiguous or not identity:
-        return False
-    sizes = pipeline.encoded_sizes(nbytes)
-    for codec, size in zip(reversed(pipeline.codecs[1:]), reversed(sizes[1:]), strict=True):
-        data = codec.decode(data, size)
-    if len(data) != nbytes:
-        raise CodecError(f"decoded to {len(data)} bytes where the chunk has {nbytes}")
-    shuffle.decode_into(data, target.reshape(-1).view(np.uint8))
-    return True
+    if target.shape != task.encoded or not target.flags.c_contiguous:
+        return None
+    if pipeline.layout != tuple(range(out.ndim)):
+        return None
+    whole: npt.NDArray[np.uint8] = target.reshape(-1).view(np.uint8)
+    return whole
