@@ -27,22 +27,22 @@ class Case:
     ----------
     write : callable
         Makes the file with a native library.
+    group : str, optional
+        The group of the file that the case is about.
     engine : str
         xarray's engine for it; ``h5netcdf`` where the netCDF library refuses the file.
     options : dict
-        Of `xr.open_dataset`, for the native engine and ours alike.
-    native_options : dict
-        Of `xr.open_dataset`, for the native engine alone.
+        Of `xr.open_dataset`, for that engine.
     """
 
     write: Writer
+    group: str | None = None
     engine: str = "netcdf4"
     options: Mapping[str, Any] = field(default_factory=dict)
-    native_options: Mapping[str, Any] = field(default_factory=dict)
 
-    def native(self, path: Path) -> xr.Dataset:
+    def native(self, path: Path, **options: Any) -> xr.Dataset:
         """What xarray itself makes of the file, in memory."""
-        options = {**self.options, **self.native_options}
+        options = {**self.options, "group": self.group, **options}
         with xr.open_dataset(path, engine=self.engine, **options) as dataset:  # type: ignore[arg-type]
             return dataset.load()
 
@@ -58,7 +58,7 @@ def case(**how: Any) -> Callable[[Writer], Writer]:
     return enter
 
 
-H5NETCDF: dict[str, Any] = {"engine": "h5netcdf", "native_options": {"phony_dims": "sort"}}
+H5NETCDF: dict[str, Any] = {"engine": "h5netcdf", "options": {"phony_dims": "sort"}}
 
 
 def numbers(*shape: int, dtype: Any = "f4", seed: int = 0) -> Any:
@@ -303,10 +303,12 @@ def every_float(path: Path) -> None:
 def big_endian(path: Path) -> None:
     with netcdf(path, x=9) as file:
         for kind in ("i2", "u4", "i8", "f4", "f8"):
-            v = file.createVariable(kind, f">{kind}", ("x",), chunksizes=(4,), zlib=True)
+            v = file.createVariable(
+                kind, f">{kind}", ("x",), endian="big", chunksizes=(4,), zlib=True
+            )
             v[:] = numbers(9, dtype=kind)
-        file.createVariable("whole", ">f4", ("x",))[:] = numbers(9)
-        packed = file.createVariable("packed", ">i2", ("x",), fill_value=-9)
+        file.createVariable("whole", ">f4", ("x",), endian="big")[:] = numbers(9)
+        packed = file.createVariable("packed", ">i2", ("x",), endian="big", fill_value=-9)
         packed.set_auto_maskandscale(False)
         packed.scale_factor, packed.add_offset = np.float32(0.1), np.float32(3)
         packed[:] = [-9, 1, 2, 3, 4, 5, 6, 7, -9]
@@ -417,7 +419,7 @@ def booleans(path: Path) -> None:
     ).to_netcdf(path, engine="netcdf4")
 
 
-@case(**H5NETCDF)
+@case()
 def booleans_of_h5py(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["v"] = np.array([True, False, True])
@@ -502,8 +504,8 @@ def _time_case(row: tuple[Any, ...]) -> Case:
 CASES |= {f"time_in_{name}": _time_case(row) for name, row in TIMES.items()}
 
 
-@case(options={"decode_timedelta": True})
-def timedelta(path: Path) -> None:
+@case()
+def numbers_in_units_of_time(path: Path) -> None:
     with netcdf(path, x=4) as file:
         v = file.createVariable("lead", "i4", ("x",), fill_value=-9)
         v.units = "hours"
@@ -603,9 +605,9 @@ def _write_groups(path: Path) -> None:
 
 CASES |= {
     "groups_root": Case(_write_groups),
-    "groups_child": Case(_write_groups, options={"group": "a"}),
-    "groups_grandchild": Case(_write_groups, options={"group": "/a/b/"}),
-    "groups_empty": Case(_write_groups, options={"group": "empty"}),
+    "groups_child": Case(_write_groups, group="a"),
+    "groups_grandchild": Case(_write_groups, group="/a/b/"),
+    "groups_empty": Case(_write_groups, group="empty"),
 }
 
 
@@ -618,13 +620,16 @@ def anonymous_dimensions(path: Path) -> None:
         file["d"] = numbers(3, 4, 3)
 
 
-@case(**H5NETCDF)
+@case()
 def scales_of_h5py(path: Path) -> None:
     with h5py.File(path, "w", track_order=True) as file:
         file["v"] = numbers(3, 4)
         file["y"] = np.arange(3.0)
         file["y"].make_scale("the name that is not used")
+        file["x"] = np.arange(4)
+        file["x"].make_scale()
         file["v"].dims[0].attach_scale(file["y"])
+        file["v"].dims[1].attach_scale(file["x"])
         file["v"].dims[1].label = "labels are not names"
 
 
@@ -742,3 +747,27 @@ def larger_than_small(path: Path) -> None:
         )
         p.scale_factor, p.add_offset = np.float32(0.01), np.float32(280)
         p[:] = np.ma.masked_less(280 + 20 * numbers(12, 30, 50, seed=1), 270)
+
+
+# ---------------------------------------------------------------------- files of the cases
+
+
+class Archive:
+    """The files of the cases, each written once when it is asked for; do not write to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._native: dict[str, xr.Dataset] = {}
+
+    def path(self, name: str) -> Path:
+        """Return the file of a case."""
+        path = self.folder / f"{name}.nc"
+        if not path.exists():
+            CASES[name].write(path)
+        return path
+
+    def native(self, name: str) -> xr.Dataset:
+        """Return what xarray itself makes of the file of a case."""
+        if name not in self._native:
+            self._native[name] = CASES[name].native(self.path(name))
+        return self._native[name]

@@ -5,6 +5,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+from cases import Archive
+from hypothesis import HealthCheck, settings
+
+# Every run draws the same examples; --hypothesis-profile=hunt draws many others.
+settings.register_profile(
+    "house",
+    deadline=None,
+    max_examples=100,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "hunt",
+    deadline=None,
+    max_examples=2000,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("house")
 
 
 def write_year(path: Path, year: int) -> None:
@@ -35,3 +53,9 @@ def archive_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for path in paths:
         write_year(path, int(path.stem))
     return paths
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    """The files of the cases of `cases`, each made once; do not write to them."""
+    return Archive(tmp_path_factory.mktemp("cases"))

@@ -292,7 +292,12 @@ def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
         except (ValueError, OverflowError, TypeError):
             continue
         stored = stored.copy(data=_plain(stored.data))
-        again = xr.conventions.decode_cf_variable(name, stored.copy())
+        again = xr.conventions.decode_cf_variable(
+            name,
+            stored.copy(),
+            # characters are still as they were: only backends give them an axis of their own
+            concat_characters=False,
+        )
         if _is_same(again, variable):
             return stored
     raise UnsupportedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -111,10 +111,12 @@ class ChunkManifest:
         ------
         FormatError
             A reference is empty, negative, or reaches past the end of its file.
+        ValueError
+            A column holds other than integers, or does not fit the grid.
         """
         given = {"file": file, "offset": offset, "length": length, "pipeline": pipeline}
         columns = {
-            name: _settle(np.asarray(value).astype(COLUMNS[name], copy=False), shape)
+            name: _settle(_as_column(name, np.asarray(value)), shape)
             for name, value in given.items()
         }
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
@@ -169,8 +171,9 @@ class ChunkManifest:
         inline: list[bytes] = []
         for k, m in enumerate(manifests):
             if m.inline:
-                moved = np.where(m.file == INLINE, m.offset + len(inline), m.offset)
-                columns["offset"][k] = moved
+                file, offset = compact(m.file), compact(m.offset)
+                moved = np.where(file == INLINE, offset + len(inline), offset)
+                columns["offset"][k] = np.broadcast_to(moved, m.shape)
                 inline.extend(m.inline)
         joined = {name: _concatenate(parts, axis) for name, parts in columns.items()}
         return ChunkManifest(files=tuple(files), inline=tuple(inline), **joined)
@@ -222,31 +225,56 @@ class ChunkManifest:
 
 def _settle(column: Column, shape: tuple[int, ...]) -> Column:
     """Give a column the shape of the grid, holding one that does not change as one number."""
+    spread = np.broadcast_to(column, shape)
     if column.size and column.ndim and (column == column.flat[0]).all():
-        column = column.reshape(-1)[:1].reshape((1,) * column.ndim).copy()
-    return np.broadcast_to(column, shape)
+        return np.broadcast_to(column.reshape(-1)[0], shape)
+    return spread
+
+
+def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
+    """Return integers in the dtype of their column, refusing those it cannot hold."""
+    kind = np.dtype(COLUMNS[name])
+    if values.size and values.dtype.kind not in "iu":
+        raise ValueError(f"ChunkManifest: column {name!r} holds integers, got {values.dtype}")
+    limits = np.iinfo(kind.str)
+    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
+        raise ValueError(
+            f"ChunkManifest: column {name!r} holds {kind}, got {values.min()} to {values.max()}"
+        )
+    return values.astype(kind, copy=False)
 
 
 def _check(manifest: ChunkManifest) -> None:
     """Refuse references that cannot be right, naming the first."""
-    real = manifest.file >= 0
-    end = manifest.offset + manifest.length
-    sizes = np.array([f.size if f.size is not None else 2**62 for f in manifest.files] or [0])
-    if real.any() and int(manifest.file.max()) >= len(manifest.files):
+    file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
+    if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
         raise FormatError(
-            f"ChunkManifest: file number {manifest.file.max()} of {len(manifest.files)} files"
+            f"ChunkManifest: file numbers {file.min()} to {file.max()} of {len(manifest.files)} "
+            f"files; {MISSING} is a missing chunk, {INLINE} an inline one"
         )
-    bad = real & ((manifest.length <= 0) | (manifest.offset < 0))
-    if real.any():
-        bad |= real & (end > sizes[manifest.file])
+    sizes = [f.size if f.size is not None else 2**62 for f in manifest.files]
+    # negative codes count from the end; what is held inline is counted, not measured
+    ends = np.array([*sizes, len(manifest.inline), 2**62])[file]
+    inside = (offset >= 0) & np.where(
+        file == INLINE, offset < ends, (length > 0) & (offset <= ends - length)
+    )
+    bad = ~inside & (file != MISSING)
     if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        row = manifest.lookup(where)
-        source = manifest.files[row.file]
+        _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
+
+
+def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
+    row = manifest.lookup(chunk_id)
+    if row.file == INLINE:
         raise FormatError(
-            f"chunk {where}: bytes {row.offset} to {row.offset + row.length} of {source.url} "
-            f"(size {source.size}) are no chunk; the source is truncated or the reference is wrong"
+            f"chunk {chunk_id}: number {row.offset} of {len(manifest.inline)} inline chunks does "
+            f"not exist; the reference is wrong"
         )
+    source = manifest.files[row.file]
+    raise FormatError(
+        f"chunk {chunk_id}: bytes {row.offset} to {row.offset + row.length} of {source.url} "
+        f"(size {source.size}) are no chunk; the source is truncated or the reference is wrong"
+    )
 
 
 def _take(column: Column, ids: Ints, axis: int) -> Column:
@@ -303,4 +331,4 @@ def _narrow(column: Column) -> Column:
     kind = np.promote_types(
         np.min_scalar_type(int(column.min())), np.min_scalar_type(int(column.max()))
     )
-    return np.ascontiguousarray(column).astype(kind) if kind.kind in "iu" else column
+    return column.astype(kind, order="C") if kind.kind in "iu" else column

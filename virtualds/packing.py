@@ -66,7 +66,7 @@ class Packing:
     attributes: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        if self.fills and self.dtype.kind not in "fc":
+        if self.fills and self.dtype.kind not in "fc" and self.dtype != np.int64:
             raise ValueError(f"Packing: {self.dtype} has no NaN to stand for the fill values")
 
     @classmethod
@@ -101,7 +101,8 @@ class Packing:
             absent = out == self.fills[0]
             for fill in self.fills[1:]:
                 absent |= out == fill
-            out[absent] = np.nan
+            # integers that count time units stay integers, of which the least is NaT
+            out[absent] = np.nan if self.dtype.kind in "fc" else np.iinfo(np.int64).min
         if self.scale_factor is not None:
             out *= self.scale_factor
         if self.add_offset is not None:

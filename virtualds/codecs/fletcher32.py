@@ -19,7 +19,7 @@ ROW = 360
 """Words that are summed at a time: so few that no partial sum overflows 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fletcher32(Codec):
     """Four bytes of checksum at the end of the chunk."""
 

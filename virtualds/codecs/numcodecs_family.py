@@ -22,7 +22,7 @@ BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Numcodecs(Codec):
     """A codec of numcodecs.
 

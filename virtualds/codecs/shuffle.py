@@ -19,7 +19,7 @@ from virtualds.codec import Buffer, Codec
 Unshuffle = Callable[[Buffer, npt.NDArray[np.uint8], int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shuffle(Codec):
     """Bytes of equal rank, gathered; trailing bytes that fill no element stay as they are."""
 

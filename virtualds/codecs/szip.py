@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Self
 from virtualds.codec import Buffer, Codec, CodecError, check_length
 from virtualds.errors import UnsupportedError
 
+PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Szip(Codec):
     """Szip with the parameters of its HDF5 filter."""
 
@@ -31,14 +32,14 @@ class Szip(Codec):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(*(int(config[name]) for name in cls.__slots__))
+        return cls(*(int(config[name]) for name in PARAMETERS))
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(*values)
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        parameters = {name: getattr(self, name) for name in self.__slots__}
+        parameters = {name: getattr(self, name) for name in PARAMETERS}
         return {"id": self.zarr_v2_id, "header": True, **parameters}
 
     @property
@@ -53,7 +54,7 @@ class Szip(Codec):
             raise UnsupportedError(
                 "szip: decoding it needs imagecodecs; pip install 'virtualds[szip]'"
             ) from error
-        parameters = {name: getattr(self, name) for name in self.__slots__}
+        parameters = {name: getattr(self, name) for name in PARAMETERS}
         try:
             out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)
         except RuntimeError as error:

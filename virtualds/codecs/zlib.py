@@ -17,7 +17,7 @@ import deflate
 from virtualds.codec import Buffer, Codec, CodecError, check_length
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Zlib(Codec):
     """A zlib stream (RFC 1950)."""
 
@@ -61,7 +61,7 @@ class Zlib(Codec):
         return out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gzip(Codec):
     """One or more gzip members (RFC 1952)."""
 

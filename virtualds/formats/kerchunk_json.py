@@ -496,8 +496,10 @@ class _Writer:
         for chunk_id in np.argwhere(manifest.file == INLINE):
             data = manifest.inline[int(manifest.offset[tuple(chunk_id)])]
             self.refs[f"{path}/{_key(chunk_id)}"] = _base64(data)
-        fill = found.pipeline.fill_value
-        if not _reads_as(fill, attributes.get("_FillValue")):
+        # an attribute of another dtype stays an attribute: it fills nothing
+        known = attributes.get("_FillValue")
+        known = known if _is_exact(known, found.pipeline.dtype) else None
+        if not _reads_as(found.pipeline.fill_value, known):
             self._write_out_missing(path, found)
         return found.metadata
 
@@ -611,7 +613,7 @@ def _declared(variable: ManifestVariable) -> dict[str, Any]:
     if isinstance(variable.data, ManifestArray) and NO_FILTERS.keys() <= encoding.keys():
         # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
         derived = storage_encoding(variable.data, variable.dims)
-        names = (*NO_FILTERS, "contiguous") if variable.data.nchunks == 1 else NO_FILTERS
+        names = (*NO_FILTERS, "contiguous") if variable.data.nchunks <= 1 else NO_FILTERS
         differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}
         found = {"encoding": differing} if differing else {}
     enum = getattr(encoding.get("dtype"), "metadata", None)

@@ -37,7 +37,6 @@ RESERVED = frozenset(
         "NAME",
         "REFERENCE_LIST",
         "DIMENSION_LIST",
-        "DIMENSION_LABELS",
         "_Netcdf4Dimid",
         "_Netcdf4Coordinates",
         "_nc3_strict",
@@ -247,8 +246,12 @@ class _Dataset:
     @property
     def is_unlimited(self) -> bool:
         """Whether its first axis may grow."""
-        most = self.id.get_space().get_simple_extent_dims(True)
-        return bool(most) and most[0] == UNLIMITED
+        return self.grows[:1] == (True,)
+
+    @property
+    def grows(self) -> tuple[bool, ...]:
+        """Whether each axis may grow."""
+        return tuple(n == UNLIMITED for n in self.id.get_space().get_simple_extent_dims(True))
 
 
 def _members(group: Any) -> tuple[dict[str, _Dataset], list[str]]:
@@ -292,8 +295,10 @@ def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes
 class _Dimensions:
     """The dimensions of a group, as the netCDF library names them.
 
-    Axes with a scale have its name. The others are ``phony_dim_0``, ``phony_dim_1`` and so on, one
-    for every length (netCDF-C, ``nc4_rec_match_dimscales``), but never twice in one variable.
+    Axes with a scale have its name. The others are the first dimension of the group that has their
+    length, and may grow or not as they may, but never one twice in one variable; where there is
+    none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
+    ``nc4_rec_match_dimscales``).
     """
 
     def __init__(self, datasets: Iterable[_Dataset], above: Iterable[_Dataset]) -> None:
@@ -304,11 +309,14 @@ class _Dimensions:
             for d in self._scales.values()
             if "_Netcdf4Dimid" in d.attrs
         }
-        self.unlimited_here = {d.name for d in here if d.is_unlimited}
-        self._phony: dict[int, list[str]] = {}
         named = [(d, self._look_up(d)) for d in datasets]
         self.lengths = self._unlimited_lengths(named)
-        self.of = {d.name: self._complete(dims, d.shape) for d, dims in named if not d.is_bare}
+        self._elsewhere = len(self._scales) - len(here)
+        self._here = [
+            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited) for d in here
+        ]
+        self.of = {d.name: self._complete(d, dims) for d, dims in named if not d.is_bare}
+        self.unlimited_here = {name for name, _, grows in self._here if grows}
 
     def _unlimited_lengths(self, named: Names) -> dict[str, int]:
         """Return the length of every unlimited dimension: the longest variable along it."""
@@ -341,19 +349,28 @@ class _Dimensions:
             return self._scales[address].name
         return str(h5py.Dataset(found[0]).name).rpartition("/")[2]
 
-    def _complete(self, names: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[str, ...]:
+    def _complete(self, dataset: _Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
         """Name the axes that have no scale."""
-        taken: list[str] = []
-        for name, size in zip(names, shape, strict=True):
+        taken = [name for name in names if name is not None]
+        if len(taken) == len(names):
+            return tuple(taken)
+        complete = []
+        for name, size, grows in zip(names, dataset.shape, dataset.grows, strict=True):
             if name is None:
-                known = self._phony.setdefault(size, [])
-                free = [p for p in known if p not in taken]
-                if not free:
-                    number = len(self._scales) + sum(map(len, self._phony.values()))
-                    known.append(f"phony_dim_{number}")
-                name = free[0] if free else known[-1]
-            taken.append(name)
-        return tuple(taken)
+                name = self._fitting(size, grows, taken)
+                taken.append(name)
+            complete.append(name)
+        return tuple(complete)
+
+    def _fitting(self, size: int, grows: bool, taken: list[str]) -> str:
+        """Return a dimension for an axis without scale, inventing one if none fits."""
+        for name, length, may_grow in self._here:
+            if (length, may_grow) == (size, grows) and name not in taken:
+                return name
+        name = f"phony_dim_{self._elsewhere + len(self._here)}"
+        # to the netCDF library, length 0 means unlimited
+        self._here.append((name, size, grows or not size))
+        return name
 
 
 # ---------------------------------------------------------------------- attributes
@@ -402,7 +419,7 @@ def _attribute(owner: Any, name: str) -> Any:
         return texts[0] if len(texts) == 1 else texts
     if isinstance(value, np.ndarray) and value.size == 1:
         return value.ravel()[0]
-    return value
+    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
 
 
 def _text(value: Any) -> Any:

@@ -103,7 +103,8 @@ def write(pipeline: CodecPipeline, stored: Array, outer: tuple[Any, ...], out: A
     if packing is None:
         out[outer] = stored
     elif packing.dtype == out.dtype and all(isinstance(k, slice) for k in outer):
-        packing.decode_into(out[outer], stored)
+        # the ellipsis keeps an array of no axes an array
+        packing.decode_into(out[(*outer, ...)], stored)
     else:
         out[outer] = packing.decode(stored)
 
@@ -112,7 +113,7 @@ def _whole_target(pipeline: CodecPipeline, task: Task, out: Array) -> npt.NDArra
     """Return the bytes of the result that a whole chunk is, if it is one run of it as stored."""
     if pipeline.packing or task.points or pipeline.dtype != out.dtype:
         return None
-    target = out[task.outer]
+    target = out[(*task.outer, ...)]
     if target.shape != task.encoded or not target.flags.c_contiguous:
         return None
     if pipeline.layout != tuple(range(out.ndim)):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import fsspec
-
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.store import Range, StoreError
 
@@ -57,6 +55,9 @@ class FsspecStore:
 
 
 def _locate(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+    # here, because importing it takes as long as importing the rest of virtualds
+    import fsspec
+
     try:
         return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
     except (ImportError, ValueError) as error:

@@ -1,0 +1,155 @@
+"""One measurement in one process: python works.py WORK READER FOLDER -> one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+Job = Callable[[], Any]
+warnings.filterwarnings("ignore")
+
+
+def opener(reader: str, path: Path) -> Job:
+    """Return what opens a file lazily with a reader."""
+    if reader in ("netcdf4", "h5netcdf", "hidefix"):
+        return lambda: xr.open_dataset(path, engine=reader)
+    refs = f"{tempfile.mkdtemp()}/refs.json"
+    if reader == "virtualds":
+        import virtualds
+
+        virtualds.open_virtual_dataset(path).virtual.to_manifest(refs)
+        return lambda: xr.open_dataset(refs, engine="virtual")
+    from kerchunk.hdf import SingleHdf5ToZarr
+
+    with open(refs, "w") as target:
+        json.dump(SingleHdf5ToZarr(str(path), inline_threshold=0).translate(), target)
+    return lambda: xr.open_dataset(refs, engine="kerchunk")
+
+
+def reading(reader: str, folder: Path, key: Any) -> Job:
+    """Return a job that opens the field and reads a part of it."""
+    open_field = opener(reader, folder / "one.nc")
+    # what a process pays once, and fresh memory, which virtual machines hand out slowly
+    open_field()["t"][-1, -1, -1].values.sum()
+    np.ones(2**27).sum()
+    return lambda: float(open_field()["t"][key].values.sum(dtype="f8"))
+
+
+def indexing(reader: str, folder: Path) -> Job:
+    """Return a job that finds all chunks of a file."""
+    path = folder / "index.nc"
+    if reader == "virtualds":
+        import virtualds
+
+        def scan() -> int:
+            dataset = virtualds.open_virtual_dataset(path, loadable_variables=[])
+            return int(dataset.virtual.nchunks)
+
+        return scan
+    import h5py
+
+    def walk() -> int:
+        rows = np.empty((1_000_000, 2), np.int64)
+        count = 0
+
+        def note(row: Any) -> None:
+            nonlocal count
+            rows[count] = row.byte_offset, row.size
+            count += 1
+
+        with h5py.File(path) as file:
+            file["v"].id.chunk_iter(note)
+        return count
+
+    return walk
+
+
+def concatenating(reader: str, folder: Path) -> Job:
+    """Return a job that joins 1,000 arrays of 10,000 references."""
+    offsets = (np.arange(10_000) * 1000).reshape(1, 100, 100)
+    urls = [f"s3://bucket/some/long/prefix/product_{i:06d}.nc" for i in range(1000)]
+    build = _virtualds_part if reader == "virtualds" else _virtualizarr_part
+    parts = [build(url, offsets) for url in urls]
+    return lambda: np.concatenate(parts, axis=0).shape[0]
+
+
+def _virtualds_part(url: str, offsets: Any) -> Any:
+    import virtualds
+
+    return virtualds.ManifestArray.from_arrays(
+        shape=(1, 1000, 1000),
+        chunks=(1, 10, 10),
+        dtype="f4",
+        path=url,
+        offsets=offsets,
+        lengths=1000,
+    )
+
+
+def _virtualizarr_part(url: str, offsets: Any) -> Any:
+    from virtualizarr.manifests import ChunkManifest, ManifestArray
+    from virtualizarr.manifests.utils import create_v3_array_metadata
+
+    paths = np.full(offsets.shape, url, dtype=np.dtypes.StringDType())
+    manifest = ChunkManifest.from_arrays(
+        paths=paths,
+        offsets=offsets.astype("u8"),
+        lengths=np.full(offsets.shape, 1000, "u8"),
+        validate_paths=False,
+    )
+    metadata = create_v3_array_metadata(
+        shape=(1, 1000, 1000),
+        data_type=np.dtype("f4"),
+        chunk_shape=(1, 10, 10),
+        fill_value=0.0,
+        codecs=[{"name": "bytes", "configuration": {"endian": "little"}}],
+        dimension_names=None,
+        attributes={},
+    )
+    return ManifestArray(metadata=metadata, chunkmanifest=manifest)
+
+
+def importing(reader: str, folder: Path) -> Job:
+    """Return a job that imports the backend, xarray being there already."""
+
+    def load() -> str:
+        import virtualds.backend
+
+        return virtualds.backend.__name__
+
+    return load
+
+
+JOBS: dict[str, Callable[[str, Path], Job]] = {
+    "full": lambda reader, folder: reading(reader, folder, slice(None)),
+    "slice": lambda reader, folder: reading(reader, folder, 40),
+    "point": lambda reader, folder: reading(reader, folder, (slice(None), 700, 300)),
+    "index": indexing,
+    "concat": concatenating,
+    "import": importing,
+}
+
+
+def main() -> None:
+    """Prepare, measure, and print."""
+    work, reader, folder = sys.argv[1:]
+    job = JOBS[work](reader, Path(folder))
+    begin = time.perf_counter()
+    check = job()
+    seconds = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": seconds, "peak_mb": peak, "check": check}))
+
+
+if __name__ == "__main__":
+    main()

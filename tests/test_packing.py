@@ -1,0 +1,261 @@
+"""Unpacked values are, bit for bit, those that xarray decodes from the same attributes."""
+
+import warnings
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from virtualds.codec import CodecError
+from virtualds.dataset import _packing as packing_of
+from virtualds.group import ManifestVariable
+from virtualds.packing import Packing
+from virtualds.time_packing import TimePacking
+
+INTEGERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+FLOATS = ("f4", "f8")
+
+
+def samples(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Small, large, negative and special numbers of a dtype."""
+    if dtype.kind == "f":
+        numbers = [0, -0.0, 1, -1, 0.1, 9.96921e36, 1e20, -99, np.nan, np.inf, -np.inf, 1e-40]
+        return np.array(numbers, dtype)
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng(7)
+    drawn = rng.integers(info.min, info.max, 50, dtype, endpoint=True)
+    edge = [info.min, info.min + 1, 0, 1, 99, info.max - 1, info.max]
+    return np.concatenate([np.array(edge, dtype), drawn])
+
+
+def fills(dtype: np.dtype[Any]) -> dict[str, dict[str, Any]]:
+    """Ways to say which numbers mean no value."""
+    low = dtype.type(np.iinfo(dtype).min if dtype.kind in "iu" else -99)
+    high = dtype.type(np.iinfo(dtype).max if dtype.kind in "iu" else 1e20)
+    found = {
+        "none": {},
+        "fill": {"_FillValue": high},
+        "fill in an array": {"_FillValue": np.array([high])},
+        "missing": {"missing_value": low},
+        "the same twice": {"_FillValue": high, "missing_value": high},
+        "both": {"_FillValue": high, "missing_value": low},
+        "several missing": {"missing_value": np.array([low, high, 1], dtype)},
+        "fill and several missing": {"_FillValue": low, "missing_value": np.array([high, 1], dtype)},
+    }
+    if dtype.kind == "f":
+        found |= {
+            "nan": {"_FillValue": dtype.type(np.nan)},
+            "nan and number": {"_FillValue": dtype.type(np.nan), "missing_value": low},
+            "wider than stored": {"_FillValue": np.float64(1e20), "missing_value": -99},
+        }
+    else:
+        found |= {"python number": {"_FillValue": int(high)}}
+    return found
+
+
+SCALES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "f4": {"scale_factor": np.float32(0.01)},
+    "f8": {"scale_factor": np.float64(0.01)},
+    "f8 and f8": {"scale_factor": np.float64(0.1), "add_offset": np.float64(273.15)},
+    "f4 and f4": {"scale_factor": np.float32(0.1), "add_offset": np.float32(273.15)},
+    "f4 and f8": {"scale_factor": np.float32(0.1), "add_offset": np.float64(273.15)},
+    "offset f4": {"add_offset": np.float32(0.5)},
+    "offset f8": {"add_offset": np.float64(0.5)},
+    "integers": {"scale_factor": np.int16(10), "add_offset": np.int32(3)},
+    "integer offset": {"add_offset": np.int16(3)},
+    "arrays of one": {"scale_factor": np.array([0.1]), "add_offset": np.array([5], "f4")},
+    "python numbers": {"scale_factor": 0.1, "add_offset": 2},
+    "one and zero": {"scale_factor": 1.0, "add_offset": 0.0},
+}
+UNSIGNED: dict[str, dict[str, Any]] = {
+    "none": {},
+    "true": {"_Unsigned": "true"},
+    "false": {"_Unsigned": "false"},
+}
+
+CASES = [
+    pytest.param(np.dtype(dtype), how, sign, id=f"{dtype}-{f}-unsigned {u}")
+    for dtype in (*INTEGERS, *FLOATS)
+    for (f, how), (u, sign) in product(fills(np.dtype(dtype)).items(), UNSIGNED.items())
+    if not (sign and np.dtype(dtype).kind == "f")
+]
+
+
+def decoded_by_xarray(
+    stored: np.ndarray[Any, Any], attributes: dict[str, Any]
+) -> tuple[xr.Variable, xr.Variable] | None:
+    """What opening gives (lazily) and what loading gives, or None if xarray cannot."""
+    variable = xr.Variable(("x",), stored, dict(attributes))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            found = xr.conventions.decode_cf_variable("v", variable)
+            return found, found.copy().load()
+        except (ValueError, TypeError, OverflowError, KeyError):
+            return None
+
+
+def demand_equal_bytes(
+    stored: np.ndarray[Any, Any], attributes: dict[str, Any], like: np.ndarray[Any, Any]
+) -> None:
+    """Demand that ``stored`` unpacks to what xarray decodes ``like`` to."""
+    if (found := decoded_by_xarray(like, attributes)) is None:
+        return
+    lazy, expected = found
+    packing = packing_of(ManifestVariable(("x",), stored, attributes), stored.dtype, lazy)
+    with np.errstate(all="ignore"):
+        actual = stored.astype(lazy.dtype) if packing is None else packing.decode(stored)
+    assert actual.dtype == expected.dtype, attributes
+    assert actual.tobytes() == expected.values.tobytes(), attributes
+    if packing is not None:
+        assert packing == packing_of(
+            ManifestVariable(("x",), stored, attributes), stored.dtype, lazy
+        )
+        assert isinstance(hash(packing), int)
+
+
+@pytest.mark.parametrize(("dtype", "fill", "sign"), CASES)
+def test_values_are_those_of_xarray(
+    dtype: np.dtype[Any], fill: dict[str, Any], sign: dict[str, Any]
+) -> None:
+    stored = samples(dtype)
+    for scale in SCALES.values():
+        demand_equal_bytes(stored, fill | scale | sign, stored)
+
+
+@pytest.mark.parametrize(("dtype", "fill", "sign"), CASES)
+def test_byte_order_does_not_change_values(
+    dtype: np.dtype[Any], fill: dict[str, Any], sign: dict[str, Any]
+) -> None:
+    stored = samples(dtype)
+    swapped = stored.astype(dtype.newbyteorder(">"))
+    for scale in (SCALES["none"], SCALES["f8 and f8"]):
+        demand_equal_bytes(swapped, fill | scale | sign, stored)
+
+
+def test_most_of_the_table_is_opened_by_xarray() -> None:
+    """The oracle would be worth nothing if it refused."""
+    opened = [
+        decoded_by_xarray(samples(np.dtype(dtype)), fill | SCALES["f8"]) is not None
+        for dtype in (*INTEGERS, *FLOATS)
+        for fill in fills(np.dtype(dtype)).values()
+    ]
+    assert sum(opened) > 0.9 * len(opened)
+
+
+def test_booleans_are_what_xarray_says_they_are() -> None:
+    stored = np.array([0, 1, 1], "i1")
+    demand_equal_bytes(stored, {"dtype": "bool"}, stored)
+
+
+# ---------------------------------------------------------------------- how it is applied
+
+
+@given(hnp.arrays(np.int16, hnp.array_shapes(min_dims=0, max_dims=3, max_side=5)), st.booleans())
+def test_decoding_in_place_is_decoding(stored: Any, transposed: bool) -> None:
+    packing = Packing(
+        np.dtype("f4"), fills=(np.int16(0),), scale_factor=np.float64(0.1), add_offset=20.0
+    )
+    stored = stored.T if transposed else stored
+    out = np.empty((*stored.shape, 2), "f4")[..., 0]
+    packing.decode_into(out, stored)
+    assert out.tobytes() == packing.decode(stored).tobytes()
+
+
+def test_the_spelling_of_a_packing_does_not_count() -> None:
+    stored, values = np.dtype("i2"), np.dtype("f4")
+    one = {"_FillValue": np.int16(-1), "scale_factor": np.float32(2)}
+    other = {"missing_value": np.array([-1], "i2"), "scale_factor": np.float32(2)}
+    assert Packing.from_attributes(stored, one, values) == Packing.from_attributes(
+        stored, other, values
+    )
+
+
+def test_a_dtype_without_nan_cannot_hold_fill_values() -> None:
+    with pytest.raises(ValueError, match="no NaN"):
+        Packing(np.dtype("i4"), fills=(np.int32(7),))
+
+
+# ---------------------------------------------------------------------- time
+
+TIMES: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
+    "days": (np.arange(0, 4000, 7, dtype="i4"), {"units": "days since 1979-01-01"}),
+    "hours": (np.arange(0, 10**6, 999), {"units": "hours since 1900-01-01 00:00:0.0"}),
+    "short": (np.arange(-5, 5, dtype="i2"), {"units": "minutes since 2001-02-03T04:05:06"}),
+    "big-endian": (np.arange(9, dtype=">i4"), {"units": "days since 2000-01-01"}),
+    "floats": (np.linspace(0, 99, 1001), {"units": "days since 2000-01-01"}),
+    "whole floats": (np.arange(50.0), {"units": "days since 2000-01-01"}),
+    "f4": (np.arange(0, 5, 0.25, dtype="f4"), {"units": "hours since 2000-01-01"}),
+    "thirds": (np.arange(90) / 3, {"units": "seconds since 2000-01-01"}),
+    "noleap": (np.arange(0, 900), {"units": "days since 2000-01-01", "calendar": "noleap"}),
+    "standard": (np.arange(9), {"units": "days since 2000-01-01", "calendar": "standard"}),
+    "360_day": (np.arange(25), {"units": "days since 2000-01-01", "calendar": "360_day"}),
+    "far": (np.arange(9), {"units": "days since 1000-01-01", "calendar": "proleptic_gregorian"}),
+    "zone": (np.arange(9), {"units": "hours since 2000-01-01 00:00:00 +02:00"}),
+    "filled": (
+        np.array([0, 1, -999, 3], "i4"),
+        {"units": "days since 2000-01-01", "_FillValue": np.int32(-999)},
+    ),
+    "filled floats": (
+        np.array([0, np.nan, 1e20, 3.5]),
+        {"units": "days since 2000-01-01", "_FillValue": 1e20},
+    ),
+    "all filled": (
+        np.full(4, -999, "i8"),
+        {"units": "days since 2000-01-01", "missing_value": np.int64(-999)},
+    ),
+    "packed": (
+        np.arange(9, dtype="i2"),
+        {"units": "days since 2000-01-01", "scale_factor": 0.5, "add_offset": 1.0},
+    ),
+    "timedelta": (np.arange(9, dtype="i4"), {"units": "hours"}),
+    "timedelta floats": (np.linspace(0, 9, 91), {"units": "days"}),
+    "timedelta filled": (
+        np.array([1, 2, -1], "i4"),
+        {"units": "seconds", "_FillValue": np.int32(-1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_dates_decoded_in_pieces_are_those_of_xarray(case: str) -> None:
+    stored, attributes = TIMES[case]
+    expected = xr.conventions.decode_cf_variable(
+        "time", xr.Variable(("x",), stored, dict(attributes)), decode_timedelta=True
+    )
+    if expected.dtype.kind not in "Mm":
+        pytest.skip("these dates stay cftime objects, which are loaded when opening")
+    packing = packing_of(ManifestVariable(("x",), stored, attributes), stored.dtype, expected)
+    assert isinstance(packing, TimePacking)
+    for pieces in (1, 3, stored.size):
+        found = np.concatenate([packing.decode(p) for p in np.array_split(stored, pieces)])
+        assert found.dtype == expected.dtype
+        assert found.tobytes() == expected.values.tobytes()
+
+
+def test_dates_may_be_decoded_one_by_one_and_in_any_shape() -> None:
+    packing = TimePacking.from_attributes(
+        {"units": "days since 2000-01-01"}, np.dtype("datetime64[ns]")
+    )
+    expected = np.array(["2000-01-02", "2000-01-03"], "M8[ns]")
+    assert packing.decode(np.array(1)) == expected[0]
+    assert packing.decode(np.array([[1], [2]])).tolist() == expected.reshape(2, 1).tolist()
+    assert packing.decode(np.zeros((0, 3), "i4")).shape == (0, 3)
+    out = np.empty((2, 2), "M8[ns]")
+    packing.decode_into(out[:, 0], np.array([1, 2]))
+    assert out[:, 0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("stored", [[1e300], [10**17], [np.inf]], ids=str)
+def test_numbers_that_are_no_dates_are_damage(stored: list[float]) -> None:
+    packing = TimePacking.from_attributes(
+        {"units": "days since 2000-01-01"}, np.dtype("datetime64[ns]")
+    )
+    with pytest.raises(CodecError):
+        packing.decode(np.array(stored))
