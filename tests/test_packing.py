@@ -29,7 +29,7 @@ def samples(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     info = np.iinfo(dtype)
     rng = np.random.default_rng(7)
     drawn = rng.integers(info.min, info.max, 50, dtype, endpoint=True)
-    edge = [info.min, info.min + 1, 0, 1, 99, info.max - 1, info.max]
+    edge = [info.min, info.min + 1, 0, 1, 99, info.max // 2, info.max - 1, info.max]
     return np.concatenate([np.array(edge, dtype), drawn])
 
 
@@ -54,7 +54,8 @@ def fills(dtype: np.dtype[Any]) -> dict[str, dict[str, Any]]:
             "wider than stored": {"_FillValue": np.float64(1e20), "missing_value": -99},
         }
     else:
-        found |= {"python number": {"_FillValue": int(high)}}
+        half = dtype.type(np.iinfo(dtype).max // 2)
+        found |= {"python number": {"_FillValue": int(high)}, "half": {"_FillValue": half}}
     return found
 
 
@@ -193,9 +194,7 @@ TIMES: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
     "whole floats": (np.arange(50.0), {"units": "days since 2000-01-01"}),
     "f4": (np.arange(0, 5, 0.25, dtype="f4"), {"units": "hours since 2000-01-01"}),
     "thirds": (np.arange(90) / 3, {"units": "seconds since 2000-01-01"}),
-    "noleap": (np.arange(0, 900), {"units": "days since 2000-01-01", "calendar": "noleap"}),
     "standard": (np.arange(9), {"units": "days since 2000-01-01", "calendar": "standard"}),
-    "360_day": (np.arange(25), {"units": "days since 2000-01-01", "calendar": "360_day"}),
     "far": (np.arange(9), {"units": "days since 1000-01-01", "calendar": "proleptic_gregorian"}),
     "zone": (np.arange(9), {"units": "hours since 2000-01-01 00:00:00 +02:00"}),
     "filled": (
@@ -226,11 +225,14 @@ TIMES: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", TIMES)
 def test_dates_decoded_in_pieces_are_those_of_xarray(case: str) -> None:
     stored, attributes = TIMES[case]
+    unit = "s" if case == "far" else None
     expected = xr.conventions.decode_cf_variable(
-        "time", xr.Variable(("x",), stored, dict(attributes)), decode_timedelta=True
+        "time",
+        xr.Variable(("x",), stored, dict(attributes)),
+        decode_times=xr.coders.CFDatetimeCoder(time_unit=unit) if unit else True,
+        decode_timedelta=True,
     )
-    if expected.dtype.kind not in "Mm":
-        pytest.skip("these dates stay cftime objects, which are loaded when opening")
+    assert expected.dtype.kind in "Mm"
     packing = packing_of(ManifestVariable(("x",), stored, attributes), stored.dtype, expected)
     assert isinstance(packing, TimePacking)
     for pieces in (1, 3, stored.size):
@@ -252,7 +254,8 @@ def test_dates_may_be_decoded_one_by_one_and_in_any_shape() -> None:
     assert out[:, 0].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("stored", [[1e300], [10**17], [np.inf]], ids=str)
+@pytest.mark.parametrize("stored", [[1e300], [10**17]], ids=str)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_numbers_that_are_no_dates_are_damage(stored: list[float]) -> None:
     packing = TimePacking.from_attributes(
         {"units": "days since 2000-01-01"}, np.dtype("datetime64[ns]")

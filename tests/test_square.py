@@ -7,13 +7,14 @@ transform one line here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
-from cases import CASES, Archive, Case
+from cases import CASES, Archive
 
 import virtualds
 
@@ -26,33 +27,42 @@ pytestmark = [
 # ---------------------------------------------------------------------- ways to open
 
 
-def from_the_source(path: Path, case: Case, folder: Path) -> xr.Dataset:
-    return xr.open_dataset(path, engine="virtual", group=case.group)
-
-
-def virtually(path: Path, case: Case, folder: Path) -> xr.Dataset:
+@cache
+def virtually(archive: Archive, name: str) -> xr.Dataset:
     """As virtual as can be: only dimension coordinates are loaded."""
+    path, group = archive.path(name), CASES[name].group
     try:
         return virtualds.open_virtual_dataset(
-            path, group=case.group, loadable_variables=lambda name, v: v.dims == (name,)
+            path, group=group, loadable_variables=lambda name, v: v.dims == (name,)
         )
     except virtualds.UnsupportedError:
         # what decodes only as a whole (characters, cftime) has to be loaded
-        return virtualds.open_virtual_dataset(path, group=case.group)
+        return virtualds.open_virtual_dataset(path, group=group)
 
 
-def through_kerchunk_json(path: Path, case: Case, folder: Path) -> xr.Dataset:
-    target = folder / "refs.json"
+@cache
+def references(archive: Archive, name: str) -> Path:
+    """A reference set of the file, with as few values inline as can be."""
+    path, group = archive.path(name), CASES[name].group
+    target = path.with_suffix(".json")
     try:
-        vds = virtualds.open_virtual_dataset(path, group=case.group, loadable_variables=[])
+        vds = virtualds.open_virtual_dataset(path, group=group, loadable_variables=[])
         vds.virtual.to_manifest(target)
     except virtualds.UnsupportedError:
-        vds = virtualds.open_virtual_dataset(path, group=case.group)
+        vds = virtualds.open_virtual_dataset(path, group=group)
         vds.virtual.to_manifest(target)
-    return xr.open_dataset(target, engine="virtual")
+    return target
 
 
-OPENERS: dict[str, Callable[[Path, Case, Path], xr.Dataset]] = {
+def from_the_source(archive: Archive, name: str) -> xr.Dataset:
+    return xr.open_dataset(archive.path(name), engine="virtual", group=CASES[name].group)
+
+
+def through_kerchunk_json(archive: Archive, name: str) -> xr.Dataset:
+    return xr.open_dataset(references(archive, name), engine="virtual")
+
+
+OPENERS: dict[str, Callable[[Archive, str], xr.Dataset]] = {
     "source": from_the_source,
     "virtual": virtually,
     "kerchunk-json": through_kerchunk_json,
@@ -72,7 +82,7 @@ def indexed(ds: xr.Dataset) -> xr.Dataset:
 
 
 def along(ds: xr.Dataset, key: Any) -> xr.Dataset:
-    return ds.isel({d: key for d in long_dims(ds)})
+    return ds.isel(dict.fromkeys(long_dims(ds), key))
 
 
 def pointwise(ds: xr.Dataset) -> xr.Dataset:
@@ -165,17 +175,22 @@ TRANSFORMS: dict[str, Callable[[xr.Dataset], xr.Dataset]] = {
     "isel_twice": lambda ds: along(along(ds, slice(1, None)), slice(None, -1)),
     "transpose": lambda ds: ds.transpose(*reversed(list(ds.dims))),
     "transpose_and_slice": lambda ds: along(ds.transpose(*reversed(list(ds.dims))), slice(1, None)),
-    "mean": lambda ds: ds.mean(long_dims(ds)[:1]),
+    "mean": lambda ds: ds.mean(long_dims(ds)[:1]) if ds.dims else ds,
     "concat": concat_with_itself,
     "concat_parts": split_and_concat,
     "concat_new": stack_along_new,
     "merge": merge_with_itself,
     "expand_dims": lambda ds: ds.expand_dims("new_dim"),
-    "expand_and_squeeze": lambda ds: ds.expand_dims("new_dim", axis=-1).squeeze("new_dim"),
+    "expand_and_squeeze": lambda ds: ds.expand_dims("new_dim").squeeze(),
     "reindex": reindex_beyond,
     "align_outer": align_outer,
     "sel": select_label,
     "sel_slice": select_labels,
+}
+
+XARRAY_DIFFERS = {
+    # what xarray decodes lazily to nanoseconds it decodes to seconds if nothing is left of it
+    ("timedelta_of_xarray", "isel_nothing"),
 }
 
 # ---------------------------------------------------------------------- the square
@@ -194,19 +209,19 @@ def assert_identical(found: xr.Dataset, expected: xr.Dataset) -> None:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforming_and_opening_commute(
-    name: str, opener: str, transform: str, archive: Archive, tmp_path: Path
+    name: str, opener: str, transform: str, archive: Archive
 ) -> None:
-    opened = OPENERS[opener](archive.path(name), CASES[name], tmp_path)
+    opened = OPENERS[opener](archive, name)
     change = TRANSFORMS[transform]
+    if (name, transform) in XARRAY_DIFFERS and opener != "virtual":
+        pytest.skip("xarray itself decodes this differently when it is lazy")
     assert_identical(change(opened), change(archive.native(name)))
 
 
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", CASES)
-def test_values_are_the_same_bits(
-    name: str, opener: str, archive: Archive, tmp_path: Path
-) -> None:
-    opened = OPENERS[opener](archive.path(name), CASES[name], tmp_path).virtual.load()
+def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> None:
+    opened = OPENERS[opener](archive, name).virtual.load()
     for variable, expected in archive.native(name).variables.items():
         if expected.dtype.kind not in "OUT":
             assert opened.variables[variable].values.tobytes() == expected.values.tobytes()
@@ -215,9 +230,9 @@ def test_values_are_the_same_bits(
 @pytest.mark.parametrize("opener", ["source", "virtual"])
 @pytest.mark.parametrize("name", CASES)
 def test_variables_come_in_the_order_of_the_native_engine(
-    name: str, opener: str, archive: Archive, tmp_path: Path
+    name: str, opener: str, archive: Archive
 ) -> None:
-    opened = OPENERS[opener](archive.path(name), CASES[name], tmp_path)
+    opened = OPENERS[opener](archive, name)
     expected = archive.native(name)
     assert list(opened.variables) == list(expected.variables)
     assert list(opened.attrs) == list(expected.attrs)
@@ -228,9 +243,9 @@ def test_variables_come_in_the_order_of_the_native_engine(
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", CASES)
 def test_attributes_have_the_types_of_the_native_engine(
-    name: str, opener: str, archive: Archive, tmp_path: Path
+    name: str, opener: str, archive: Archive
 ) -> None:
-    opened = OPENERS[opener](archive.path(name), CASES[name], tmp_path)
+    opened = OPENERS[opener](archive, name)
     expected = archive.native(name)
     owners = [(opened.attrs, expected.attrs)]
     owners += [(opened[v].attrs, expected[v].attrs) for v in expected.variables]
@@ -240,10 +255,8 @@ def test_attributes_have_the_types_of_the_native_engine(
 
 @pytest.mark.parametrize("opener", ["source", "virtual"])
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.engine == "netcdf4"])
-def test_encoding_is_that_of_the_native_engine(
-    name: str, opener: str, archive: Archive, tmp_path: Path
-) -> None:
-    opened = OPENERS[opener](archive.path(name), CASES[name], tmp_path)
+def test_encoding_is_that_of_the_native_engine(name: str, opener: str, archive: Archive) -> None:
+    opened = OPENERS[opener](archive, name)
     expected = archive.native(name)
     assert opened.encoding["unlimited_dims"] == expected.encoding["unlimited_dims"]
     for variable in expected.variables:
@@ -259,5 +272,7 @@ def _kind(value: Any) -> Any:
 
 def _spelled(value: Any) -> Any:
     """Spell an encoding so that NaN equals NaN and arrays compare, types included."""
-    kind = value.metadata if isinstance(value, np.dtype) else getattr(value, "dtype", None)
-    return type(value), kind, repr(value)
+    if isinstance(value, np.dtype) and value.metadata and "enum" in value.metadata:
+        # the name of an enum type is the netCDF library's guess
+        return value, value.metadata["enum"]
+    return type(value), getattr(value, "dtype", None), repr(value)

@@ -130,11 +130,14 @@ def _fill_values(
     found: Mapping[str, Any], stored: np.dtype[Any], integer: np.dtype[Any] | None
 ) -> tuple[Any, ...]:
     """Return the distinct stored numbers that mean "no value", in a settled order."""
-    values = []
-    for name in ("missing_value", "_FillValue"):
+    values: list[Any] = []
+    for name in ("_FillValue", "missing_value"):
         for value in np.ravel(found.get(name, ())):
             if integer is not None and name == "_FillValue":
                 value = np.array(value).astype(stored).view(integer)[()]
+                if integer.kind == "u":
+                    # as a Python number it is compared in the dtype of the values
+                    value = value.item()
             if value == value and value not in values:
                 values.append(value)
     return tuple(sorted(values))

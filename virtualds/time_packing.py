@@ -49,12 +49,15 @@ class TimePacking:
         """Return the dates or durations of ``stored``."""
         unit: Any = np.datetime_data(self.dtype)[0]
         variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes))
-        decoded = xr.conventions.decode_cf_variable(
-            "time",
-            variable,
-            decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
-            decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit),
-        )
+        try:
+            decoded = xr.conventions.decode_cf_variable(
+                "time",
+                variable,
+                decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
+                decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit, decode_via_units=True),
+            )
+        except (ValueError, OverflowError) as error:
+            raise CodecError(f"{self.units!r}: {error}") from error
         if decoded.dtype.kind != self.dtype.kind:
             raise CodecError(f"{self.units!r}: decodes to {decoded.dtype}, not to {self.dtype}")
         values: npt.NDArray[Any] = decoded.values.reshape(stored.shape).astype(self.dtype)

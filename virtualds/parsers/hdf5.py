@@ -121,7 +121,13 @@ class _Reader:
 
     def read(self, path: str | None) -> ManifestGroup:
         group = self._descend(path)
-        datasets, children = _members(group)
+        datasets, children, links = _members(group)
+        for link in links:
+            if link not in self.skip:
+                raise UnsupportedError(
+                    f"{self.source.url}: {link!r} is a soft or external link, which is not "
+                    f"followed; leave it out with drop_variables, and open what it points to"
+                )
         dims = _Dimensions(datasets.values(), self._scales_above(group))
         variables = {}
         for name, names in dims.of.items():
@@ -254,24 +260,25 @@ class _Dataset:
         return tuple(n == UNLIMITED for n in self.id.get_space().get_simple_extent_dims(True))
 
 
-def _members(group: Any) -> tuple[dict[str, _Dataset], list[str]]:
-    """Return the datasets and the names of the groups of a group, in the order of creation."""
+def _members(group: Any) -> tuple[dict[str, _Dataset], list[str], list[str]]:
+    """Return the datasets of a group, and the names of its groups and of its soft links.
+
+    All are in the order of creation.
+    """
     import h5py
 
-    datasets, children = {}, []
+    datasets, children, links = {}, [], []
     for raw in _in_order(lambda order, add: group.id.links.iterate(add, idx_type=order)):
         name = raw.decode("utf-8", "surrogateescape")
         if group.id.links.get_info(raw).type != h5py.h5l.TYPE_HARD:
-            raise UnsupportedError(
-                f"{group.name}/{name}: it is a soft or external link, which is not followed; "
-                f"open the file that it points into, or leave the group out"
-            )
+            links.append(name)
+            continue
         found = h5py.h5o.open(group.id, raw)
         if isinstance(found, h5py.h5d.DatasetID):
             datasets[name] = _Dataset(name, found)
         elif isinstance(found, h5py.h5g.GroupID):
             children.append(name)
-    return datasets, children
+    return datasets, children, links
 
 
 def _append(names: list[bytes], name: bytes, *rest: Any) -> None:

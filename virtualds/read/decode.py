@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from math import prod
 from typing import Any
 
@@ -11,14 +10,10 @@ import numpy.typing as npt
 
 from virtualds.codecs import Buffer, CodecError, Shuffle
 from virtualds.fragment import CodecPipeline, Hidden
+from virtualds.read.memory import hold, scratch
 from virtualds.read.plan import Task
 
 Array = npt.NDArray[Any]
-
-MOST_SCRATCH = 16 * 2**20
-"""Bytes of scratch memory that a thread keeps at most."""
-
-_thread = threading.local()
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
@@ -45,9 +40,9 @@ def place(pipeline: CodecPipeline, data: Buffer, task: Task, out: Array) -> None
         if (target := _whole_target(pipeline, task, out)) is not None:
             last.decode_into(data, target)
             return
-        scratch = _scratch(nbytes)
-        last.decode_into(data, scratch)
-        data = scratch.data
+        unshuffled = scratch(nbytes)
+        last.decode_into(data, unshuffled)
+        data = unshuffled.data
     stored = np.frombuffer(data, pipeline.dtype).reshape(shape)
     write(pipeline, select(show(pipeline, stored, task.encoded), task), task.outer, out)
 
@@ -57,24 +52,15 @@ def _decode(pipeline: CodecPipeline, data: Buffer, nbytes: int, stop: int) -> Bu
     steps = list(zip(pipeline.codecs, pipeline.encoded_sizes(nbytes), strict=False))
     for codec, size in reversed(steps[stop:]):
         data = codec.decode(data, size)
+    hold("decoded", data, nbytes)
     return data
-
-
-def _scratch(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return memory of this thread for one chunk: fresh pages cost as much as decoding them."""
-    if nbytes > MOST_SCRATCH:
-        return np.empty(nbytes, np.uint8)
-    if getattr(_thread, "scratch", None) is None or _thread.scratch.size < nbytes:
-        _thread.scratch = np.empty(nbytes, np.uint8)
-    kept: npt.NDArray[np.uint8] = _thread.scratch[:nbytes]
-    return kept
 
 
 def show(pipeline: CodecPipeline, stored: Array, encoded: tuple[int, ...]) -> Array:
     """Return a stored chunk along the axes of the array, where it has the lengths ``encoded``."""
     hidden = tuple(e.index if isinstance(e, Hidden) else slice(None) for e in pipeline.layout)
     shown = [e for e in pipeline.layout if isinstance(e, int)]
-    chunk = stored[hidden]
+    chunk = stored[(*hidden, ...)]
     if shown != sorted(shown):
         chunk = chunk.transpose(np.argsort(shown))
     # axes that the file does not have are one element long: no copy

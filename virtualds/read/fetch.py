@@ -12,6 +12,7 @@ from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
 from virtualds.manifest import INLINE, MISSING
 from virtualds.read.decode import place, place_missing
+from virtualds.read.memory import hold
 from virtualds.read.plan import Batch, Readable, Selection, Task
 from virtualds.read.pool import run_all
 from virtualds.store import StoreError
@@ -39,11 +40,13 @@ def _carry_out(source: Readable, batch: Batch, out: Array) -> None:
         for task in batch.tasks:
             place_missing(source.pipelines[task.pipeline], task, out)
         return
-    for task, data in zip(batch.tasks, _fetch(source, batch), strict=True):
+    fetched = _fetch(source, batch)
+    for task, data in zip(batch.tasks, fetched, strict=True):
         try:
             place(source.pipelines[task.pipeline], data, task, out)
         except CodecError as error:
             raise _error(source, batch, task, f"the bytes do not decode: {error}") from error
+    hold("fetched", fetched, sum(map(len, fetched)))
 
 
 def _fetch(source: Readable, batch: Batch) -> Sequence[Buffer]:

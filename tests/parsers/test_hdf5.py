@@ -1,0 +1,520 @@
+"""HDF5 files: what netCDF4-python and h5py say of them, and what is refused by name."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from cases import CASES, Archive, numbers
+
+import virtualds
+from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
+from virtualds.api import open_group
+from virtualds.group import ManifestGroup
+from virtualds.parsers import PARSERS, hdf5
+
+NETCDF = [name for name, case in CASES.items() if case.engine == "netcdf4"]
+
+
+def virtual(path: Path, **options: Any) -> xr.Dataset:
+    """Everything virtual and as stored."""
+    return virtualds.open_virtual_dataset(path, loadable_variables=[], decode_cf=False, **options)
+
+
+def parsed(path: Path, group: str | None = None) -> ManifestGroup:
+    return open_group(path, group=group, parser="hdf5")
+
+
+# ---------------------------------------------------------------------- every chunk of every case
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_variable_reads_as_h5py_reads_it(name: str, archive: Archive) -> None:
+    path, where = archive.path(name), CASES[name].group or "/"
+    group = parsed(path, CASES[name].group)
+    with h5py.File(path) as file:
+        for variable, found in group.variables.items():
+            dataset = file[where].get(f"_nc4_non_coord_{variable}") or file[where][variable]
+            if not isinstance(found.data, ManifestArray):
+                assert found.data.ravel().tolist() == list(np.ravel(dataset.asstr()[()]))
+                continue
+            # along an unlimited dimension a shorter dataset reads as fill
+            box = tuple(slice(0, n) for n in dataset.shape)
+            values = np.asarray(dataset[()])
+            assert found.data.dtype == (values.dtype if values.dtype.kind != "b" else "i1")
+            assert (
+                found.data.read(box).tobytes()
+                == np.ascontiguousarray(values.astype(values.dtype.newbyteorder("=")))
+                .astype(found.data.dtype)
+                .tobytes()
+            )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_written_chunk_is_found(name: str, archive: Archive) -> None:
+    path, where = archive.path(name), CASES[name].group or "/"
+    group = parsed(path, CASES[name].group)
+    with h5py.File(path) as file:
+        for variable, found in group.variables.items():
+            dataset = file[where].get(f"_nc4_non_coord_{variable}") or file[where][variable]
+            if not isinstance(found.data, ManifestArray) or dataset.chunks is None:
+                continue
+            manifest = found.data.manifest
+            stored = [dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks())]
+            assert int((manifest.file >= 0).sum()) == len(stored)
+            for info in stored:
+                place = zip(info.chunk_offset, dataset.chunks, strict=True)
+                chunk = manifest.lookup(tuple(o // c for o, c in place))
+                assert (chunk.offset, chunk.length) == (info.byte_offset, info.size)
+
+
+# ---------------------------------------------------------------------- structure
+
+
+@pytest.mark.parametrize("name", NETCDF)
+def test_dimensions_and_order_are_those_of_netcdf4(name: str, archive: Archive) -> None:
+    path, where = archive.path(name), CASES[name].group
+    group = parsed(path, where)
+    with netCDF4.Dataset(path) as file:
+        node = file[where.strip("/")] if where else file
+        assert {n: v.dims for n, v in group.variables.items()} == {
+            n: v.dimensions for n, v in node.variables.items()
+        }
+        assert list(group.variables) == list(node.variables)
+        assert list(group.attributes) == node.ncattrs()
+        assert list(group.groups) == list(node.groups)
+        for variable, found in group.variables.items():
+            kept = [*found.attributes, *found.encoding]
+            assert set(node[variable].ncattrs()) <= set(kept)
+        unlimited = {n for n, d in node.dimensions.items() if d.isunlimited()}
+        assert group.encoding["unlimited_dims"] == unlimited
+
+
+Fill = Callable[[h5py.File], None]
+
+
+def _scale_and_loose(file: h5py.File) -> None:
+    file["y"] = np.arange(3.0)
+    file["y"].make_scale("y")
+    file["v"] = np.zeros((3, 4))
+    file["w"] = np.zeros(4)
+
+
+def _growing(file: h5py.File) -> None:
+    for name, most in (("u", (None, None)), ("v", (3, 3)), ("w", (None, 3))):
+        file.create_dataset(name, (3, 3), "f4", maxshape=most, chunks=(1, 1))
+    file.create_dataset("x", (5, 3), "f4", maxshape=(None, 3), chunks=(1, 1))
+
+
+def _squares(file: h5py.File) -> None:
+    file["v"] = np.zeros((3, 3, 3))
+    file["w"] = np.zeros((3, 3))
+    file["u"] = np.zeros((4, 3, 3, 4))
+
+
+def _empty_axes(file: h5py.File) -> None:
+    file["none"] = np.zeros((0, 3))
+    file.create_dataset("growing", (0, 3), "i2", chunks=(2, 3), maxshape=(None, 3))
+    file["some"] = np.zeros(3)
+
+
+def _scale_of_the_group(file: h5py.File) -> None:
+    group = file.create_group("g")
+    group["v"] = np.zeros((3, 4))
+    group["z"] = np.arange(4.0)
+    group["z"].make_scale("z")
+    group["w"] = np.zeros((4, 3))
+
+
+ANONYMOUS: dict[str, tuple[Fill, str | None]] = {
+    "beside a scale of that length": (_scale_and_loose, None),
+    "that may grow": (_growing, None),
+    "of one length several times": (_squares, None),
+    "of no length": (_empty_axes, None),
+    "in a group": (_scale_of_the_group, "g"),
+}
+
+
+@pytest.mark.parametrize("track_order", [True, False])
+@pytest.mark.parametrize("which", ANONYMOUS)
+def test_anonymous_dimensions_are_named_as_netcdf4_names_them(
+    which: str, track_order: bool, tmp_path: Path
+) -> None:
+    fill, where = ANONYMOUS[which]
+    with h5py.File(tmp_path / "a.h5", "w", track_order=track_order) as file:
+        fill(file)
+    group = parsed(tmp_path / "a.h5", where)
+    with netCDF4.Dataset(tmp_path / "a.h5") as file:
+        node = file[where] if where else file
+        assert {n: v.dims for n, v in group.variables.items()} == {
+            n: v.dimensions for n, v in node.variables.items()
+        }
+        unlimited = {n for n, d in node.dimensions.items() if d.isunlimited()}
+        assert group.encoding["unlimited_dims"] == unlimited
+
+
+def test_one_dimension_may_stand_twice_in_a_variable(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("y", 2)
+        file.createVariable("covariance", "f4", ("y", "y"))[:] = [[1, 2], [3, 4]]
+    variable = parsed(tmp_path / "a.nc").variables["covariance"]
+    assert variable.dims == ("y", "y")
+    assert np.asarray(variable.data).tolist() == [[1, 2], [3, 4]]
+
+
+def test_dimensions_of_the_groups_above_are_known(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createDimension("t", None)
+        deep = file.createGroup("a/b/c")
+        deep.createVariable("v", "f4", ("t", "x"))[:2] = 1
+    assert parsed(tmp_path / "a.nc", "a/b/c").variables["v"].dims == ("t", "x")
+
+
+@pytest.mark.parametrize("spelling", ["a/b", "/a/b", "a/b/", "/a/b/"])
+def test_groups_may_be_spelled_as_in_xarray(spelling: str, archive: Archive) -> None:
+    assert list(parsed(archive.path("groups_root"), spelling).variables) == ["w"]
+
+
+@pytest.mark.parametrize("missing", ["c", "a/c", "v", "a/b/w"])
+def test_a_missing_group_is_named(missing: str, archive: Archive) -> None:
+    with pytest.raises(FileNotFoundError, match=f"no group '{missing}'"):
+        virtual(archive.path("groups_root"), group=missing)
+
+
+def test_group_must_be_a_string(archive: Archive) -> None:
+    with pytest.raises(ValueError, match="group must be a string"):
+        virtual(archive.path("groups_root"), group=3)
+
+
+# ---------------------------------------------------------------------- fill values
+
+
+def test_storage_fill_is_not_the_attribute(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        v = file.create_dataset("v", (4,), "f4", chunks=(2,), fillvalue=1.5)
+        v.attrs["_FillValue"] = np.float32(-1)
+        v[:2] = -1
+    ds = virtualds.open_virtual_dataset(tmp_path / "a.h5", loadable_variables=[])
+    assert ds["v"].data.pipelines[0].fill_value == 1.5
+    assert ds["v"].encoding["_FillValue"] == -1
+    np.testing.assert_array_equal(ds["v"].values, np.array([np.nan, np.nan, 1.5, 1.5], "f4"))
+
+
+def test_storage_fill_goes_through_the_packing(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 4)
+        v = file.createVariable("v", "i2", ("x",), chunksizes=(2,))
+        v.scale_factor = np.float64(0.5)
+        v.set_auto_maskandscale(False)
+        v[:2] = [1, 2]
+    ds = virtualds.open_virtual_dataset(tmp_path / "a.nc", loadable_variables=[])
+    default = netCDF4.default_fillvals["i2"]
+    assert ds["v"].values.tolist() == [0.5, 1.0, default / 2, default / 2]
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def test_attributes_of_h5py_are_those_of_netcdf4(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        attrs = file.attrs
+        attrs["null"] = h5py.Empty("f4")
+        attrs["null_text"] = h5py.Empty("S1")
+        attrs["big_endian"] = np.array([1, 2], ">i4")
+        attrs["one_string"] = np.array(["a"], dtype=h5py.string_dtype())
+        attrs["no_utf8"] = np.bytes_(b"caf\xe9")
+        attrs["padded"] = np.bytes_(b"ab\0\0")
+    found = parsed(tmp_path / "a.h5").attributes
+    assert found["null"].shape == (0,)
+    assert found["null_text"] == ""
+    assert found["big_endian"].dtype == np.dtype("i4")
+    assert found["one_string"] == "a"
+    assert found["no_utf8"] == "caf\N{REPLACEMENT CHARACTER}"
+    assert found["padded"] == "ab"
+
+
+# ---------------------------------------------------------------------- refusals by name
+
+
+def _good(file: h5py.File) -> None:
+    file["good"] = numbers(3)
+
+
+def _virtual_dataset(file: h5py.File) -> None:
+    _good(file)
+    layout = h5py.VirtualLayout((3,), "f4")
+    layout[:] = h5py.VirtualSource(file["good"])
+    file.create_virtual_dataset("bad", layout)
+
+
+def _external(file: h5py.File) -> None:
+    _good(file)
+    outside = file.filename + ".raw"
+    file.create_dataset("bad", (3,), "f4", external=[(outside, 0, h5py.h5f.UNLIMITED)])
+
+
+def _compound(file: h5py.File) -> None:
+    _good(file)
+    file["bad"] = np.zeros(3, np.dtype([("a", "i4"), ("b", "f8")]))
+
+
+def _varying_arrays(file: h5py.File) -> None:
+    _good(file)
+    file.create_dataset("bad", (3,), h5py.vlen_dtype("i4"))
+
+
+def _opaque(file: h5py.File) -> None:
+    _good(file)
+    file["bad"] = np.array([b"abc"], "V3")
+
+
+def _references(file: h5py.File) -> None:
+    _good(file)
+    file.create_dataset("bad", data=file["good"].ref, dtype=h5py.ref_dtype)
+
+
+def _array_type(file: h5py.File) -> None:
+    _good(file)
+    file.create_dataset("bad", (3,), np.dtype(("f4", (2,))))
+
+
+def _unknown_filter(file: h5py.File) -> None:
+    _good(file)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((2,))
+    plist.set_scaleoffset(h5py.h5z.SO_INT, 0)
+    space = h5py.h5s.create_simple((4,))
+    h5py.h5d.create(file.id, b"bad", h5py.h5t.NATIVE_INT32, space, plist)
+
+
+def _soft_link(file: h5py.File) -> None:
+    _good(file)
+    file["bad"] = h5py.SoftLink("/good")
+
+
+def _external_link(file: h5py.File) -> None:
+    _good(file)
+    file["bad"] = h5py.ExternalLink("elsewhere.h5", "/v")
+
+
+def _attribute_of_references(file: h5py.File) -> None:
+    _good(file)
+    file["bad"] = numbers(3)
+    file["bad"].attrs["points_to"] = file["good"].ref
+
+
+REFUSED: dict[str, tuple[Fill, str]] = {
+    "virtual dataset": (_virtual_dataset, "virtual dataset"),
+    "external files": (_external, "external files"),
+    "compound": (_compound, "type"),
+    "arrays of varying length": (_varying_arrays, "type"),
+    "opaque": (_opaque, "type"),
+    "references": (_references, "type"),
+    "array type": (_array_type, "type"),
+    "unknown filter": (_unknown_filter, "filter 6"),
+    "soft link": (_soft_link, "link"),
+    "external link": (_external_link, "link"),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_what_byte_ranges_cannot_express_is_refused_by_name(which: str, tmp_path: Path) -> None:
+    fill, cause = REFUSED[which]
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        fill(file)
+    with pytest.raises(UnsupportedError) as caught:
+        virtual(path)
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert cause in text
+    assert "bad" in text
+    assert str(path) in text
+    assert "drop_variables" in text
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_a_refused_variable_can_be_left_out(which: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        REFUSED[which][0](file)
+    ds = virtual(tmp_path / "a.h5", drop_variables="bad")
+    assert list(ds.variables) == ["good"]
+
+
+def test_a_null_dataset_has_a_fill_value_and_no_bytes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = h5py.Empty("f4")
+        _good(file)
+    ds = virtual(tmp_path / "a.h5", drop_variables="v")
+    assert list(ds.variables) == ["good"]
+
+
+# ---------------------------------------------------------------------- files that are none
+
+
+def some_file(folder: Path) -> Path:
+    path = folder / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("v", data=numbers(64, 64), chunks=(8, 64), compression="gzip")
+    return path
+
+
+@pytest.mark.parametrize("keep", [8, 100, 512, 2000, -1])
+def test_a_truncated_file_is_a_format_error(keep: int, tmp_path: Path) -> None:
+    path = some_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(FormatError, match="damaged or truncated") as caught:
+        virtual(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"CDF\x01 a classic netCDF file", b"{not json", b"\x89HDF", bytes(range(99))]
+)
+def test_what_is_no_known_file_is_a_format_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.nc").write_bytes(content)
+    with pytest.raises(FormatError, match=r"a\.nc"):
+        virtual(tmp_path / "a.nc")
+
+
+def test_another_format_by_the_name_of_hdf5_is_a_format_error(tmp_path: Path) -> None:
+    (tmp_path / "a.nc").write_bytes(b"no HDF5 at all")
+    with pytest.raises(FormatError, match="HDF5 cannot read it"):
+        virtual(tmp_path / "a.nc", parser="hdf5")
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"missing\.nc"):
+        virtual(tmp_path / "missing.nc")
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises((FormatError, OSError), match=tmp_path.name):
+        virtual(tmp_path)
+
+
+AS_NOBODY = """
+import os, sys
+import h5py, virtualds, xarray
+os.setgid(65534)
+os.setuid(65534)
+try:
+    virtualds.open_virtual_dataset(sys.argv[1])
+except virtualds.AccessError as error:
+    print(error)
+"""
+
+
+def test_a_file_without_permission_is_an_access_error(tmp_path: Path) -> None:
+    path = some_file(tmp_path)
+    path.chmod(0)
+    if os.geteuid():
+        with pytest.raises(AccessError, match="permission denied"):
+            virtual(path)
+        return
+    # root may read everything: another process gives up being root
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_uid == 0 and folder != folder.parent:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+    found = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert "permission denied" in found.stdout, found.stderr
+    assert str(path) in found.stdout
+
+
+def damage(path: Path, variable: str, chunk: int) -> None:
+    """Overwrite the bytes of one chunk."""
+    with h5py.File(path) as file:
+        info = file[variable].id.get_chunk_info(chunk)
+    before = os.stat(path)
+    with path.open("r+b") as raw:
+        raw.seek(info.byte_offset)
+        raw.write(b"\xff" * info.size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_corrupt_chunk_is_a_read_error_and_its_neighbours_are_read(tmp_path: Path) -> None:
+    path = some_file(tmp_path)
+    ds = virtual(path)
+    good = ds["v"][:8].values
+    damage(path, "v", 3)
+    with pytest.raises(ReadError, match="do not decode") as caught:
+        np.asarray(ds["v"])
+    text = "\n".join([str(caught.value), *caught.value.__notes__])
+    assert str(path) in text
+    assert "v" in text
+    assert "(3, 0)" in text
+    np.testing.assert_array_equal(ds["v"][:8].values, good)
+
+
+def test_a_wrong_checksum_is_a_read_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("v", data=numbers(64), chunks=(16,), fletcher32=True)
+    ds = virtual(path)
+    damage(path, "v", 1)
+    with pytest.raises(ReadError, match="checksum"):
+        np.asarray(ds["v"])
+
+
+def test_a_deleted_source_is_a_read_error(tmp_path: Path) -> None:
+    path = some_file(tmp_path)
+    ds = virtual(path)
+    path.unlink()
+    with pytest.raises(ReadError, match=r"a\.h5"):
+        np.asarray(ds["v"])
+
+
+def test_a_source_cut_short_is_a_read_error(tmp_path: Path) -> None:
+    path = some_file(tmp_path)
+    ds = virtual(path)
+    os.truncate(path, 4000)
+    with pytest.raises(ReadError, match="4000 bytes"):
+        np.asarray(ds["v"])
+    with virtualds.set_options(check_sources=False), pytest.raises(ReadError, match="ends"):
+        np.asarray(ds["v"])
+
+
+def test_a_rewritten_source_is_a_read_error(tmp_path: Path) -> None:
+    path = some_file(tmp_path)
+    ds = virtual(path)
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(ReadError, match="modified after it was scanned"):
+        np.asarray(ds["v"])
+    with virtualds.set_options(check_sources=False):
+        np.testing.assert_array_equal(ds["v"].values, numbers(64, 64))
+
+
+# ---------------------------------------------------------------------- detection
+
+
+@pytest.mark.parametrize("offset", [0, 512, 1024, 4096])
+def test_the_signature_is_found_behind_a_user_block(offset: int) -> None:
+    assert hdf5.detect(b"\0" * offset + hdf5.SIGNATURE)
+
+
+@pytest.mark.parametrize("head", [b"", b"CDF\x01", b"\0" * 100 + hdf5.SIGNATURE, b'{"version": 1'])
+def test_nothing_else_is_taken_for_hdf5(head: bytes) -> None:
+    assert not hdf5.detect(head)
+
+
+@pytest.mark.parametrize("parser", [parser.name for parser in PARSERS])
+def test_a_parser_is_known_by_its_name(parser: str, archive: Archive) -> None:
+    ds = virtual(archive.path("contiguous"), parser=parser)
+    assert list(ds.variables) == ["v", "w"]
+
+
+def test_an_unknown_parser_is_named(archive: Archive) -> None:
+    with pytest.raises(ValueError, match="there are"):
+        virtual(archive.path("contiguous"), parser="grib")

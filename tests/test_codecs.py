@@ -1,0 +1,344 @@
+"""Codecs take back what was encoded, and never pass damage on as data."""
+
+import gzip
+import zlib
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from virtualds import UnsupportedError
+from virtualds.codec import Codec, CodecError
+from virtualds.codecs import Shuffle, Zlib, codec_from_hdf5, codec_from_zarr_v2
+from virtualds.codecs.fletcher32 import fletcher32
+from virtualds.codecs.shuffle import _fast, _plain
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "zlib": {"id": "zlib", "level": 1},
+    "zlib 0": {"id": "zlib", "level": 0},
+    "zlib 9": {"id": "zlib", "level": 9},
+    "gzip": {"id": "gzip", "level": 1},
+    "shuffle 4": {"id": "shuffle", "elementsize": 4},
+    "shuffle 8": {"id": "shuffle", "elementsize": 8},
+    "shuffle 3": {"id": "shuffle", "elementsize": 3},
+    "fletcher32": {"id": "fletcher32"},
+    "zstd": {"id": "zstd", "level": 1},
+    "zstd checksum": {"id": "zstd", "level": 1, "checksum": True},
+    "lz4": {"id": "lz4", "acceleration": 1},
+    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    "blosc zstd": {"id": "blosc", "cname": "zstd", "clevel": 5, "shuffle": 2, "blocksize": 0},
+    "bz2": {"id": "bz2", "level": 1},
+    "lzma": {"id": "lzma", "format": 1, "check": -1, "preset": None, "filters": None},
+}
+SZIP = {
+    "id": "imagecodecs_szip",
+    "header": True,
+    "options_mask": 141,
+    "pixels_per_block": 8,
+    "bits_per_pixel": 16,
+    "pixels_per_scanline": 64,
+}
+CHECKED = {"zlib", "zlib 0", "zlib 9", "gzip", "fletcher32", "zstd checksum", "bz2", "lzma"}
+"""Codecs that notice a changed byte; the others cannot know."""
+DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")
+SIZES = (1, 2, 7, 1000, 65_537)
+
+
+def sample(dtype: str, size: int) -> bytes:
+    rng = np.random.default_rng(size)
+    smooth = np.cumsum(rng.integers(0, 9, size))
+    return smooth.astype("i8").astype(dtype).tobytes()
+
+
+def encoded(config: dict[str, Any], data: bytes) -> bytes:
+    if config["id"] == "imagecodecs_szip":
+        import imagecodecs
+
+        parameters = {k: v for k, v in config.items() if k != "id"}
+        return bytes(imagecodecs.szip_encode(data, **parameters))
+    return bytes(numcodecs.get_codec(config).encode(data))
+
+
+ALL = pytest.mark.parametrize("name", CONFIGS)
+
+
+def config_of(name: str) -> dict[str, Any]:
+    return SZIP if name == "szip" else CONFIGS[name]
+
+
+# ---------------------------------------------------------------------- round trips
+
+
+@ALL
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_decoding_takes_back_encoding(name: str, dtype: str) -> None:
+    codec = codec_from_zarr_v2(CONFIGS[name])
+    for size in SIZES:
+        data = sample(dtype, size)
+        there = encoded(CONFIGS[name], data)
+        for nbytes in (len(data), None):
+            assert bytes(codec.decode(there, nbytes)) == data
+            assert bytes(codec.decode(memoryview(there), nbytes)) == data
+            assert bytes(codec.decode(bytearray(there), nbytes)) == data
+        known = codec.encoded_size(len(data))
+        assert known in (None, len(there))
+
+
+def test_szip_takes_back_szip() -> None:
+    codec = codec_from_zarr_v2(SZIP)
+    for size in (64, 640):
+        data = sample("<i2", size)
+        assert bytes(codec.decode(encoded(SZIP, data), len(data))) == data
+
+
+@pytest.mark.parametrize("dtype", ["<i4", ">i4", "<i8", "<f4", ">f8", "i1"])
+def test_delta_takes_back_delta(dtype: str) -> None:
+    config = {"id": "delta", "dtype": dtype, "astype": dtype}
+    values = np.arange(50).astype(dtype)
+    there = numcodecs.get_codec(config).encode(values).tobytes()
+    assert bytes(codec_from_zarr_v2(config).decode(there, values.nbytes)) == values.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8", ">f8"])
+def test_fixedscaleoffset_takes_back_what_it_rounded(dtype: str) -> None:
+    config = {"id": "fixedscaleoffset", "scale": 10, "offset": 2, "dtype": dtype, "astype": "<i2"}
+    filter_ = numcodecs.get_codec(config)
+    values = (np.arange(50) / 10).astype(dtype)
+    there = filter_.encode(values).tobytes()
+    expected = filter_.decode(there).tobytes()
+    assert bytes(codec_from_zarr_v2(config).decode(there, values.nbytes)) == expected
+
+
+@ALL
+def test_the_configuration_survives(name: str) -> None:
+    codec = codec_from_zarr_v2(CONFIGS[name])
+    assert codec_from_zarr_v2(codec.to_zarr_v2()) == codec
+    assert CONFIGS[name].items() <= codec.to_zarr_v2().items()
+    numcodecs.get_codec(codec.to_zarr_v2())
+
+
+def test_levels_are_not_compared_but_parameters_of_decoding_are() -> None:
+    assert codec_from_zarr_v2(CONFIGS["zlib"]) == codec_from_zarr_v2(CONFIGS["zlib 9"])
+    assert codec_from_zarr_v2(CONFIGS["zstd"]) == codec_from_zarr_v2({"id": "zstd", "level": 9})
+    assert codec_from_zarr_v2(CONFIGS["shuffle 4"]) != codec_from_zarr_v2(CONFIGS["shuffle 8"])
+    assert codec_from_zarr_v2(CONFIGS["zlib"]) != codec_from_zarr_v2(CONFIGS["gzip"])
+    delta = {"id": "delta", "dtype": "<i4", "astype": "<i4"}
+    assert codec_from_zarr_v2(delta) != codec_from_zarr_v2(delta | {"dtype": "<i8"})
+    equal = {codec_from_zarr_v2(CONFIGS["zlib"]), codec_from_zarr_v2(CONFIGS["zlib 9"])}
+    assert len(equal) == 1
+
+
+def test_an_unknown_codec_is_named() -> None:
+    with pytest.raises(UnsupportedError, match="'jpeg9'"):
+        codec_from_zarr_v2({"id": "jpeg9"})
+    with pytest.raises(UnsupportedError, match="HDF5 filter 307"):
+        codec_from_hdf5(307, (), 4)
+
+
+# ---------------------------------------------------------------------- damage
+
+LONG = sample("<i2", 4096)
+
+
+def damaged_or_right(codec: Codec, data: bytes, original: bytes, nbytes: int | None) -> None:
+    """Demand an error, or the very data; for codecs that cannot know, at least the length."""
+    try:
+        found = bytes(codec.decode(data, nbytes))
+    except CodecError:
+        return
+    assert found == original
+
+
+@ALL
+@pytest.mark.parametrize("keep", [0, 1, 2, 3, 4, 8, 12, 15, 16, 17, 40, -9, -8, -5, -4, -2, -1])
+def test_a_truncated_chunk_does_not_decode(name: str, keep: int) -> None:
+    """Shuffle does not change lengths: the reader compares these."""
+    if name.startswith("shuffle"):
+        return
+    codec = codec_from_zarr_v2(CONFIGS[name])
+    with pytest.raises(CodecError):
+        codec.decode(encoded(CONFIGS[name], LONG)[:keep], len(LONG))
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "szip"])
+@pytest.mark.parametrize("wrong", [-2, -1, 1, 2, 4096])
+def test_another_length_than_expected_is_refused(name: str, wrong: int) -> None:
+    if name.startswith(("shuffle", "fletcher32")):
+        return
+    codec = codec_from_zarr_v2(config_of(name))
+    with pytest.raises(CodecError, match=rf"{len(LONG)}|{len(LONG) + wrong}|"):
+        codec.decode(encoded(config_of(name), LONG), len(LONG) + wrong)
+
+
+@pytest.mark.parametrize("name", sorted(CHECKED))
+@given(st.data())
+def test_a_changed_byte_is_noticed(name: str, data: st.DataObject) -> None:
+    there = bytearray(encoded(CONFIGS[name], LONG))
+    place = data.draw(st.integers(0, len(there) - 1))
+    there[place] ^= data.draw(st.integers(1, 255))
+    damaged_or_right(codec_from_zarr_v2(CONFIGS[name]), bytes(there), LONG, len(LONG))
+
+
+@pytest.mark.parametrize("name", sorted(CHECKED))
+@given(st.binary(min_size=1, max_size=9))
+def test_bytes_behind_the_end_do_not_become_data(name: str, more: bytes) -> None:
+    there = encoded(CONFIGS[name], LONG) + more
+    damaged_or_right(codec_from_zarr_v2(CONFIGS[name]), there, LONG, len(LONG))
+
+
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - CHECKED) + ["szip"])
+@given(st.data())
+def test_damage_that_cannot_be_seen_keeps_the_length(name: str, data: st.DataObject) -> None:
+    there = bytearray(encoded(config_of(name), LONG))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(there) - 1) | st.integers(0, 20))
+        there[place] = data.draw(st.integers(0, 255))
+    try:
+        found = codec_from_zarr_v2(config_of(name)).decode(bytes(there), len(LONG))
+    except CodecError:
+        return
+    assert len(found) == len(LONG)
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "szip", "delta", "fixedscaleoffset"])
+@given(st.binary(max_size=60), st.sampled_from([0, 1, 8, 64, None]))
+def test_noise_raises_nothing_but_codec_errors(
+    name: str, noise: bytes, nbytes: int | None
+) -> None:
+    config = {
+        "delta": {"id": "delta", "dtype": "<i4", "astype": "<i4"},
+        "fixedscaleoffset": {
+            "id": "fixedscaleoffset",
+            "scale": 10,
+            "offset": 2,
+            "dtype": "<f8",
+            "astype": "<i2",
+        },
+    }
+    codec = codec_from_zarr_v2(config.get(name) or config_of(name))
+    try:
+        found = codec.decode(noise, nbytes)
+    except CodecError:
+        return
+    assert isinstance(found, bytes | bytearray | memoryview)
+
+
+# ---------------------------------------------------------------------- zlib and gzip
+
+
+def test_a_short_stream_is_refused_though_it_is_sound() -> None:
+    with pytest.raises(CodecError, match="decoded to 5 bytes where 9 belong"):
+        Zlib().decode(zlib.compress(b"short"), 9)
+
+
+@pytest.mark.parametrize("between", [b"", b"\0", b"\0" * 512], ids=len)
+def test_gzip_members_are_joined(between: bytes) -> None:
+    codec = codec_from_zarr_v2(CONFIGS["gzip"])
+    parts = [b"one", b"", b"three" * 1000]
+    data = between.join(map(gzip.compress, parts)) + between
+    assert bytes(codec.decode(data, sum(map(len, parts)))) == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (b"garbage", "header"),
+        (gzip.compress(b"two")[:-3], "end mark"),
+        (gzip.compress(b"two")[:4], "end mark"),
+        (gzip.compress(b"two")[:-8] + bytes(8), "check"),
+    ],
+)
+def test_a_bad_second_member_is_damage(tail: bytes, reason: str) -> None:
+    codec = codec_from_zarr_v2(CONFIGS["gzip"])
+    with pytest.raises(CodecError, match=reason):
+        codec.decode(gzip.compress(b"one") + tail, 6)
+
+
+# ---------------------------------------------------------------------- shuffle
+
+
+@pytest.mark.parametrize("unshuffle", [_plain, _fast()], ids=["numpy", "fast"])
+@pytest.mark.parametrize("itemsize", [2, 3, 4, 8, 16])
+def test_both_ways_to_unshuffle_agree_with_numcodecs(unshuffle: Any, itemsize: int) -> None:
+    if unshuffle is not _plain and itemsize not in (2, 4, 8):
+        return
+    for count in (1, 2, 15, 16, 17, 31, 33, 255, 10_001):
+        data = np.random.default_rng(count).bytes(count * itemsize)
+        there = bytes(numcodecs.Shuffle(itemsize).encode(data))
+        out = np.empty(len(data), np.uint8)
+        unshuffle(there, out, itemsize)
+        assert out.tobytes() == data
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 8, 16])
+@pytest.mark.parametrize("extra", range(4))
+def test_trailing_bytes_of_a_shuffle_stay_where_they_are(itemsize: int, extra: int) -> None:
+    whole = np.random.default_rng(itemsize).bytes(10 * itemsize)
+    tail = b"xyz"[: min(extra, itemsize - 1)]
+    there = bytes(numcodecs.Shuffle(itemsize).encode(whole)) + tail
+    assert bytes(Shuffle(itemsize).decode(there, len(there))) == whole + tail
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4])
+def test_a_shuffle_of_nothing_is_nothing(itemsize: int) -> None:
+    assert bytes(Shuffle(itemsize).decode(b"", 0)) == b""
+
+
+def test_a_shuffle_within_memory_that_is_not_aligned() -> None:
+    data = np.random.default_rng(1).bytes(4 * 1001)
+    there = b"?" + bytes(numcodecs.Shuffle(4).encode(data))
+    out = np.empty(len(data) + 3, np.uint8)
+    Shuffle(4).decode_into(memoryview(there)[1:], out[3:])
+    assert out[3:].tobytes() == data
+
+
+# ---------------------------------------------------------------------- fletcher32
+
+
+def checksum(data: bytes) -> int:
+    """By numcodecs, which pads nothing: an odd byte is the high half of a word."""
+    padded = data + b"\0" * (len(data) % 2)
+    return int.from_bytes(bytes(numcodecs.Fletcher32().encode(padded))[-4:], "little")
+
+
+@given(st.binary(min_size=1, max_size=2000))
+def test_the_checksum_is_that_of_numcodecs(data: bytes) -> None:
+    assert fletcher32(data) == checksum(data)
+
+
+@pytest.mark.parametrize("byte", [0, 1, 0x7F, 0x80, 0xFE, 0xFF])
+@pytest.mark.parametrize("size", [1, 2, 3, 719, 720, 721, 1440, 7201, 2 * 65535, 10**6 + 1])
+def test_the_checksum_of_one_byte_repeated(byte: int, size: int) -> None:
+    """Sums that are multiples of 65535 are where ways to reduce them part."""
+    data = bytes([byte]) * size
+    assert fletcher32(data) == checksum(data)
+
+
+def test_the_checksum_of_much_data() -> None:
+    for size in (10**6, 5 * 10**6 + 7):
+        data = np.random.default_rng(size).bytes(size)
+        assert fletcher32(data) == checksum(data)
+    big = np.full(2 * 10**7, 0xFF, np.uint8)
+    big[::3] = 0xFE
+    assert fletcher32(big.data) == checksum(big.tobytes())
+
+
+def test_the_checksum_of_nothing_is_zero() -> None:
+    assert fletcher32(b"") == 0
+
+
+def test_a_checksum_of_old_hdf5_with_swapped_halves_is_right_too() -> None:
+    data = sample("<i4", 100)
+    low, high = (checksum(data) & 0xFFFF), checksum(data) >> 16
+    old = low.to_bytes(2, "big") + high.to_bytes(2, "big")
+    codec = codec_from_zarr_v2({"id": "fletcher32"})
+    assert bytes(codec.decode(data + old, len(data))) == data
+
+
+def test_a_wrong_checksum_says_both() -> None:
+    codec = codec_from_zarr_v2({"id": "fletcher32"})
+    with pytest.raises(CodecError, match="0x00010001.*0x00000002"):
+        codec.decode(b"\0\1" + b"\2\0\0\0", 2)

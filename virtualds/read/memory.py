@@ -1,0 +1,35 @@
+"""Memory that a thread keeps from chunk to chunk.
+
+The system hands out fresh pages zeroed, one fault at a time; for a chunk of 1 MiB that takes a
+third as long as inflating it. The allocator gives freed blocks of that size back at once, unless
+they lie below one that is still in use. So every thread keeps what it allocated last until it has
+the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_KEPT = 8 * 2**20
+"""Bytes that a thread keeps at most of each kind."""
+
+_thread = threading.local()
+
+
+def scratch(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return memory of this thread, good until it asks again."""
+    if nbytes > MOST_KEPT:
+        return np.empty(nbytes, np.uint8)
+    kept: npt.NDArray[np.uint8] | None = getattr(_thread, "scratch", None)
+    if kept is None or kept.size < nbytes:
+        kept = _thread.scratch = np.empty(nbytes, np.uint8)
+    return kept[:nbytes]
+
+
+def hold(kind: str, data: Any, nbytes: int) -> None:
+    """Keep ``data`` alive until this thread holds the next of its kind."""
+    setattr(_thread, kind, data if nbytes <= MOST_KEPT else None)
