@@ -5,11 +5,11 @@
 >>> vds.virtual.to_manifest("refs.json")  # doctest: +SKIP
 """
 
-from virtualds import comparison as _comparison
-from virtualds import numpy_functions as _numpy_functions
+from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
 from virtualds.combine import open_virtual_mfdataset
+from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
     AccessError,
     CombineError,
@@ -22,10 +22,11 @@ from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 
-# importing them enters what numpy's functions do with virtual arrays
-del _comparison, _numpy_functions
+# importing these registers ``ds.virtual`` and what numpy's functions do with virtual arrays
+del _accessor, _comparison, _implements
 
 __all__ = [
     "AccessError",

@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.dataset import WRITERS, Loadable, group_from_dataset, virtual_dataset
+from virtualds.dataset import Loadable, group_from_dataset, virtual_dataset
 from virtualds.errors import AccessError, FormatError, VirtualdsError
 from virtualds.formats import FORMATS, Format
 from virtualds.group import ManifestGroup
@@ -172,9 +172,6 @@ def _format_for(url: str, name: str | None) -> Format:
             return form
     suffixes = {form.name: form.suffixes for form in FORMATS}
     raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
-
-
-WRITERS["manifest"] = write_manifest
 
 
 def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import NUMPY_FUNCTIONS, ManifestArray
+from virtualds.concatenation import concatenate as join_arrays
 from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
 from virtualds.grid import Ints
@@ -56,7 +57,7 @@ def concatenate(
         a if isinstance(a, ManifestArray) else ManifestArray.from_values(np.asarray(a))
         for a in arrays
     ]
-    return ManifestArray.concatenate(virtual, axis)
+    return join_arrays(virtual, axis)
 
 
 @implements(np.stack)
@@ -412,7 +413,7 @@ def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> Manif
     for start, stop, times in segments:
         part = array.crop(axis, start, stop)
         parts.append(part.repeat(axis, times) if times != 1 else part)
-    return parts[0] if len(parts) == 1 else ManifestArray.concatenate(parts, axis)
+    return parts[0] if len(parts) == 1 else join_arrays(parts, axis)
 
 
 def _pointwise(array: ManifestArray, full: list[Any]) -> npt.NDArray[Any]:

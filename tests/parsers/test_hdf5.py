@@ -440,7 +440,7 @@ def damage(path: Path, variable: str, chunk: int) -> None:
     before = os.stat(path)
     with path.open("r+b") as raw:
         raw.seek(info.byte_offset)
-        raw.write(b"\xff" * info.size)
+        raw.write(b"\x5a" * info.size)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 

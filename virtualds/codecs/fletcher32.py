@@ -77,9 +77,12 @@ def fletcher32(data: Buffer) -> int:
     weight = int((by_row % 65535 * ((count - np.arange(rows) * ROW) % 65535)).sum())
     weight -= int((by_column % 65535 * np.arange(ROW)).sum())
     weight += int((tail * np.arange(tail.size, 0, -1)).sum())
-    return _fold(weight) << 16 | _fold(total)
+    return _fold(weight) << 16 | _fold(total) if total else 0
 
 
 def _fold(value: int) -> int:
-    """Reduce modulo 65535 the way repeated folding does: only zero stays zero."""
-    return (value - 1) % 65535 + 1 if value else 0
+    """Reduce modulo 65535 the way repeated folding does: a sum that is not zero never becomes it.
+
+    ``weight`` has been reduced on the way, so it may be zero where the true sum is not.
+    """
+    return (value - 1) % 65535 + 1

@@ -8,6 +8,7 @@ size, chunk size, level, shuffle, compressor), registered with The HDF Group.
 from __future__ import annotations
 
 import json
+import lzma
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +21,8 @@ SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "delta", "fixedscaleoffset"}
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
+DAMAGE = (RuntimeError, ValueError, OSError, EOFError, MemoryError, lzma.LZMAError)
+"""What the codecs raise for damaged bytes; a damaged length asks for more memory than there is."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,11 @@ class Numcodecs(Codec):
         return {}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        if self.id == "blosc":
+            _check_blosc(memoryview(data), nbytes)
         try:
             out = memoryview(_instance(self.config).decode(data)).cast("B")
-        except (RuntimeError, ValueError, OSError, EOFError) as error:
+        except DAMAGE as error:
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out
@@ -86,6 +91,18 @@ def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     name = BLOSC_COMPRESSORS[number]
     config = {"id": "blosc", "cname": name, "clevel": level, "shuffle": shuffle, "blocksize": 0}
     return Numcodecs.from_zarr_v2(config)
+
+
+def _check_blosc(data: memoryview, nbytes: int | None) -> None:
+    """Refuse a buffer that is shorter than its header says: Blosc would read past its end.
+
+    Blosc chunk format 2: bytes 4 to 8 hold the decoded length, 12 to 16 that of the buffer.
+    """
+    decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
+    if len(data) < 16 or encoded > len(data):
+        raise CodecError(f"blosc: {len(data)} bytes of a buffer of {max(encoded, 16)}")
+    if decoded >= 2**31 or nbytes not in (None, decoded):
+        raise CodecError(f"blosc: decodes to {decoded} bytes where {nbytes} belong")
 
 
 @cache

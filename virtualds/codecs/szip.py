@@ -57,7 +57,7 @@ class Szip(Codec):
         parameters = {name: getattr(self, name) for name in PARAMETERS}
         try:
             out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise CodecError(f"szip: {error}") from error
         check_length(self, len(out), nbytes)
         return bytes(out)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from virtualds.formats import kerchunk_json
+import virtualds.formats.kerchunk_json as kerchunk_json
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+import virtualds.parsers.hdf5 as hdf5
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
-from virtualds.parsers import hdf5
 
 
 class ReadSource(Protocol):

@@ -1,0 +1,226 @@
+"""What a dataset of virtual arrays can do beyond any other: ``ds.virtual``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from virtualds.api import write_manifest
+from virtualds.array import ManifestArray
+from virtualds.errors import VirtualdsError
+from virtualds.lazy import lazily
+from virtualds.manifest import SourceFile
+from virtualds.urls import normalise_url
+
+
+@xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
+class VirtualDatasetAccessor:
+    """What a dataset of virtual arrays can do beyond any other: ``ds.virtual``.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr
+    >>> array = ManifestArray.from_arrays(
+    ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
+    ...     offsets=[[1000], [1016]], lengths=16,
+    ... )
+    >>> ds = xr.Dataset({"t": (("time", "x"), array)})
+    >>> ds.virtual.nchunks
+    2
+    """
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        self._dataset = dataset
+
+    @property
+    def _arrays(self) -> dict[Hashable, ManifestArray]:
+        return {
+            name: v.data
+            for name, v in self._dataset.variables.items()
+            if isinstance(v.data, ManifestArray)
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory."""
+        return sum(array.nbytes_virtual for array in self._arrays.values())
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of all virtual arrays, missing ones too."""
+        return sum(array.nchunks for array in self._arrays.values())
+
+    @property
+    def sources(self) -> pd.DataFrame:
+        """The source files, a row each, with url, chunks, size in bytes and modification time."""
+        counts: dict[SourceFile, int] = {}
+        for array in self._arrays.values():
+            for fragment in array.fragments:
+                manifest = fragment.manifest
+                used = np.bincount(
+                    manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
+                )
+                for file, count in zip(manifest.files, used.tolist(), strict=True):
+                    counts[file] = counts.get(file, 0) + count
+        rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
+        table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
+        return table.astype({"modified": "datetime64[ns]"})
+
+    def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
+        """Return the dataset with its references pointing at other places.
+
+        Parameters
+        ----------
+        change : dict or callable
+            Old to new prefixes of urls, or a function of a url.
+
+        Raises
+        ------
+        ValueError
+            No url begins with any of the prefixes.
+        """
+        renamed = change if callable(change) else _prefix_changer(change, self._arrays.values())
+
+        def moved(file: SourceFile) -> SourceFile:
+            url = normalise_url(renamed(file.url))
+            # the copy has another modification time, and the same content
+            return file if url == file.url else file._replace(url=url, mtime=None)
+
+        return self._map(
+            lambda array: replace(
+                array,
+                fragments=tuple(
+                    replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments
+                ),
+            )
+        )
+
+    def load(self) -> xr.Dataset:
+        """Return the dataset with all values in memory, whatever their size.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        return self._map(lambda array: array.read())
+
+    def to_lazy(self, chunks: Any = None) -> xr.Dataset:
+        """Return the dataset with xarray's own lazy arrays, or dask arrays.
+
+        Parameters
+        ----------
+        chunks : as in `xarray.open_dataset`, optional
+            ``{}`` makes dask arrays with the chunks of the files.
+        """
+        variables = {
+            name: (v.dims, lazily(v.data, str(name)), v.attrs, self._encoding(v))
+            if isinstance(v.data, ManifestArray)
+            else v
+            for name, v in self._dataset.variables.items()
+        }
+        lazy = xr.Dataset(
+            {n: v for n, v in variables.items() if n not in self._dataset.coords},
+            xr.Coordinates(
+                {n: v for n, v in variables.items() if n in self._dataset.coords},
+                indexes=dict(self._dataset.xindexes),
+            ),
+            self._dataset.attrs,
+        )
+        if chunks is None:
+            return lazy
+        if chunks == {}:
+            sizes = {n: _dask_chunks(a) for n, a in self._arrays.items()}
+            chunked = {
+                n: lazy[n].variable.chunk(dict(zip(lazy[n].dims, c, strict=True)))
+                for n, c in sizes.items()
+            }
+            return lazy.assign({n: chunked[n] for n in chunked})
+        return lazy.chunk(chunks)
+
+    def _encoding(self, variable: xr.Variable) -> dict[str, Any]:
+        chunks = dict(zip(variable.dims, _dask_chunks(variable.data), strict=True))
+        return {**variable.encoding, "preferred_chunks": chunks}
+
+    def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
+        variables = {}
+        for name, array in self._arrays.items():
+            try:
+                variables[name] = self._dataset.variables[name].copy(data=change(array))
+            except VirtualdsError as error:
+                error.add_note(f"variable {name!r}")
+                raise
+        return self._dataset.assign(variables)
+
+    def to_manifest(
+        self,
+        url: Any,
+        *,
+        format: str | None = None,
+        mode: str = "w",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the references of the dataset; loaded variables go along.
+
+        Parameters
+        ----------
+        url : str or path
+            Where to. The suffix chooses the format: ``.json`` is kerchunk-json.
+        format : str, optional
+            Name of the format, where the suffix does not say it.
+        mode : {"w", "w-"}
+            ``"w"`` creates or replaces, ``"w-"`` refuses to replace. Either way readers see the
+            old set or the new one.
+        storage_options : dict, optional
+            Access options of the target, for fsspec.
+
+        Raises
+        ------
+        UnsupportedError
+            The format cannot hold the dataset; nothing has been written.
+        FileExistsError
+            The target exists and ``mode`` is ``"w-"``.
+        ValueError
+            No such format or mode.
+        """
+        write_manifest(self._dataset, url, format, mode, storage_options)
+
+
+def _prefix_changer(
+    prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
+) -> Callable[[str], str]:
+    absolute = {normalise_url(old): normalise_url(new) for old, new in prefixes.items()}
+    urls = {file.url for array in arrays for file in array.sources}
+    for old in absolute:
+        if not any(url.startswith(old) for url in urls):
+            raise ValueError(
+                f"rename_paths: no source begins with {old!r}; the first is "
+                f"{min(urls, default=None)!r}"
+            )
+
+    def change(url: str) -> str:
+        for old in sorted(absolute, key=len, reverse=True):
+            if url.startswith(old):
+                return absolute[old] + url[len(old) :]
+        return url
+
+    return change
+
+
+def _dask_chunks(array: ManifestArray) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths of the chunks along every axis, ragged where they are ragged."""
+    result = []
+    for axis, size in enumerate(array.shape):
+        edges = {0, size}
+        for fragment in array.fragments:
+            begin = fragment.start[axis]
+            edges |= {begin + int(e) for e in fragment.axes[axis].slabs().edges}
+        cuts = sorted(edges)
+        result.append(tuple(b - a for a, b in pairwise(cuts)) or (0,))
+    return tuple(result)

@@ -1,0 +1,100 @@
+"""Laying virtual arrays end to end: fragments move together, tables of pipelines become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray, same_scalar
+from virtualds.errors import CombineError
+from virtualds.fragment import CodecPipeline, Fragment, join
+from virtualds.grid import ChunkAxis
+from virtualds.manifest import ChunkManifest
+
+
+def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
+    """Lay virtual arrays end to end along an axis.
+
+    Raises
+    ------
+    CombineError
+        The arrays differ in length along another axis, or in number of axes.
+    """
+    axis = _check_shapes(arrays, axis)
+    dtype = np.result_type(*(a.dtype for a in arrays))
+    arrays = [a.astype(dtype) for a in arrays]
+    fill, arrays = _common_fill(arrays)
+    table: dict[CodecPipeline, int] = {}
+    moved, begin = [], 0
+    for array in arrays:
+        numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
+        for fragment in array.fragments:
+            manifest = fragment.manifest.with_pipelines(numbers)
+            shifted = fragment.shift(axis, begin)
+            moved.append(replace(shifted, manifest=manifest))
+        begin += array.shape[axis]
+    if len(table) > np.iinfo(np.uint16).max:
+        raise CombineError(f"concatenate: {len(table)} ways to decode; 65535 are the most")
+    shape = (*arrays[0].shape[:axis], begin, *arrays[0].shape[axis + 1 :])
+    joined = join(moved, axis)
+    return ManifestArray(shape, dtype, fill, tuple(table), joined, arrays[0].name)
+
+
+def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
+    """Return the axis counted from the front, refusing arrays that cannot be laid end to end."""
+    if not arrays:
+        raise CombineError("concatenate: no arrays were given")
+    first = arrays[0]
+    if not -first.ndim <= axis < first.ndim:
+        raise CombineError(f"concatenate: axis {axis} of arrays with {first.ndim} axes")
+    axis %= first.ndim
+    for array in arrays[1:]:
+        other = [n for i, n in enumerate(array.shape) if i != axis]
+        if other != [n for i, n in enumerate(first.shape) if i != axis]:
+            raise CombineError(
+                f"concatenate {first.name or 'arrays'} along axis {axis}: {_place(first)} has "
+                f"shape {first.shape}, {_place(array)} has {array.shape}; make their other axes "
+                f"equal (reindex, or isel the common part)"
+            )
+    return axis
+
+
+def _place(array: ManifestArray) -> str:
+    return array.sources[0].url if array.sources else "an array without files"
+
+
+def _common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
+    """Return one fill value for the gaps of all arrays, and the arrays brought to it."""
+    gapped = [a for a in arrays if a.has_gaps]
+    if not gapped:
+        return arrays[0].fill_value, arrays
+    fill = gapped[0].fill_value
+    if all(same_scalar(a.fill_value, fill) for a in gapped):
+        return fill, arrays
+    return fill, [
+        a if not a.has_gaps or same_scalar(a.fill_value, fill) else _without_gaps(a) for a in arrays
+    ]
+
+
+def _without_gaps(array: ManifestArray) -> ManifestArray:
+    """Hold an array that is all fill as one missing chunk."""
+    if array.fragments:
+        raise CombineError(
+            f"concatenate {array.name}: gaps are filled with different values, "
+            f"{array.fill_value!r} among them; reindex all parts with one fill_value"
+        )
+    pipeline = CodecPipeline(
+        array.dtype,
+        fill=np.asarray(array.fill_value, array.dtype).tobytes(),
+        layout=tuple(range(array.ndim)),
+    )
+    axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in array.shape)
+    manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
+    return replace(
+        array,
+        pipelines=(pipeline,),
+        fragments=(Fragment((0,) * array.ndim, axes, manifest),),
+    )
