@@ -171,7 +171,7 @@ def test_another_length_than_expected_is_refused(name: str, wrong: int) -> None:
     if name.startswith(("shuffle", "fletcher32")):
         return
     codec = codec_from_zarr_v2(config_of(name))
-    with pytest.raises(CodecError, match=rf"{len(LONG)}|{len(LONG) + wrong}|"):
+    with pytest.raises(CodecError):
         codec.decode(encoded(config_of(name), LONG), len(LONG) + wrong)
 
 
@@ -207,9 +207,7 @@ def test_damage_that_cannot_be_seen_keeps_the_length(name: str, data: st.DataObj
 
 @pytest.mark.parametrize("name", [*CONFIGS, "szip", "delta", "fixedscaleoffset"])
 @given(st.binary(max_size=60), st.sampled_from([0, 1, 8, 64, None]))
-def test_noise_raises_nothing_but_codec_errors(
-    name: str, noise: bytes, nbytes: int | None
-) -> None:
+def test_noise_raises_nothing_but_codec_errors(name: str, noise: bytes, nbytes: int | None) -> None:
     config = {
         "delta": {"id": "delta", "dtype": "<i4", "astype": "<i4"},
         "fixedscaleoffset": {

@@ -45,7 +45,10 @@ def fills(dtype: np.dtype[Any]) -> dict[str, dict[str, Any]]:
         "the same twice": {"_FillValue": high, "missing_value": high},
         "both": {"_FillValue": high, "missing_value": low},
         "several missing": {"missing_value": np.array([low, high, 1], dtype)},
-        "fill and several missing": {"_FillValue": low, "missing_value": np.array([high, 1], dtype)},
+        "fill and several missing": {
+            "_FillValue": low,
+            "missing_value": np.array([high, 1], dtype),
+        },
     }
     if dtype.kind == "f":
         found |= {

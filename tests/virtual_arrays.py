@@ -185,9 +185,8 @@ def stored_arrays(
     """Values, and a virtual array of them stored in some way."""
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=max_dims, max_side=7))
     chunks = tuple(draw(st.integers(1, n + 2)) for n in shape)
-    values = (np.arange(np.prod(shape, dtype=int)).reshape(shape) + 1).astype(
-        draw(st.sampled_from(dtypes))
-    )
+    kind = draw(st.sampled_from(dtypes))
+    values = np.arange(1, np.prod(shape, dtype=int) + 1).astype(kind).reshape(shape)
     grid = tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
     some = st.sets(st.integers(0, max(int(np.prod(grid)) - 1, 0)), max_size=3)
     inline, missing = draw(some), draw(some)

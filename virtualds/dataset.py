@@ -307,7 +307,7 @@ def _cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
     names = (*TIME_ATTRIBUTES, "_Encoding")
     found = {k: v for k, v in encoding.items() if k in names}
     if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
-        found.pop("dtype")
+        found.pop("dtype", None)
     return found
 
 

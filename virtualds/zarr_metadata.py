@@ -104,18 +104,15 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     Raises
     ------
     FormatError
-        A key is missing or makes no sense.
+        The fill value or dtype makes no sense.
     UnsupportedError
         A codec or dtype is not known.
     """
-    try:
-        shape, chunks = metadata["shape"], metadata["chunks"]
-        dtype = dtype_from_zarr_v2(metadata["dtype"])
-        steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
-        fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
-        order = metadata.get("order", "C")
-    except KeyError as error:
-        raise FormatError(f".zarray: there is no {error}; the reference set is damaged") from error
+    shape, chunks = metadata["shape"], metadata["chunks"]
+    dtype = dtype_from_zarr_v2(metadata["dtype"])
+    steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
+    fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
+    order = metadata.get("order", "C")
     axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
     pipeline = CodecPipeline(
@@ -125,6 +122,26 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
         layout=layout if order == "C" else layout[::-1],
     )
     return ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+
+
+def check_zarr_v2(metadata: Any) -> None:
+    """Refuse what cannot be ``.zarray``.
+
+    Raises
+    ------
+    FormatError
+        A key is missing, or shape and chunks make no sense.
+    """
+    if not isinstance(metadata, Mapping):
+        raise FormatError(f".zarray: {metadata!r} is no object; the reference set is damaged")
+    if absent := {"shape", "chunks", "dtype"} - metadata.keys():
+        raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
+    shape, chunks = metadata["shape"], metadata["chunks"]
+    whole = all(isinstance(x, list) and all(type(n) is int for n in x) for x in (shape, chunks))
+    if not whole or len(shape) != len(chunks) or min([*shape, 0]) < 0 or min([*chunks, 1]) < 1:
+        raise FormatError(
+            f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
+        )
 
 
 def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
@@ -144,14 +161,27 @@ def dtype_from_zarr_v2(text: Any) -> np.dtype[Any]:
 
 
 def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value from its Zarr v2 spelling ("Fill value encoding")."""
+    """Return a fill value from its Zarr v2 spelling ("Fill value encoding").
+
+    Raises
+    ------
+    FormatError
+        It is none of that dtype.
+    """
+    try:
+        return _fill_from_zarr_v2(value, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FormatError(f"fill_value {value!r}: it is no {dtype} ({error})") from error
+
+
+def _fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
     if value is None or dtype.kind == "O":
         return None
     if dtype.kind in "SV":
         raw = base64.standard_b64decode(value) if isinstance(value, str) else bytes(dtype.itemsize)
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
     if dtype.kind == "c":
-        real, imaginary = (fill_from_zarr_v2(part, np.dtype("f8")) for part in value)
+        real, imaginary = (_fill_from_zarr_v2(part, np.dtype("f8")) for part in value)
         return np.asarray(complex(real, imaginary), dtype)[()]
     if isinstance(value, str) and dtype.kind == "f":
         value = NON_FINITE.get(value, value)

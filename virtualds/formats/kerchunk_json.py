@@ -14,6 +14,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from virtualds.zarr_metadata import (
     NON_FINITE,
     ZarrArray,
     array_from_zarr_v2,
+    check_zarr_v2,
     chunk_grid,
     fill_from_zarr_v2,
     fill_to_zarr_v2,
@@ -194,13 +196,13 @@ class _Reader:
                 error.add_note(f"variable {prefix}{name} of {self.source.url}")
                 raise
         extra = self._extra("groups", path)
+        groups = {name: self._group(prefix + name) for name in children if name not in arrays}
         encoding = {"unlimited_dims": set(extra.get("unlimited_dims", ()))}
-        return ManifestGroup(
-            variables,
-            self._attributes(path, extra),
-            {name: self._group(prefix + name) for name in children if name not in arrays},
-            encoding,
-        )
+        try:
+            return ManifestGroup(variables, self._attributes(path, extra), groups, encoding)
+        except FormatError as error:
+            error.add_note(f"group /{path} of {self.source.url}")
+            raise
 
     def _extra(self, kind: str, path: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.extra.get(kind, {}).get(path, {})
@@ -213,12 +215,15 @@ class _Reader:
 
     def _variable(self, path: str) -> ManifestVariable:
         metadata = self.metadata[f"{path}/.zarray"]
+        check_zarr_v2(metadata)
         extra = self._extra("arrays", path)
         attributes = self._attributes(path, extra)
         dims = attributes.pop(DIMENSIONS, None)
         if dims is None:
             dims = [f"dim_{n}" for n in metadata["shape"]]
         dims = tuple(dims)
+        if len(dims) != len(metadata["shape"]):
+            raise FormatError(f"dimensions {dims} for an array of shape {metadata['shape']}")
         dtype = np.dtype(str(metadata["dtype"])) if metadata["dtype"] == "|O" else None
         if dtype is not None:
             values = self._objects(path, metadata)
@@ -256,13 +261,14 @@ class _Reader:
         inline: list[bytes] = []
         table: dict[str, int] = {}
         file, offset, length = [], [], []
-        for _, value in rows:
-            if isinstance(value, list) and len(value) == 3:
-                url, begin, size = value
+        for name, value in rows:
+            if isinstance(value, list):
+                if len(value) not in (1, 3) or not isinstance(value[0], str):
+                    raise FormatError(
+                        f"{path}/{name}: {value} is neither [url] nor [url, offset, length]"
+                    )
+                url, begin, size = value if len(value) == 3 else (*value, 0, self._size(value[0]))
                 file.append(table.setdefault(url, len(table)))
-            elif isinstance(value, list) and len(value) == 1:
-                begin, size = 0, self._file(value[0]).size or 0
-                file.append(table.setdefault(value[0], len(table)))
             else:
                 inline.append(_bytes(value))
                 begin, size = len(inline) - 1, len(inline[-1])
@@ -276,6 +282,13 @@ class _Reader:
             inline=inline,
             **{name: _spread(values, flat, grid, rest) for name, (values, rest) in columns.items()},
         )
+
+    def _size(self, url: str) -> int | None:
+        """Return the length of a file that is a chunk as a whole."""
+        file = self._file(url)
+        if file.size is None:
+            file = store_for(file.url).describe(file.url, file.options)
+        return file.size
 
     def _file(self, url: str) -> SourceFile:
         """Return the file that a url of the set means, with the fingerprint noted for it."""
@@ -333,9 +346,12 @@ def _bytes(value: Any) -> bytes:
     """Return an inline value as bytes."""
     if not isinstance(value, str):
         return json.dumps(value).encode()
-    if value.startswith("base64:"):
-        return base64.b64decode(value[len("base64:") :])
-    return value.encode()
+    if not value.startswith("base64:"):
+        return value.encode()
+    try:
+        return base64.b64decode(value[len("base64:") :], validate=True)
+    except ValueError as error:
+        raise FormatError(f"inline value {value[:20]!r}: it is no base64 ({error})") from error
 
 
 def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
@@ -348,14 +364,23 @@ def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray
         raise FormatError(f"{path}: a chunk key is no index of a grid {grid} ({error})") from error
     if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
         raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
-    return np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
+    flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
+    seen = np.zeros(prod(grid), bool)
+    seen[flat] = True
+    if np.count_nonzero(seen) != flat.size:
+        raise FormatError(f"{path}: two keys stand for one chunk")
+    return flat
 
 
 def _spread(
     values: list[int], flat: npt.NDArray[np.int64], grid: tuple[int, ...], rest: int
 ) -> npt.NDArray[np.int64]:
-    column = np.full(int(np.prod(grid)), rest, np.int64)
-    column[flat] = values
+    column = np.full(prod(grid), rest, np.int64)
+    given = np.asarray(values)
+    if given.dtype.kind != "i":
+        odd = next((v for v in values if type(v) is not int), max(values))
+        raise FormatError(f"offset or length {odd!r}: it is no integer of 64 bits")
+    column[flat] = given
     return column.reshape(grid)
 
 
@@ -363,12 +388,18 @@ def _resolve(url: str, base: str) -> str:
     """Return a url of the set as an absolute one, refusing local files behind a remote set."""
     relative = scheme_of(url) == "file" and "://" not in url and not url.startswith("/")
     absolute = join_url(base, url) if relative else normalise_url(url)
-    if scheme_of(absolute) == "file" and scheme_of(base) != "file":
+    if _is_local(absolute) and scheme_of(base) != "file":
         raise AccessError(
             f"{base}: it refers to the local file {absolute}, which a remote set may not; copy the "
             f"set to local disk if you trust it"
         )
     return absolute
+
+
+def _is_local(url: str) -> bool:
+    """Say whether a url leads to local files, behind a chain of fsspec's filesystems too."""
+    *outer, last = url.split("::")
+    return scheme_of(last) == "file" or any(scheme_of(f"{part}://") == "file" for part in outer)
 
 
 def _options_for(url: str, source: SourceFile) -> StorageOptions | None:

@@ -65,10 +65,21 @@ def _error(source: Readable, batch: Batch, task: Task, reason: str) -> ReadError
     """Return an error that says which bytes of which file were meant for which chunk."""
     manifest = batch.fragment.manifest
     url = "bytes held inline" if batch.file == INLINE else manifest.files[batch.file].url
-    chunk = np.argwhere((manifest.file == batch.file) & (manifest.offset == task.offset))[0]
     error = ReadError(
         f"{url}, bytes {task.offset} to {task.offset + task.length}: {reason}; "
         f"restore the file, or scan it again"
     )
-    error.add_note(f"variable {source.name or '(unnamed)'}, chunk {tuple(chunk.tolist())}")
+    error.add_note(f"variable {source.name or '(unnamed)'}, chunk {_chunk_id(source, batch, task)}")
     return error
+
+
+def _chunk_id(source: Readable, batch: Batch, task: Task) -> tuple[int, ...]:
+    """Return which chunk of the array bytes belong to; uncompressed chunks are read in pieces."""
+    read = batch.fragment.manifest
+    for fragment in source.fragments:
+        whole = fragment.manifest
+        end = whole.offset + (1 if batch.file == INLINE else whole.length)
+        holds = (whole.file == batch.file) & (whole.offset <= task.offset) & (task.offset < end)
+        if whole.files is read.files and whole.inline is read.inline and holds.any():
+            return tuple(np.argwhere(holds)[0].tolist())
+    return ()

@@ -97,13 +97,15 @@ def _check(file: SourceFile, found: os.stat_result) -> None:
 
 
 def _read(handle: int, offset: int, length: int, item: int) -> bytes:
-    data = os.pread(handle, length, offset)
+    parts = []
     # one call returns at most 2 GiB on Linux
-    while len(data) < length:
-        more = os.pread(handle, length - len(data), offset + len(data))
-        if not more:
-            raise StoreError(
-                f"the file ends {length - len(data)} bytes before the chunk does", item
-            )
-        data += more
-    return data
+    while length:
+        try:
+            part = os.pread(handle, length, offset)
+        except OSError as error:
+            raise StoreError(error.strerror or str(error), item) from error
+        if not part:
+            raise StoreError(f"the file ends {length} bytes before the chunk does", item)
+        parts.append(part)
+        offset, length = offset + len(part), length - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

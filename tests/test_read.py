@@ -1,0 +1,512 @@
+"""Reading gives what numpy gives, from as few bytes as it can, or says what is wrong."""
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_arrays import (
+    PLAIN,
+    SHUFFLED,
+    ZLIB,
+    counted_reads,
+    exactly,
+    no_reads,
+    path_of,
+    positions,
+    slices,
+    stored_arrays,
+    virtual,
+)
+
+from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, ReadError
+from virtualds import set_options as set_virtualds_options
+from virtualds.manifest import INLINE
+from virtualds.packing import Packing
+from virtualds.read import pool
+from virtualds.stores import LocalStore
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chunks")
+
+
+# ---------------------------------------------------------------------- numpy's answer
+
+
+@st.composite
+def orthogonal_keys(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(draw(st.integers(-n, n - 1) | slices(n) | slices(n) | positions(n)) for n in shape)
+
+
+def indexed(values: np.ndarray[Any, Any], key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """Each entry selects along its own axis; an integer removes it."""
+    for axis in reversed(range(values.ndim)):
+        values = values[(*(slice(None),) * axis, key[axis], ...)]
+    return values
+
+
+@given(data=st.data())
+def test_every_orthogonal_selection_is_numpys(folder: Path, data: st.DataObject) -> None:
+    values, array = data.draw(stored_arrays(folder))
+    for _ in range(3):
+        key = data.draw(orthogonal_keys(values.shape))
+        exactly(array.read(key), indexed(values, key))
+
+
+@given(data=st.data())
+def test_every_pointwise_selection_is_numpys(folder: Path, data: st.DataObject) -> None:
+    """The axes of the points come first, then those of the slices."""
+    values, array = data.draw(stored_arrays(folder).filter(lambda drawn: drawn[0].ndim > 0))
+    together = sorted(data.draw(st.sets(st.integers(0, values.ndim - 1), min_size=1)))
+    shape = data.draw(st.sampled_from([(), (0,), (1,), (5,), (2, 3)]))
+    key: list[Any] = [data.draw(slices(n)) for n in values.shape]
+    for axis in together:
+        n = values.shape[axis]
+        count = int(np.prod(shape, dtype=int))
+        drawn = data.draw(st.lists(st.integers(-n, n - 1), min_size=count, max_size=count))
+        key[axis] = np.array(drawn, np.int64).reshape(shape)
+    others = [i for i in range(values.ndim) if i not in together]
+    moved = values.transpose(*together, *others)
+    points = moved[(*(key[i] for i in together), ...)]
+    lead = (slice(None),) * (points.ndim - len(others))
+    expected = points[(*lead, *(key[i] for i in others), ...)]
+    exactly(array.read_points(tuple(key)), expected)
+
+
+@given(data=st.data())
+def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
+    values, array = data.draw(stored_arrays(folder))
+    for axis in range(values.ndim):
+        start = data.draw(st.integers(0, array.shape[axis]))
+        stop = data.draw(st.integers(start, array.shape[axis]))
+        array = array.crop(axis, start, stop)
+        values = values[(slice(None),) * axis + (slice(start, stop),)]
+    exactly(array.read(), values)
+
+
+@pytest.mark.parametrize("position", [5, -6, np.array([0, 5]), np.array([-6])], ids=str)
+def test_a_position_outside_is_an_index_error(folder: Path, position: Any) -> None:
+    array = virtual(np.arange(5), folder)
+    with pytest.raises(IndexError, match="5 elements"):
+        array.read((position,))
+    with pytest.raises(IndexError, match="5 elements"):
+        array.read_points((np.asarray(position),))
+
+
+def test_a_mask_of_another_length_is_an_index_error(folder: Path) -> None:
+    with pytest.raises(IndexError, match="mask of 4"):
+        virtual(np.arange(5), folder).read((np.ones(4, bool),))
+
+
+def test_a_position_that_is_no_integer_is_an_index_error(folder: Path) -> None:
+    with pytest.raises(IndexError, match="float64"):
+        virtual(np.arange(5), folder).read((np.array([1.0]),))
+
+
+@pytest.mark.parametrize("dtype", ["S5", "U3", "M8[ms]", "m8[ns]", "c8", "?", "f2", ">i8", "V6"])
+@pytest.mark.parametrize("codecs", [PLAIN, SHUFFLED], ids=["plain", "shuffled"])
+def test_every_dtype_of_fixed_size_is_read(folder: Path, dtype: str, codecs: Any) -> None:
+    raw = np.random.default_rng(0).integers(1, 100, 12 * np.dtype(dtype).itemsize, "u1")
+    values = np.ones(12, "?") if dtype == "?" else np.frombuffer(raw, "u1")
+    values = (values if dtype == "?" else raw * (dtype[0] != "U")).view(dtype).reshape(3, 4)
+    array = virtual(values, folder, chunks=(2, 3), codecs=codecs, padding=values[0, 0])
+    exactly(array.read(), values)
+    exactly(array.read((slice(1, 3), 2)), values[1:3, 2])
+
+
+@pytest.mark.parametrize("codecs", [PLAIN, ZLIB, SHUFFLED], ids=["plain", "zlib", "shuffled"])
+@pytest.mark.parametrize("packing", [None, Packing(np.dtype("f4"), scale_factor=np.float32(2))])
+def test_an_array_without_axes_is_read(folder: Path, codecs: Any, packing: Any) -> None:
+    for stored in (np.array(7, "<i4"), np.array(-9, ">i4")):
+        array = virtual(stored, folder, codecs=codecs)
+        expected = stored
+        if packing:
+            expected = packing.decode(stored)
+            [pipeline] = array.pipelines
+            unpacked = CodecPipeline(pipeline.dtype, pipeline.codecs, packing=packing)
+            array = ManifestArray((), packing.dtype, 0, (unpacked,), array.fragments)
+        exactly(array.read(), expected)
+
+
+def test_missing_chunks_are_the_fill_value_through_the_packing(folder: Path) -> None:
+    packing = Packing(np.dtype("f8"), scale_factor=0.5, add_offset=100.0)
+    pipeline = CodecPipeline(
+        np.dtype("<i2"), fill=np.int16(8).tobytes(), layout=(0,), packing=packing
+    )
+    fragment = Fragment((1,), (ChunkAxis.regular(3, 2),), ChunkManifest.missing((2,)))
+    array = ManifestArray((5,), np.dtype("f8"), np.nan, (pipeline,), (fragment,))
+    exactly(array.read(), np.array([np.nan, 104, 104, 104, np.nan]))
+    exactly(array.read((np.array([4, 2, 2, 0]),)), np.array([np.nan, 104, 104, np.nan]))
+    exactly(array.read_points((np.array([[0], [3]]),)), np.array([[np.nan], [104]]))
+
+
+def test_nothing_is_read_for_nothing(folder: Path) -> None:
+    array = virtual(np.arange(60).reshape(3, 4, 5), folder, chunks=(1, 2, 5), codecs=ZLIB)
+    with no_reads():
+        assert array.read((slice(0, 0), slice(None), slice(None))).shape == (0, 4, 5)
+        assert array.read((0, np.zeros(4, bool), slice(None))).shape == (0, 5)
+        empty = np.zeros((0, 2), int)
+        assert array.read_points((empty, slice(None), empty)).shape == (0, 2, 4)
+        assert array.crop(1, 2, 2).read().shape == (3, 0, 5)
+
+
+# ---------------------------------------------------------------------- bytes and memory
+
+
+def test_only_the_chunks_of_a_selection_are_read_and_each_once(folder: Path) -> None:
+    values = np.arange(4000).reshape(40, 100)
+    array = virtual(values, folder, chunks=(4, 10), codecs=ZLIB)
+    cases: list[tuple[tuple[Any, ...], int]] = [
+        ((0, 0), 1),
+        ((slice(3, 5), slice(0, 10)), 2),
+        ((slice(None), 5), 10),
+        ((slice(None, None, 20), slice(None)), 20),
+        ((np.array([39, 0, 0, 1]), np.array([99, 98])), 2),
+        ((slice(None), slice(None)), 100),
+    ]
+    for key, count in cases:
+        with counted_reads() as store:
+            exactly(array.read(key), indexed(values, key))
+        assert len(store.ranges) == len(set(store.ranges)) == count
+    with counted_reads() as store:
+        array.read_points((np.array([0, 1, 39, 0]), np.array([0, 9, 99, 5])))
+    assert len(store.ranges) == 2
+
+
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> ManifestArray:
+    """``(1000, 1000, 1000)`` of float64, 8 GB that take no room: element [10 i, 0, 0] is ``10 i``."""
+    path = tmp_path_factory.mktemp("sparse") / "big.bin"
+    with path.open("wb") as out:
+        for i in range(0, 1000, 10):
+            out.seek(i * 8_000_000)
+            out.write(np.float64(i).tobytes())
+        out.truncate(8 * 10**9)
+    return ManifestArray.from_arrays(
+        shape=(1000, 1000, 1000),
+        chunks=(1000, 1000, 1000),
+        dtype="f8",
+        path=str(path),
+        offsets=0,
+        lengths=8 * 10**9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        ((slice(10, 11), slice(None), slice(None)), 8_000_000),
+        ((10, 0, slice(None)), 8_000),
+        ((slice(0, 100, 10), 0, slice(0, 10)), 10 * 8_000),
+        ((slice(10, 20), slice(0, 3), slice(0, 1000)), 10 * 3 * 8_000),
+        ((np.array([990, 10]), slice(0, 2), 0), 2 * 2 * 8_000),
+        ((slice(500, 503), slice(None), slice(None)), 24_000_000),
+    ],
+    ids=str,
+)
+def test_a_part_of_a_contiguous_array_reads_little_more_than_its_bytes(
+    sparse: ManifestArray, key: tuple[Any, ...], most: int
+) -> None:
+    with counted_reads() as store:
+        found = sparse.read(key)
+    assert store.nbytes <= most
+    first = np.where(np.arange(1000) % 10, 0.0, np.arange(1000.0))[key[0]]
+    exactly(found[(..., *(0,) * (found.ndim - np.ndim(first)))], first)
+    assert found.sum() == np.sum(first)
+
+
+def test_single_points_of_a_contiguous_array_read_little(sparse: ManifestArray) -> None:
+    with counted_reads() as store:
+        found = sparse.read_points((np.array([990, 10, 10]), np.zeros(3, int), np.zeros(3, int)))
+    exactly(found, np.array([990.0, 10.0, 10.0]))
+    assert store.nbytes <= 2**20
+
+
+PEAK = """
+import resource, sys
+import numpy as np
+import virtualds
+from virtualds import ManifestArray
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+def array(count):
+    return ManifestArray.from_arrays(
+        shape=(count, 2**17), chunks=(1, 2**17), dtype="f8", path=sys.argv[1],
+        offsets=0, lengths=int(sys.argv[2]),
+        codecs=[{"id": "shuffle", "elementsize": 8}, {"id": "zlib"}],
+    )
+
+array(2).read()  # the code, and the threads, are there
+before = peak()
+values = array(200).read()
+assert values[199, 5] == 5.0
+print(peak() - before - values.nbytes)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the peak is asked of Unix")
+def test_a_big_read_needs_little_more_than_its_result(folder: Path) -> None:
+    """200 chunks of 1 MiB, compressed: the result and at most 64 MB."""
+    chunk = virtual(np.arange(2.0**17), folder, codecs=SHUFFLED)
+    length = int(chunk.manifest.length[0])
+    # the file holds six bytes before the chunk
+    alone = folder / "chunk.bin"
+    alone.write_bytes(path_of(chunk).read_bytes()[6:])
+    out = subprocess.run(
+        [sys.executable, "-c", PEAK, str(alone), str(length)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert int(out.stdout) < 64 * 10**6
+
+
+# ---------------------------------------------------------------------- what is wrong
+
+
+def damaged(folder: Path, codecs: Any = SHUFFLED) -> tuple[ManifestArray, Path]:
+    values = np.random.default_rng(0).normal(size=(4, 3, 100))
+    array = virtual(values, folder, chunks=(1, 3, 50), codecs=codecs, name="temperature")
+    return array, path_of(array)
+
+
+def demand_report(array: ManifestArray, chunk: tuple[int, ...], *reasons: str) -> None:
+    """Demand an error that names url, bytes, variable and chunk, and gives a reason."""
+    row = array.manifest.lookup(chunk)
+    for read in (array.read, lambda: np.asarray(array), lambda: array[chunk[0]].read()):
+        with pytest.raises(ReadError) as caught:
+            read()
+        text = "\n".join([str(caught.value), *caught.value.__notes__])
+        assert array.manifest.files[row.file].url in text
+        assert f"bytes {row.offset} to {row.offset + row.length}" in text
+        assert "temperature" in text
+        assert all(reason in text for reason in reasons), text
+        if read == array.read:
+            assert f"chunk {chunk}" in text
+
+
+def test_a_missing_file_is_an_error(folder: Path) -> None:
+    array, path = damaged(folder)
+    path.unlink()
+    demand_report(array, (0, 0, 0), "No such file")
+
+
+def test_a_directory_in_place_of_a_file_is_an_error(folder: Path) -> None:
+    array, path = damaged(folder)
+    path.unlink()
+    path.mkdir()
+    with set_virtualds_options(check_sources=False):
+        demand_report(array, (0, 0, 0), "directory")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
+def test_a_file_that_may_not_be_read_is_an_error(folder: Path) -> None:
+    array, path = damaged(folder)
+    path.chmod(0)
+    demand_report(array, (0, 0, 0), "Permission denied")
+
+
+def test_a_truncated_file_is_an_error(folder: Path) -> None:
+    array, path = damaged(folder)
+    size = path.stat().st_size
+    os.truncate(path, size - 10)
+    demand_report(array, (0, 0, 0), f"{size - 10} bytes", f"{size} when scanned")
+    with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
+        array.read()
+    assert "ends 10 bytes before the chunk does" in str(caught.value)
+    assert "chunk (3, 0, 1)" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("number", [(0, 0, 0), (2, 0, 1), (3, 0, 1)], ids=str)
+def test_a_corrupt_chunk_is_an_error(folder: Path, number: tuple[int, ...]) -> None:
+    array, path = damaged(folder)
+    row = array.manifest.lookup(number)
+    stat = path.stat()
+    with path.open("r+b") as handle:
+        handle.seek(row.offset + row.length // 2)
+        handle.write(b"corrupted")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    demand_report(array, number, "do not decode", "zlib")
+    # the other chunks are as good as before
+    assert np.isfinite(array.read((1, slice(None), slice(0, 50)))).all()
+
+
+def test_a_file_changed_after_scanning_is_an_error(folder: Path) -> None:
+    array, path = damaged(folder)
+    before = array.read()
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    demand_report(array, (0, 0, 0), "modified after it was scanned", "check_sources=False")
+    with set_virtualds_options(check_sources=False):
+        exactly(array.read(), before)
+
+
+def test_a_chunk_of_another_length_is_an_error(folder: Path) -> None:
+    """Of an uncompressed chunk nothing but its length says that it is sound."""
+    path = folder / "short.bin"
+    path.write_bytes(bytes(range(64)))
+    for codecs, length in ((PLAIN, 15), (PLAIN, 17), (({"id": "shuffle", "elementsize": 4},), 12)):
+        array = ManifestArray.from_arrays(
+            shape=(4,), chunks=(4,), dtype="i4", path=str(path), offsets=8, lengths=length,
+            codecs=codecs,
+        )  # fmt: skip
+        for key in ((slice(None),), (slice(0, 2),), (1,)):
+            with pytest.raises(ReadError, match=r"short\.bin, bytes 8 to"):
+                array.read(key)
+
+
+def test_an_error_of_a_contiguous_array_names_its_chunk(folder: Path) -> None:
+    """An uncompressed chunk is read in pieces; what is named is the chunk of the file."""
+    values = np.arange(3 * 400_000.0).reshape(3, 400, 1000)
+    array = virtual(values, folder, chunks=(1, 400, 1000), name="plain")
+    os.truncate(path_of(array), 6 + 8 * 1_100_000)
+    with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
+        array.read()
+    assert "variable plain, chunk (2, 0, 0)" in caught.value.__notes__
+
+
+def test_a_damaged_inline_chunk_is_an_error() -> None:
+    manifest = ChunkManifest.build((1,), file=INLINE, length=3, inline=[b"abc"])
+    fragment = Fragment((0,), (ChunkAxis.regular(4, 4),), manifest)
+    array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
+    with pytest.raises(ReadError, match="inline") as caught:
+        array.read()
+    assert "variable v, chunk (0,)" in caught.value.__notes__
+
+
+def test_an_error_leaves_later_reads_alone(folder: Path) -> None:
+    array, path = damaged(folder)
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    for _ in range(3):
+        with pytest.raises(ReadError):
+            array.read()
+    moved.rename(path)
+    assert np.isfinite(array.read()).all()
+
+
+# ---------------------------------------------------------------------- the pool
+
+
+def test_every_item_is_worked_on_once() -> None:
+    for count in (0, 1, 2, 1000):
+        done: list[int] = []
+        pool.run_all(iter(range(count)), done.append)
+        assert sorted(done) == list(range(count))
+
+
+def test_the_first_error_ends_the_work_and_is_raised_once() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> None:
+        done.append(item)
+        if item >= 10:
+            raise ReadError(f"item {item}")
+
+    with pytest.raises(ReadError) as caught:
+        pool.run_all(iter(range(10_000)), work)
+    assert len(done) <= 10 + 2 * pool.cores() + 1
+    assert caught.value.__context__ is None
+
+
+def test_an_error_of_the_plan_is_raised_too() -> None:
+    def items() -> Any:
+        yield from range(5)
+        raise IndexError("planning failed")
+
+    with pytest.raises(IndexError, match="planning failed"):
+        pool.run_all(items(), lambda item: None)
+
+
+def test_work_may_read_itself(folder: Path) -> None:
+    """Reading within a read cannot wait for a thread that waits for it."""
+    array = virtual(np.arange(5000.0), folder, chunks=(10,), codecs=ZLIB)
+    found: list[float] = []
+    pool.run_all(iter(range(20)), lambda item: found.append(float(array.read().sum())))
+    assert found == [float(np.arange(5000.0).sum())] * 20
+
+
+def test_many_threads_read_at_once(folder: Path) -> None:
+    values = np.random.default_rng(1).normal(size=(300, 200))
+    array = virtual(values, folder, chunks=(7, 11), codecs=SHUFFLED)
+    barrier = threading.Barrier(16)
+
+    def job(seed: int) -> bool:
+        barrier.wait(60)
+        rng = np.random.default_rng(seed)
+        rows, columns = rng.integers(0, 300, 40), rng.integers(0, 200, 40)
+        return bool(
+            (array.read((rows, columns)) == values[np.ix_(rows, columns)]).all()
+            and (array.read_points((rows, columns)) == values[rows, columns]).all()
+            and (array.read() == values).all()
+        )
+
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(job, range(16)))
+
+
+FORK = """
+import multiprocessing, sys, threading
+sys.path.insert(0, sys.argv[2])
+import numpy as np
+from pathlib import Path
+from virtual_arrays import ZLIB, virtual
+
+values = np.arange(5000.0)
+array = virtual(values, Path(sys.argv[1]), chunks=(10,), codecs=ZLIB)
+
+def child(n):
+    return float(array.read().sum()) == values.sum()
+
+assert child(0)  # the parent's threads exist before the children do
+stop = threading.Event()
+def busy():
+    while not stop.is_set():
+        array.read()
+thread = threading.Thread(target=busy)
+thread.start()
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    found = pool.map_async(child, range(12)).get(60)
+stop.set()
+thread.join()
+assert all(found), found
+print("all read")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_reads_while_its_parent_does(folder: Path) -> None:
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(folder), str(TESTS)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert out.stdout.strip() == "all read", out.stderr
+
+
+def test_a_store_is_asked_for_no_more_than_its_ranges(folder: Path) -> None:
+    """The last byte of a file may be the last of a chunk; one further is an error."""
+    path = folder / "exact.bin"
+    path.write_bytes(b"0123456789")
+    source = LocalStore().describe(f"file://{path}", None)
+    assert list(LocalStore().get_ranges(source, [(0, 10), (9, 1), (3, 2)])) == [
+        b"0123456789",
+        b"9",
+        b"34",
+    ]
