@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"errors", "grid", "options", "codec", "urls"},
-    {"manifest", "codecs", "packing"},
+    {"manifest", "codecs", "packing", "json_attributes"},
     {"fragment", "store"},
     {"stores"},
     {"read"},

@@ -19,6 +19,7 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
+from virtualds.json_attributes import NON_FINITE
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
 
 NO_FILTERS: dict[str, Any] = {
@@ -32,8 +33,6 @@ NO_FILTERS: dict[str, Any] = {
     "fletcher32": False,
 }
 """What xarray's netCDF4 backend says of a variable without filters."""
-
-NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
 @dataclass(frozen=True)

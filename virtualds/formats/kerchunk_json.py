@@ -24,12 +24,12 @@ from virtualds.array import ManifestArray
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.urls import join_url, normalise_url, scheme_of
 from virtualds.zarr_metadata import (
     NO_FILTERS,
-    NON_FINITE,
     ZarrArray,
     array_from_zarr_v2,
     check_zarr_v2,
@@ -211,7 +211,7 @@ class _Reader:
     def _attributes(self, path: str, extra: Mapping[str, Any]) -> dict[str, Any]:
         found = self.metadata.get(f"{path}/.zattrs" if path else ".zattrs", {})
         types = extra.get("attributes", {})
-        return {name: _typed(value, types.get(name)) for name, value in found.items()}
+        return {name: from_json(value, types.get(name)) for name, value in found.items()}
 
     def _variable(self, path: str) -> ManifestVariable:
         metadata = self.metadata[f"{path}/.zarray"]
@@ -411,20 +411,6 @@ def _options_for(url: str, source: SourceFile) -> StorageOptions | None:
     return source.options if local or host == source.url.split("/", 3)[:3] else None
 
 
-def _typed(value: Any, kind: str | None) -> Any:
-    """Bring an attribute back to the numpy type that was noted for it."""
-    if kind is None:
-        return value
-    dtype = np.dtype(kind)
-    if dtype.kind == "S":
-        return np.bytes_(value.encode("latin-1"))
-    if isinstance(value, list):
-        if dtype.kind == "c":
-            return np.array([complex(*pair) for pair in value], dtype)
-        return np.array([NON_FINITE.get(v, v) if isinstance(v, str) else v for v in value], dtype)
-    return dtype.type(NON_FINITE.get(value, value) if isinstance(value, str) else value)
-
-
 # ---------------------------------------------------------------------- writing
 
 
@@ -487,7 +473,7 @@ class _Writer:
     def add_group(self, path: str, group: ManifestGroup) -> None:
         prefix = f"{path}/" if path else ""
         self.refs[f"{prefix}.zgroup"] = {"zarr_format": 2}
-        attributes, types = _untyped(group.attributes)
+        attributes, types = to_json(group.attributes)
         self.refs[f"{prefix}.zattrs"] = attributes
         extra: dict[str, Any] = {"attributes": types} if types else {}
         if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
@@ -511,7 +497,7 @@ class _Writer:
         dtype = np.dtype(metadata["dtype"])
         if fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype):
             metadata["fill_value"] = fill_to_zarr_v2(attributes.pop("_FillValue"), dtype)
-        plain, types = _untyped(attributes)
+        plain, types = to_json(attributes)
         self.refs[f"{path}/.zarray"] = metadata
         self.refs[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
         extra = _declared(variable) | ({"attributes": types} if types else {})
@@ -666,44 +652,3 @@ def _reads_as(fill: Any, attribute: Any) -> bool:
     if attribute is None:
         return bool(fill == np.zeros((), np.asarray(fill).dtype))
     return bool(fill == attribute) or bool(fill != fill and attribute != attribute)
-
-
-def _untyped(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return attributes as JSON values, and the numpy types that JSON forgets."""
-    plain, types = {}, {}
-    for name, value in attributes.items():
-        plain[name], kind = _json_value(name, value)
-        if kind is not None:
-            types[name] = kind
-    return plain, types
-
-
-def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
-    if isinstance(value, np.bytes_ | bytes):
-        return value.decode("latin-1"), "S"
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-        flat = [_finite(v) for v in np.ravel(value).tolist()]
-        return (flat if np.ndim(value) else flat[0]), value.dtype.newbyteorder("=").str
-    if isinstance(value, str | bool | int) or value is None:
-        return value, None
-    if isinstance(value, float):
-        return (value, None) if np.isfinite(value) else (_finite(value), "<f8")
-    if isinstance(value, list | tuple | np.ndarray):
-        items = np.asarray(value).tolist() if isinstance(value, np.ndarray) else list(value)
-        if all(
-            isinstance(v, str | bool | int) or (isinstance(v, float) and np.isfinite(v))
-            for v in items
-        ):
-            return items, None
-    raise UnsupportedError(
-        f"attribute {name!r}: {value!r} has no form in JSON; change it with ds.attrs, or drop it"
-    )
-
-
-def _finite(value: Any) -> Any:
-    """Return a number in strict JSON, where there are no NaN and infinities."""
-    if isinstance(value, complex):
-        return [_finite(value.real), _finite(value.imag)]
-    if isinstance(value, float) and not np.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    return value
