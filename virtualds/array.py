@@ -325,7 +325,9 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         kind = np.dtype(dtype)
         if kind == self.dtype:
             return self
-        if kind.kind in "biufc" and kind.char not in "gG" and np.can_cast(self.dtype, kind, "safe"):
+        numbers = kind.kind in "biufc" and kind.char not in "gG"
+        longer = kind.kind in "SUMm" and kind.kind == self.dtype.kind
+        if (numbers or longer) and np.can_cast(self.dtype, kind, "safe"):
             fill = np.asarray(self.fill_value).astype(kind)[()]
             return replace(self, dtype=kind, fill_value=fill)
         return np.asarray(self).astype(kind, copy=copy, casting=casting)

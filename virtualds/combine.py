@@ -13,6 +13,7 @@ import xarray as xr
 
 from virtualds.api import open_virtual_dataset
 from virtualds.dataset import Loadable
+from virtualds.errors import VirtualdsError
 from virtualds.urls import local_path, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
@@ -99,7 +100,7 @@ def open_virtual_mfdataset(
         combined: xr.Dataset = _combined(
             combine, concat_dim, _shaped(files, iter(results.values())), options | kwargs
         )
-    except ValueError as error:
+    except (ValueError, TypeError, VirtualdsError) as error:
         error.add_note(f"while combining {len(flat)} files, {flat[0]} to {flat[-1]}")
         raise
     return combined

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from virtualds.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray
 
-CAN_BE_NULL = "fcMm"
+CAN_BE_NULL = "fcMmV"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +83,9 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         if func is np.all and kwargs.get("axis") is None and len(args) == 1 and certain(self):
             return np.True_
         return func(*map(_values, args), **{k: _values(v) for k, v in kwargs.items()})
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
 
     def __hash__(self) -> int:
         return id(self)

@@ -25,7 +25,7 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     """
     axis = _check_shapes(arrays, axis)
     dtype = np.result_type(*(a.dtype for a in arrays))
-    arrays = [a.astype(dtype) for a in arrays]
+    arrays = [_converted(a, dtype) for a in arrays]
     fill, arrays = _common_fill(arrays)
     table: dict[CodecPipeline, int] = {}
     moved, begin = [], 0
@@ -41,6 +41,12 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     shape = (*arrays[0].shape[:axis], begin, *arrays[0].shape[axis + 1 :])
     joined = join(moved, axis)
     return ManifestArray(shape, dtype, fill, tuple(table), joined, arrays[0].name)
+
+
+def _converted(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
+    """Return an array of ``dtype``; one that has to be read for it joins as values in memory."""
+    found = array.astype(dtype)
+    return found if isinstance(found, ManifestArray) else ManifestArray.from_values(found)
 
 
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:

@@ -5,6 +5,7 @@ A function that is not listed, or that returns `NotImplemented`, gets the values
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from virtualds.array import NUMPY_FUNCTIONS, ManifestArray
 from virtualds.concatenation import concatenate as join_arrays
@@ -80,8 +82,8 @@ def expand_dims(array: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of one element."""
     if not isinstance(array, ManifestArray):
         return np.expand_dims(array, axis)
-    axes = [axis] if isinstance(axis, int | np.integer) else list(axis)
-    for place in sorted(int(a) % (array.ndim + len(axes)) for a in axes):
+    axes = normalize_axis_tuple(axis, array.ndim + np.size(axis))
+    for place in sorted(axes):
         array = array.insert_axis(place)
     return array
 
@@ -92,7 +94,7 @@ def squeeze(array: ManifestArray, axis: int | Sequence[int] | None = None) -> Ma
     if axis is None:
         axes = [i for i, n in enumerate(array.shape) if n == 1]
     else:
-        axes = [int(i) % array.ndim for i in np.atleast_1d(axis)]
+        axes = list(normalize_axis_tuple(axis, array.ndim))
     if long := [i for i in axes if array.shape[i] != 1]:
         raise ValueError(f"squeeze: axes {long} of {array.shape} have more than one element")
     for i in sorted(axes, reverse=True):
@@ -109,8 +111,8 @@ def transpose(array: ManifestArray, axes: Sequence[int] | None = None) -> Manife
 @implements(np.moveaxis)
 def moveaxis(array: ManifestArray, source: Any, destination: Any) -> ManifestArray:
     """Move axes to new places."""
-    origin = [int(i) % array.ndim for i in np.atleast_1d(source)]
-    target = [int(i) % array.ndim for i in np.atleast_1d(destination)]
+    origin = normalize_axis_tuple(source, array.ndim)
+    target = normalize_axis_tuple(destination, array.ndim)
     axes = [i for i in range(array.ndim) if i not in origin]
     for place, axis in sorted(zip(target, origin, strict=True)):
         axes.insert(place, axis)
@@ -257,25 +259,24 @@ def _separate(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]] | None
 @implements(np.ndarray.__getitem__)
 def getitem(array: ManifestArray, key: Any) -> Any:
     """Index as numpy does; contiguous slices and integers stay virtual."""
-    full, new_axes = _expand(array, key)
+    entries = [_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
+    if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
+        return np.asarray(array)[key]
+    full, new_axes = _expand(array, entries)
     advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
     mesh = _open_mesh([full[i] for i in advanced])
-    if mesh is None:
-        if new_axes or any(full[i].dtype == bool and full[i].ndim > 1 for i in advanced):
-            return np.asarray(array)[key]
+    ints_too = bool(advanced) and any(isinstance(k, int) for k in full)
+    if new_axes and (mesh is None or ints_too or len(advanced) > 1):
+        return np.asarray(array)[key]
+    if mesh is None or (ints_too and (len(advanced) > 1 or _split_by_slice(full))):
         return _pointwise(array, full)
     for i, positions in zip(advanced, mesh, strict=True):
         full[i] = positions
-    separate_ints = len(advanced) > 0 and any(isinstance(k, int) for k in full)
-    if separate_ints and (len(advanced) > 1 or _split_by_slice(full)):
-        return _pointwise(array, _restore(full, advanced, key, array))
     return _insert(_orthogonal(array, full), new_axes)
 
 
-def _expand(array: ManifestArray, key: Any) -> tuple[list[Any], list[int]]:
-    """Return one entry per axis, and where the result gets new axes."""
-    given = key if isinstance(key, tuple) else (key,)
-    entries = [_entry(k) for k in given]
+def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int]]:
+    """Return one entry per axis, masks as positions, and where the result gets new axes."""
     used = sum((k is not None and k is not Ellipsis and _consumes(k)) or 0 for k in entries)
     if used > array.ndim:
         raise IndexError(f"{used} indices for {array.ndim} axes")
@@ -292,6 +293,9 @@ def _expand(array: ManifestArray, key: Any) -> tuple[list[Any], list[int]]:
         elif k is None:
             new_axes.append(place)
             place += 1
+        elif isinstance(k, np.ndarray) and k.dtype == bool:
+            full += _positions_of(k, array.shape[len(full) : len(full) + k.ndim])
+            place += 1
         else:
             full.append(k)
             place += not isinstance(k, int)
@@ -304,13 +308,25 @@ def _entry(key: Any) -> Any:
     if isinstance(key, bool | np.bool_):
         return np.asarray(key)
     if np.ndim(key) == 0:
-        return (
-            int(key.__index__())
-            if hasattr(key, "__index__")
-            else int(np.asarray(key)[()].__index__())
-        )
+        return _whole(key)
     positions = np.asarray(key)
+    if positions.dtype.kind not in "iub" and positions.size:
+        raise IndexError(f"{positions.dtype} cannot index; use integers or booleans")
     return positions if positions.size else positions.astype(np.int64)
+
+
+def _whole(key: Any) -> int:
+    try:
+        return operator.index(key)
+    except TypeError as error:
+        raise IndexError(f"{key!r} cannot index; use integers, slices or arrays") from error
+
+
+def _positions_of(mask: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> list[Ints]:
+    """Return where a mask is true, per axis."""
+    if mask.shape != shape:
+        raise IndexError(f"a mask of {mask.shape} for axes of {shape}")
+    return list(mask.nonzero())
 
 
 def _consumes(key: Any) -> int:
@@ -324,8 +340,11 @@ def _open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
     """Return 1-D positions if arrays select orthogonally (one array, or as np.ix_ makes them)."""
     if len(arrays) <= 1:
         return arrays if all(a.ndim == 1 for a in arrays) else None
-    shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    if len(shape) != len(arrays) or any(a.dtype == bool for a in arrays):
+    try:
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError as error:
+        raise IndexError(f"indices that select together are to have one shape: {error}") from error
+    if len(shape) != len(arrays):
         return None
     for i, a in enumerate(arrays):
         padded = (1,) * (len(shape) - a.ndim) + a.shape
@@ -338,12 +357,6 @@ def _split_by_slice(full: list[Any]) -> bool:
     """Say whether a slice lies between integers and arrays, which moves the result's axes."""
     places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     return places != list(range(places[0], places[-1] + 1)) if places else False
-
-
-def _restore(full: list[Any], advanced: list[int], key: Any, array: ManifestArray) -> list[Any]:
-    """Return the entries with arrays of the shapes that they were given in."""
-    original, _ = _expand(array, key)
-    return [original[i] if i in advanced else k for i, k in enumerate(full)]
 
 
 def _orthogonal(array: ManifestArray, full: list[Any]) -> Any:
@@ -388,10 +401,6 @@ def _segments(key: Any, size: int, axis: int) -> list[Segment]:
 
 def _positions(key: Any, size: int, axis: int) -> Ints:
     found = np.atleast_1d(key)
-    if found.dtype == bool:
-        if found.size != size:
-            raise IndexError(f"axis {axis}: a mask of {found.size} for {size} elements")
-        return np.flatnonzero(found)
     if found.size and not -size <= found.min() <= found.max() < size:
         raise IndexError(f"axis {axis}: index {key} is out of bounds for {size} elements")
     return np.where(found < 0, found + size, found).astype(np.int64)
@@ -433,8 +442,6 @@ def _count(key: Any, size: int) -> int:
     """Return how many elements an index takes of an axis."""
     if isinstance(key, slice):
         return len(range(*key.indices(size)))
-    if np.asarray(key).dtype == bool:
-        return int(np.count_nonzero(key))
     return int(np.size(key))
 
 

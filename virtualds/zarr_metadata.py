@@ -199,6 +199,19 @@ def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
     return scalar.item()
 
 
+def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the spelling of the attribute ``_FillValue`` that xarray reads in Zarr v3.
+
+    Floats are base64 of eight bytes, little-endian (`xarray.backends.zarr.FillValueCoder`).
+    """
+    scalar = np.asarray(value).astype(dtype)
+    if dtype.kind == "c":
+        return [fill_to_attribute(part, np.dtype("f8")) for part in (scalar.real, scalar.imag)]
+    if dtype.kind == "f":
+        return base64.standard_b64encode(scalar.astype("<f8").tobytes()).decode()
+    return fill_to_zarr_v2(value, dtype)
+
+
 def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
     """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
     found = dict(NO_FILTERS)

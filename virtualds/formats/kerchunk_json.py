@@ -35,6 +35,7 @@ from virtualds.zarr_metadata import (
     check_zarr_v2,
     chunk_grid,
     fill_from_zarr_v2,
+    fill_to_attribute,
     fill_to_zarr_v2,
     obstacles,
     storage_encoding,
@@ -232,8 +233,8 @@ class _Reader:
         array = array_from_zarr_v2(metadata, self._manifest(path, metadata))
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
         if fill is not None:
-            # as xarray reads Zarr v2: its fill value is the netCDF attribute
-            attributes.setdefault("_FillValue", fill)
+            # as xarray reads Zarr v2: its fill value is the netCDF attribute, whatever that says
+            attributes["_FillValue"] = fill
         encoding = self._encoding(array, dims, extra)
         return ManifestVariable(dims, array, attributes, encoding)
 
@@ -378,7 +379,7 @@ def _spread(
     column = np.full(prod(grid), rest, np.int64)
     given = np.asarray(values)
     if given.dtype.kind != "i":
-        odd = next((v for v in values if type(v) is not int), max(values))
+        odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
         raise FormatError(f"offset or length {odd!r}: it is no integer of 64 bits")
     column[flat] = given
     return column.reshape(grid)
@@ -495,9 +496,14 @@ class _Writer:
             metadata = self._add_values(path, variable.data)
         fill = attributes.get("_FillValue")
         dtype = np.dtype(metadata["dtype"])
-        if fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype):
-            metadata["fill_value"] = fill_to_zarr_v2(attributes.pop("_FillValue"), dtype)
+        settled = fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype)
+        if settled:
+            metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
+            # xarray takes the fill value of Zarr v2 for it; who turns v2 into v3 looks here
+            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
         plain, types = to_json(attributes)
+        if settled:
+            types.pop("_FillValue", None)
         self.refs[f"{path}/.zarray"] = metadata
         self.refs[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
         extra = _declared(variable) | ({"attributes": types} if types else {})

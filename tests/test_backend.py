@@ -1,0 +1,288 @@
+"""``xr.open_dataset(x, engine="virtual")`` behaves as every engine of xarray does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+from cases import CASES, Archive
+
+import virtualds
+from virtualds import FormatError, ReadError
+from virtualds.backend import VirtualBackendEntrypoint
+
+pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
+
+ENGINE = VirtualBackendEntrypoint()
+
+
+def lazy(path: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(path, engine="virtual", **options)
+
+
+@pytest.fixture(scope="module", params=["source", "kerchunk-json"])
+def path(
+    request: pytest.FixtureRequest, archive: Archive, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """``v``, ``p(time, y, x)`` and their coordinates, as a netCDF4 file and as references to it."""
+    source = archive.path("larger_than_small")
+    if request.param == "source":
+        return source
+    target = tmp_path_factory.mktemp("refs") / "refs.json"
+    ds = virtualds.open_virtual_dataset(source, loadable_variables=[])
+    ds.virtual.to_manifest(target)
+    return target
+
+
+@pytest.fixture
+def native(archive: Archive) -> xr.Dataset:
+    return archive.native("larger_than_small")
+
+
+# ---------------------------------------------------------------------- which files are ours
+
+GUESSES: dict[str, tuple[Any, bool]] = {
+    "a reference set by its name": ("refs.refs.json", True),
+    "another": (Path("/data/x.virtual.json"), True),
+    "one that is remote": ("s3://bucket/x.refs.json", True),
+    "any JSON": ("refs.json", False),
+    "netCDF": ("a.nc", False),
+    "HDF5": ("a.h5", False),
+    "Zarr": ("a.zarr", False),
+    "bytes": (b"\x89HDF\r\n\x1a\n", False),
+    "a number": (3, False),
+    "none": (None, False),
+}
+
+
+@pytest.mark.parametrize("which", GUESSES)
+def test_guessing_looks_at_the_name_alone(which: str) -> None:
+    name, ours = GUESSES[which]
+    # none of these files exists: looking at them would fail
+    assert ENGINE.guess_can_open(name) is ours
+
+
+def test_guessing_opens_no_file(tmp_path: Path) -> None:
+    opened: list[Any] = []
+    sys.addaudithook(lambda event, args: opened.append(args) if event == "open" else None)
+    ENGINE.guess_can_open(tmp_path / "a.refs.json")
+    ENGINE.guess_can_open("memory://bucket/a.json")
+    assert not [args for args in opened if "a.refs.json" in str(args)]
+
+
+def test_xarray_knows_the_engine(archive: Archive) -> None:
+    assert isinstance(xr.backends.list_engines()["virtual"], VirtualBackendEntrypoint)
+    # others own the names of netCDF files
+    assert xr.backends.plugins.guess_engine(str(archive.path("contiguous"))) != "virtual"
+
+
+@pytest.mark.parametrize("what", [b"bytes", 3, object(), {"version": 1, "refs": {}}])
+def test_only_names_are_opened(what: Any) -> None:
+    with pytest.raises(TypeError, match="paths and urls"):
+        lazy(what)
+
+
+# ---------------------------------------------------------------------- options of xarray
+
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "decode_cf=False": ("cf_conventions", {"decode_cf": False}),
+    "mask_and_scale=False": ("packed_int16", {"mask_and_scale": False}),
+    "mask_and_scale by name": (
+        "packed_int16", {"mask_and_scale": {"f4": False, "f8_filled": False}},
+    ),
+    "decode_times=False": ("cf_conventions", {"decode_times": False}),
+    "decode_times of a resolution": (
+        "time_in_days", {"decode_times": xr.coders.CFDatetimeCoder(time_unit="s")},
+    ),
+    "cftime": ("time_in_days", {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True)}),
+    "decode_timedelta": ("numbers_in_units_of_time", {"decode_timedelta": True}),
+    "no decode_timedelta": ("timedelta_of_xarray", {"decode_timedelta": False}),
+    "decode_coords=False": ("two_dimensional_coordinates", {"decode_coords": False}),
+    "decode_coords='all'": ("cf_conventions", {"decode_coords": "all"}),
+    "concat_characters=False": ("character_arrays", {"concat_characters": False}),
+    "drop one variable": ("cf_conventions", {"drop_variables": "t"}),
+    "drop variables": ("cf_conventions", {"drop_variables": ["t", "lat_bnds", "nothing"]}),
+    "drop a coordinate": ("cf_conventions", {"drop_variables": ["lat"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", OPTIONS)
+def test_options_mean_what_they_mean_to_the_native_engine(which: str, archive: Archive) -> None:
+    name, options = OPTIONS[which]
+    found = lazy(archive.path(name), **options).load()
+    expected = CASES[name].native(archive.path(name), **options)
+    xr.testing.assert_identical(found, expected)
+    for variable in expected.variables:
+        assert found[variable].dtype == expected[variable].dtype
+
+
+def test_groups_are_opened_by_path(archive: Archive) -> None:
+    found = lazy(archive.path("groups_root"), group="a/b").load()
+    xr.testing.assert_identical(found, archive.native("groups_grandchild"))
+    with pytest.raises(FileNotFoundError, match="'z'"):
+        lazy(archive.path("groups_root"), group="z")
+
+
+def test_an_unknown_option_is_refused(path: Path) -> None:
+    with pytest.raises(TypeError, match="no_such_option"):
+        lazy(path, no_such_option=1)
+
+
+def test_access_options_go_to_the_store(path: Path, native: xr.Dataset) -> None:
+    if path.suffix == ".json":
+        pytest.skip("a remote set may not refer to local files")
+    fsspec.filesystem("memory").pipe("/backend/a.nc", path.read_bytes())
+    ds = lazy("memory://backend/a.nc", storage_options={"asynchronous": False})
+    xr.testing.assert_identical(ds.load(), native)
+
+
+# ---------------------------------------------------------------------- laziness
+
+
+def test_opening_reads_no_values(tmp_path: Path) -> None:
+    CASES["larger_than_small"].write(tmp_path / "a.nc")
+    ds = lazy(tmp_path / "a.nc", create_default_indexes=False)
+    (tmp_path / "a.nc").unlink()
+    assert ds["v"].shape == (12, 30, 50)
+    repr(ds["v"].variable)
+    with pytest.raises(ReadError, match=r"a\.nc") as caught:
+        ds["v"].variable.load()
+    assert any("'v'" in note for note in caught.value.__notes__)
+
+
+INDEXERS: dict[str, Callable[[xr.Dataset], xr.Dataset]] = {
+    "a box": lambda ds: ds.isel(time=slice(2, 9), y=slice(19, 22), x=7),
+    "strides": lambda ds: ds.isel(time=slice(None, None, 5), x=slice(49, 2, -7)),
+    "positions": lambda ds: ds.isel(time=[3, 1, 1], y=[0, -1]),
+    "a mask": lambda ds: ds.isel(time=np.arange(12) % 3 == 0),
+    "points": lambda ds: ds.isel(
+        time=xr.DataArray([0, 11, 5], dims="p"), x=xr.DataArray([49, 0, 20], dims="p")
+    ),
+    "points in two dimensions": lambda ds: ds.isel(
+        y=xr.DataArray([[0, 29], [5, 6]], dims=("p", "q")),
+        x=xr.DataArray([[1, 2], [3, 4]], dims=("p", "q")),
+    ),
+    "points and a slice": lambda ds: ds.isel(
+        time=slice(1, 3), y=xr.DataArray([2, 2], dims="p"), x=xr.DataArray([0, 1], dims="p")
+    ),
+    "labels": lambda ds: ds.sel(time="2001-01-03", y=slice(3, 5), x=[1, 40]),
+    "nearest": lambda ds: ds.sel(x=3.4, method="nearest"),
+    "one after another": lambda ds: ds.isel(time=slice(2, None)).isel(time=slice(None, -3), x=[1]),
+    "a reduction": lambda ds: ds.max(("y", "x")),
+    "a coarsening": lambda ds: ds.coarsen(time=4).mean(),
+    "groups": lambda ds: ds.groupby("time.dayofweek").mean(),
+    "shifted": lambda ds: ds.shift(time=2),
+    "stacked": lambda ds: ds.stack(z=("y", "x")).isel(z=[0, 77, 3]),
+}
+
+
+@pytest.mark.parametrize("chunks", [None, {}, {"time": 5}])
+@pytest.mark.parametrize("which", INDEXERS)
+def test_selections_are_those_of_the_native_engine(
+    which: str, chunks: Any, path: Path, native: xr.Dataset
+) -> None:
+    select = INDEXERS[which]
+    found = select(lazy(path, chunks=chunks)).compute()
+    assert_same = xr.testing.assert_identical if chunks is None else xr.testing.assert_allclose
+    assert_same(found, select(native))
+
+
+def test_values_are_kept_once_they_are_read(tmp_path: Path) -> None:
+    CASES["larger_than_small"].write(tmp_path / "a.nc")
+    ds = lazy(tmp_path / "a.nc")
+    first = ds["v"].values
+    (tmp_path / "a.nc").unlink()
+    np.testing.assert_array_equal(ds["v"].values, first)
+
+
+async def test_datasets_load_asynchronously(path: Path, native: xr.Dataset) -> None:
+    ds = lazy(path)
+    xr.testing.assert_identical(await ds.load_async(), native)
+
+
+async def test_several_selections_load_at_once(path: Path, native: xr.Dataset) -> None:
+    parts = [lazy(path)["v"].isel(time=n) for n in range(12)]
+    loaded = await asyncio.gather(*(part.load_async() for part in parts))
+    for number, part in enumerate(loaded):
+        xr.testing.assert_identical(part, native["v"].isel(time=number))
+
+
+# ---------------------------------------------------------------------- other processes
+
+
+def test_a_lazy_dataset_pickles(path: Path, native: xr.Dataset) -> None:
+    again = pickle.loads(pickle.dumps(lazy(path)))
+    xr.testing.assert_identical(again.load(), native)
+
+
+def test_a_pickle_is_read_where_nothing_is_imported_yet(
+    path: Path, tmp_path: Path, native: xr.Dataset
+) -> None:
+    (tmp_path / "ds.pickle").write_bytes(pickle.dumps(lazy(path, chunks={})))
+    code = "import pickle, sys; print(float(pickle.load(open(sys.argv[1], 'rb'))['v'].sum()))"
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "ds.pickle")],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    np.testing.assert_allclose(float(out.stdout), float(native["v"].sum()), rtol=1e-4)
+
+
+def test_dask_chunks_are_the_files_chunks(path: Path) -> None:
+    ds = lazy(path, chunks={})
+    assert ds["v"].chunks == ((5, 5, 2), (20, 10), (20, 20, 10))
+    assert ds["p"].chunks == ((1,) * 12, (30,), (50,))
+
+
+# ---------------------------------------------------------------------- many, and errors
+
+
+def test_many_sets_are_opened_by_xarray(archive_files: list[Path], tmp_path: Path) -> None:
+    targets = []
+    for source in archive_files:
+        targets.append(tmp_path / f"{source.stem}.json")
+        ds = virtualds.open_virtual_dataset(source, loadable_variables=[])
+        ds.virtual.to_manifest(targets[-1])
+    how: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+    found = xr.open_mfdataset(targets, engine="virtual", join="outer", **how)
+    expected = xr.open_mfdataset(archive_files, engine="netcdf4", join="outer", **how)
+    xr.testing.assert_identical(found.compute(), expected.compute())
+
+
+def test_a_dataset_made_from_references_is_saved_as_netcdf(
+    path: Path, tmp_path: Path, native: xr.Dataset
+) -> None:
+    lazy(path).to_netcdf(tmp_path / "copy.nc", engine="netcdf4")
+    xr.testing.assert_identical(xr.open_dataset(tmp_path / "copy.nc").load(), native)
+
+
+def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"missing\.json"):
+        lazy(tmp_path / "missing.json")
+
+
+def test_what_is_no_known_format_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.refs.json").write_text(json.dumps([1, 2]))
+    with pytest.raises(FormatError, match=r"a\.refs\.json"):
+        lazy(tmp_path / "a.refs.json")
+
+
+def test_a_missing_source_is_named_with_its_variable(tmp_path: Path) -> None:
+    CASES["larger_than_small"].write(tmp_path / "a.nc")
+    ds = virtualds.open_virtual_dataset(tmp_path / "a.nc", loadable_variables=["time", "y", "x"])
+    ds.virtual.to_manifest(tmp_path / "refs.json")
+    os.remove(tmp_path / "a.nc")
+    opened = lazy(tmp_path / "refs.json")
+    with pytest.raises(ReadError, match=r"a\.nc") as caught:
+        opened["p"].load()
+    assert any("'p'" in note for note in caught.value.__notes__)
