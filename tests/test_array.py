@@ -94,7 +94,9 @@ def expand_dims(draw: st.DrawFn, x: Values) -> Callable[[Any], Any]:
     if x.ndim > 4:
         return lambda a: a
     count = draw(st.integers(1, 2))
-    axes = draw(st.lists(st.integers(-x.ndim - count, x.ndim + count - 1), min_size=count, max_size=count, unique_by=lambda i: i % (x.ndim + count)))  # fmt: skip
+    size = x.ndim + count
+    place = st.integers(-size, size - 1)
+    axes = draw(st.lists(place, min_size=count, max_size=count, unique_by=lambda i: i % size))
     return lambda a: np.expand_dims(a, axes[0] if count == 1 else tuple(axes))
 
 
@@ -183,7 +185,7 @@ OPERATIONS = (
 
 @given(data=st.data())
 def test_virtual_operations_in_any_order_are_numpys(folder: Path, data: st.DataObject) -> None:
-    values, array = data.draw(stored_arrays(folder))
+    values, array = data.draw(stored_arrays(folder, dtypes=("<i2", "<f4", "u1")))
     for _ in range(data.draw(st.integers(1, 5))):
         build = data.draw(st.sampled_from(OPERATIONS))
         operation = build(data.draw, values)
@@ -194,13 +196,10 @@ def test_virtual_operations_in_any_order_are_numpys(folder: Path, data: st.DataO
         assert array.shape == values.shape
         if values.size > 5 * MOST:
             break
-    # parts in the byte order of a file and parts in the machine's join in the machine's
-    native = values.astype(values.dtype.newbyteorder("="))
-    found = np.asarray(array)
-    exactly(found.astype(found.dtype.newbyteorder("=")), native)
+    exactly(array, values)
     again = pickle.loads(pickle.dumps(array))
     assert again.same_references(array)
-    exactly(np.asarray(again), found)
+    exactly(again, values)
 
 
 @pytest.mark.parametrize("build", OPERATIONS, ids=lambda f: f.__name__)
@@ -313,6 +312,8 @@ INDEXES: dict[str, Any] = {
     "none": None,
     "none and list": (None, [0, 1], slice(2)),
     "none apart": ([0, 1], None, 1),
+    "outer apart": (np.array([[0], [1]]), slice(None), np.array([[2, 3]])),
+    "ellipsis of no axes apart": (slice(None), 0, ..., [1, 2]),
     "outer": (np.array([[0], [1]]), np.array([[2, 3]])),
     "points": (np.array([[0, 1], [2, 3]]), np.array([[2, 3], [4, 5]]), 0),
     "True": True,
@@ -518,8 +519,16 @@ def test_any_other_dtype_is_had_by_reading(folder: Path, stored: str, wanted: st
         exactly(found, values.astype(wanted))
 
 
-def test_the_same_dtype_is_the_same_array(pair: Pair) -> None:
+def test_the_same_dtype_is_the_same_array(pair: Pair, folder: Path) -> None:
     assert pair[1].astype("f4") is pair[1]
+    for dtype, open_ended in (("S5", "S"), ("U3", "U"), ("M8[s]", "M8"), ("m8[ms]", "m8")):
+        array = virtual(np.zeros(3, "i8").astype(dtype), folder)
+        assert array.astype(open_ended) is array
+
+
+def test_a_cast_that_is_not_allowed_is_refused_without_reading(pair: Pair) -> None:
+    with no_reads(), pytest.raises(TypeError, match="safe"):
+        pair[1].astype("i2", casting="safe")
 
 
 @pytest.mark.parametrize(
@@ -730,8 +739,8 @@ def test_a_comparison_is_an_array_of_bools(pair: Pair) -> None:
 
 def test_the_truth_of_a_comparison_is_that_of_its_value(folder: Path) -> None:
     one, two = (virtual(np.array(x), folder) for x in (1.0, 2.0))
-    assert not (one == two)
-    assert one == one[()]
+    assert bool(one == two) is False
+    assert bool(one == one[()]) is True
     assert bool(np.isnan(one)) is False
     with pytest.raises(ValueError, match="ambiguous"):
         bool(virtual(np.arange(3.0), folder) == virtual(np.arange(3.0), folder))
@@ -856,7 +865,7 @@ def test_the_manifest_of_several_fragments_is_not_one(folder: Path) -> None:
 def test_a_fragment_outside_of_its_array_is_refused(folder: Path) -> None:
     array = virtual(np.zeros((2, 4)), folder)
     for shape in ((1, 4), (2,), (2, 4, 1)):
-        with pytest.raises(ValueError, match="does not lie inside|zip"):
+        with pytest.raises(ValueError, match=r"does not lie inside|zip"):
             replace(array, shape=shape)
 
 

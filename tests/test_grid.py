@@ -13,7 +13,7 @@ from virtualds.grid import AxisKey, IrregularAxis, Projection, RegularAxis, as_s
 
 
 class Element(NamedTuple):
-    """Where one logical element lies: its slab, its place in the stored chunk, that one's length."""
+    """Where a logical element lies: its slab, its place in the stored chunk, that one's length."""
 
     slab: int
     within: int

@@ -186,7 +186,7 @@ def test_only_the_chunks_of_a_selection_are_read_and_each_once(folder: Path) -> 
 
 @pytest.fixture(scope="module")
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> ManifestArray:
-    """``(1000, 1000, 1000)`` of float64, 8 GB that take no room: element [10 i, 0, 0] is ``10 i``."""
+    """8 GB that take no room: of ``(1000, 1000, 1000)``, element [10 i, 0, 0] is ``10 i``."""
     path = tmp_path_factory.mktemp("sparse") / "big.bin"
     with path.open("wb") as out:
         for i in range(0, 1000, 10):
@@ -240,7 +240,8 @@ import virtualds
 from virtualds import ManifestArray
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 def array(count):
     return ManifestArray.from_arrays(

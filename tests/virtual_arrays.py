@@ -1,7 +1,6 @@
 """Virtual arrays made from values, and stores that watch what is read of them."""
 
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,8 +202,3 @@ def stored_arrays(
         reverse_layout=draw(st.booleans()),
     )
     return values, array
-
-
-def cpu_is_shared() -> bool:
-    """Whether reads use more than the calling thread."""
-    return len(os.sched_getaffinity(0)) > 1 if hasattr(os, "sched_getaffinity") else True

@@ -322,7 +322,8 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True, casting: Any = "unsafe") -> Any:
         """Convert the values: virtually where every value survives, else by reading them."""
-        kind = np.dtype(dtype)
+        # numpy says what "S" or "M8", without a length or unit, mean for these values
+        kind = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
         if kind == self.dtype:
             return self
         numbers = kind.kind in "biufc" and kind.char not in "gG"

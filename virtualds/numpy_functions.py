@@ -262,21 +262,25 @@ def getitem(array: ManifestArray, key: Any) -> Any:
     entries = [_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
     if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
         return np.asarray(array)[key]
-    full, new_axes = _expand(array, entries)
+    full, new_axes, gap = _expand(array, entries)
+    apart = _are_apart(full, gap)
     advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
     mesh = _open_mesh([full[i] for i in advanced])
     ints_too = bool(advanced) and any(isinstance(k, int) for k in full)
     if new_axes and (mesh is None or ints_too or len(advanced) > 1):
         return np.asarray(array)[key]
-    if mesh is None or (ints_too and (len(advanced) > 1 or _split_by_slice(full))):
-        return _pointwise(array, full)
+    if mesh is None or (ints_too and (len(advanced) > 1 or apart)):
+        return _pointwise(array, full, apart)
     for i, positions in zip(advanced, mesh, strict=True):
         full[i] = positions
-    return _insert(_orthogonal(array, full), new_axes)
+    found = _insert(_orthogonal(array, full), new_axes)
+    if apart and len(advanced) > 1:
+        return np.moveaxis(found, advanced, range(len(advanced)))
+    return found
 
 
-def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int]]:
-    """Return one entry per axis, masks as positions, and where the result gets new axes."""
+def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
+    """Return one entry per axis (masks as positions), the new axes, and the ellipsis's place."""
     used = sum((k is not None and k is not Ellipsis and _consumes(k)) or 0 for k in entries)
     if used > array.ndim:
         raise IndexError(f"{used} indices for {array.ndim} axes")
@@ -284,10 +288,10 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
         entries.append(Ellipsis)
     full: list[Any] = []
     new_axes: list[int] = []
-    place = 0
+    place = gap = 0
     for k in entries:
         if k is Ellipsis:
-            count = array.ndim - used
+            count, gap = array.ndim - used, len(full)
             full += [slice(None)] * count
             place += count
         elif k is None:
@@ -299,7 +303,7 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
         else:
             full.append(k)
             place += not isinstance(k, int)
-    return full, new_axes
+    return full, new_axes, gap
 
 
 def _entry(key: Any) -> Any:
@@ -353,10 +357,12 @@ def _open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
     return [a.ravel() for a in arrays]
 
 
-def _split_by_slice(full: list[Any]) -> bool:
-    """Say whether a slice lies between integers and arrays, which moves the result's axes."""
+def _are_apart(full: list[Any], gap: int) -> bool:
+    """Say whether a slice or an ellipsis lies between integers and arrays: it moves their axes."""
     places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
-    return places != list(range(places[0], places[-1] + 1)) if places else False
+    if not places:
+        return False
+    return len(places) <= places[-1] - places[0] or places[0] < gap <= places[-1]
 
 
 def _orthogonal(array: ManifestArray, full: list[Any]) -> Any:
@@ -425,14 +431,14 @@ def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> Manif
     return parts[0] if len(parts) == 1 else join_arrays(parts, axis)
 
 
-def _pointwise(array: ManifestArray, full: list[Any]) -> npt.NDArray[Any]:
+def _pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArray[Any]:
     """Index axes together, with the axes of the result where numpy puts them."""
     places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in places))
     counts = [_count(k, n) for k, n in zip(full, array.shape, strict=True) if isinstance(k, slice)]
     array.check_limit(prod(counts) * arrays[0].size * array.dtype.itemsize)
     values = array.read_points(tuple(full))
-    if places == list(range(places[0], places[-1] + 1)):
+    if not apart:
         points = list(range(arrays[0].ndim))
         values = np.moveaxis(values, points, [p + places[0] for p in points])
     return values

@@ -11,7 +11,7 @@ Range = tuple[int, int]
 """Offset and length, in bytes."""
 
 
-class StoreError(Exception):
+class StoreError(OSError):
     """Bytes that cannot be had; ``item`` is the number of the range that failed.
 
     It stays inside the library: whoever asked for the bytes turns it into an error that also says

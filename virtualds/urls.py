@@ -47,7 +47,8 @@ def local_path(url: str) -> str:
     found = _SCHEME.match(url)
     path = url[found.end() :] if found else url
     # file:///C:/data: the slash before a drive letter belongs to the url
-    return path[1:] if PureWindowsPath(path[1:]).drive and path.startswith("/") else path
+    is_drive = os.name == "nt" and path.startswith("/") and PureWindowsPath(path[1:]).drive
+    return path[1:] if is_drive else path
 
 
 def join_url(base: str, relative: str) -> str:

@@ -112,7 +112,7 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
     fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
     order = metadata.get("order", "C")
-    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+    axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
     pipeline = CodecPipeline(
         dtype,
@@ -137,7 +137,12 @@ def check_zarr_v2(metadata: Any) -> None:
         raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
     shape, chunks = metadata["shape"], metadata["chunks"]
     whole = all(isinstance(x, list) and all(type(n) is int for n in x) for x in (shape, chunks))
-    if not whole or len(shape) != len(chunks) or min([*shape, 0]) < 0 or min([*chunks, 1]) < 1:
+    # where there is nothing, kerchunk says chunks of nothing
+    if not (
+        whole
+        and len(shape) == len(chunks)
+        and all(n >= 0 and c >= min(n, 1) for n, c in zip(shape, chunks, strict=True))
+    ):
         raise FormatError(
             f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
         )
@@ -146,7 +151,7 @@ def check_zarr_v2(metadata: Any) -> None:
 def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the chunks per axis that ``.zarray`` describes."""
     pairs = zip(metadata["shape"], metadata["chunks"], strict=True)
-    return tuple(-(-int(n) // int(c)) for n, c in pairs)
+    return tuple(-(-n // max(c, 1)) for n, c in pairs)
 
 
 def dtype_from_zarr_v2(text: Any) -> np.dtype[Any]:

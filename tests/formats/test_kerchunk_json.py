@@ -449,6 +449,13 @@ def test_fill_values_are_spelled_as_zarr_spells_them(which: str, tmp_path: Path)
     np.testing.assert_array_equal(found, np.full((4, 3), expected, dtype))
 
 
+def test_chunks_of_nothing_are_no_chunks(tmp_path: Path) -> None:
+    zarray = json.dumps(ZARRAY | {"shape": [0, 3], "chunks": [0, 3]})
+    document = refs("", **{"v/.zarray": zarray, "v/0.0": None, "v/1.0": None})
+    (tmp_path / "refs.json").write_text(json.dumps(document))
+    assert lazy(tmp_path / "refs.json")["v"].values.shape == (0, 3)
+
+
 def test_scalars_are_chunk_zero(tmp_path: Path) -> None:
     zarray = json.dumps(ZARRAY | {"shape": [], "chunks": []})
     document = {
@@ -483,6 +490,15 @@ NONSENSE: dict[str, Any] = {
     "chunk of fewer axes": refs("data.bin", **{"v/1": ["data.bin", 0, 12]}),
     "chunk of more axes": refs("data.bin", **{"v/0.0.0": ["data.bin", 0, 12]}),
     "chunk that is no number": refs("data.bin", **{"v/a.b": ["data.bin", 0, 12]}),
+    "two keys for one chunk": refs("data.bin", **{"v/00.0": ["data.bin", 0, 12]}),
+    "two spellings for one chunk": refs("data.bin", **{"v/0/0": ["data.bin", 0, 12]}),
+    "offset beyond 64 bits": refs("data.bin", **{"v/0.0": ["data.bin", 2**70, 12]}),
+    "offset that is no integer": refs("data.bin", **{"v/0.0": ["data.bin", 1.5, 12]}),
+    "length that is none": refs("data.bin", **{"v/0.0": ["data.bin", 0, None]}),
+    "past the end of the file": version_1(
+        refs("data.bin", **{"v/0.0": ["data.bin", 25, 12]}),
+        virtualds={"files": {"data.bin": [29, None, None]}},
+    ),
     "no bytes": refs("data.bin", **{"v/0.0": ["data.bin", 0, 0]}),
     "negative length": refs("data.bin", **{"v/0.0": ["data.bin", 0, -1]}),
     "negative offset": refs("data.bin", **{"v/0.0": ["data.bin", -5, 12]}),

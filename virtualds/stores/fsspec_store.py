@@ -14,10 +14,10 @@ class FsspecStore:
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, fetched together."""
-        filesystem, path = _locate(file.url, file.options)
         starts = [offset for offset, _ in ranges]
         ends = [offset + length for offset, length in ranges]
         try:
+            filesystem, path = _locate(file.url, file.options)
             found = filesystem.cat_ranges([path] * len(ranges), starts, ends, on_error="return")
         except OSError as error:
             raise StoreError(str(error)) from error
@@ -60,5 +60,5 @@ def _locate(url: str, options: StorageOptions | None) -> tuple[Any, str]:
 
     try:
         return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
-    except (ImportError, ValueError) as error:
-        raise StoreError(f"no filesystem for this url: {error}") from error
+    except (ImportError, TypeError, ValueError) as error:
+        raise StoreError(f"no filesystem for {url}: {error}") from error

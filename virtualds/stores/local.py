@@ -6,7 +6,7 @@ A memory map would save a copy, and would kill the process when a file shrinks u
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
@@ -15,6 +15,9 @@ from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import Range, StoreError
 from virtualds.urls import local_path
+
+BINARY = getattr(os, "O_BINARY", 0)
+"""Asks Windows for the bytes as they are."""
 
 
 class LocalStore:
@@ -47,34 +50,36 @@ class LocalStore:
         """Write a file beside its place and move it there in one step."""
         path = local_path(url)
         folder, name = os.path.split(path)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+        temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
+        # the mode that any new file gets
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
         try:
             with os.fdopen(descriptor, "wb") as handle:
                 handle.write(data)
                 handle.flush()
                 os.fsync(handle.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
-            if replace:
-                os.replace(temporary, path)
-            else:
-                os.link(temporary, path)
-                os.unlink(temporary)
+            _put_in_place(temporary, path, replace)
         except BaseException:
             os.unlink(temporary)
             raise
 
 
-def _umask() -> int:
-    """Return the mask of the process for new files; it can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _put_in_place(temporary: str, path: str, replace: bool) -> None:
+    """Give a file its name; without ``replace``, only if no other has it."""
+    if replace:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise FileExistsError(f"{path}: exists already; pass mode='w' to replace it") from error
+    os.unlink(temporary)
 
 
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[int]:
     try:
-        handle = os.open(local_path(file.url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        handle = os.open(local_path(file.url), os.O_RDONLY | BINARY)
     except OSError as error:
         raise StoreError(error.strerror or str(error)) from error
     try:
