@@ -37,7 +37,7 @@ NAMES: dict[str, Callable[[Path], Any]] = {
 def test_a_file_has_many_names(which: str, archive_files: list[Path]) -> None:
     ds = open_one(NAMES[which](archive_files[0]), loadable_variables=[])
     assert ds["t"].data.sources[0].url == f"file://{archive_files[0]}"
-    expected = xr.open_dataset(archive_files[0]).load()
+    expected = xr.load_dataset(archive_files[0])
     xr.testing.assert_identical(open_one(NAMES[which](archive_files[0])).virtual.load(), expected)
 
 
@@ -75,7 +75,7 @@ def test_a_reference_set_is_opened_like_a_source(archive_files: list[Path], tmp_
     again.virtual.to_manifest(tmp_path / "again.json")
     xr.testing.assert_identical(
         xr.open_dataset(tmp_path / "again.json", engine="virtual").load(),
-        xr.open_dataset(archive_files[0]).load(),
+        xr.load_dataset(archive_files[0]),
     )
 
 
@@ -133,7 +133,7 @@ def test_errors_are_of_one_tree_and_of_python_s_own() -> None:
 
 def years(paths: list[Path]) -> xr.Dataset:
     """Both years, as xarray joins them."""
-    parts = [xr.open_dataset(path).load() for path in paths]
+    parts = [xr.load_dataset(path) for path in paths]
     return xr.concat(
         parts, dim="time", data_vars="minimal", coords="minimal", compat="override", join="exact"
     )
@@ -178,7 +178,7 @@ def test_many_files_are_joined_virtually(archive_files: list[Path]) -> None:
 
 
 def test_one_file_is_many_files_too(archive_files: list[Path]) -> None:
-    expected = xr.open_dataset(archive_files[0]).load()
+    expected = xr.load_dataset(archive_files[0])
     for given in (archive_files[0], str(archive_files[0]), archive_files[:1]):
         xr.testing.assert_identical(open_many(given).virtual.load(), expected)
 
@@ -211,7 +211,7 @@ def test_every_dataset_is_preprocessed(archive_files: list[Path]) -> None:
         preprocess=functools.partial(label, name="member"),
     )
     expected = xr.concat(
-        [label(xr.open_dataset(path).load(), "member") for path in archive_files],
+        [label(xr.load_dataset(path), "member") for path in archive_files],
         dim="member", data_vars="minimal", coords="minimal", compat="override", join="outer",
         combine_attrs="override",
     )  # fmt: skip
@@ -266,7 +266,7 @@ def test_files_of_different_packing_are_decoded_each_by_its_own(tmp_path: Path) 
         ds.to_netcdf(paths[-1], encoding={"v": {"dtype": "i2"} | packing})
     found = open_many(paths, combine="nested", concat_dim="x", loadable_variables=[])
     assert len(found["v"].data.pipelines) == 3
-    expected = xr.concat([xr.open_dataset(p).load() for p in paths], dim="x", data_vars="all")
+    expected = xr.concat([xr.load_dataset(p) for p in paths], dim="x", data_vars="all")
     xr.testing.assert_identical(found.virtual.load(), expected)
     with pytest.raises(UnsupportedError, match=r"packing differ.*0\.nc.*1\.nc"):
         found.virtual.to_manifest(tmp_path / "refs.json")

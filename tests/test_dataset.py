@@ -236,7 +236,7 @@ def ragged(folder: Path) -> tuple[xr.Dataset, xr.Dataset]:
         "compat": "override",
     }
     found = xr.concat([open_virtual_dataset(p, loadable_variables=[]) for p in paths], **how)
-    return found, xr.concat([xr.open_dataset(p) for p in paths], **how)
+    return found, xr.concat([xr.load_dataset(p) for p in paths], **how)
 
 
 def test_dask_chunks_are_ragged_where_the_files_are(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_xarray_combines_virtual_datasets_as_it_combines_others(
     # `area` has 4 kB and may be looked at to compare it, `t` has 40 kB
     with virtualds.set_options(load_limit=5000):
         found = combine(virtual)
-    expected = combine({key: xr.open_dataset(path).load() for key, path in months.items()})
+    expected = combine({key: xr.load_dataset(path) for key, path in months.items()})
     loaded = found.virtual.load()
     xr.testing.assert_identical(loaded, expected)
     assert {n: v.dtype for n, v in loaded.variables.items()} == {
@@ -485,7 +485,7 @@ def test_a_variable_without_a_name_survives(tmp_path: Path) -> None:
     array.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     ds = open_virtual_dataset(tmp_path / "a.nc", loadable_variables=[])
     ds.virtual.to_manifest(tmp_path / "refs.json")
-    native = xr.open_dataset(tmp_path / "a.nc").load()
+    native = xr.load_dataset(tmp_path / "a.nc")
     xr.testing.assert_identical(
         xr.open_dataset(tmp_path / "refs.json", engine="virtual").load(), native
     )

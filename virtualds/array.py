@@ -20,7 +20,7 @@ from virtualds.codec import Codec
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import CombineError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import ChunkAxis
+from virtualds.grid import ChunkAxis, compact
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.options import get_options
 from virtualds.read import read, read_points
@@ -249,7 +249,9 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         stop = max(start, stop)
         kept = (f.crop(axis, start, stop) for f in self.fragments)
         shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
-        return replace(self, shape=shape, fragments=tuple(f for f in kept if f is not None))
+        return replace(
+            self, shape=shape, fragments=tuple(f for f in kept if f is not None)
+        ).pruned()
 
     def transpose(self, *axes: Any) -> ManifestArray:
         """Permute the axes; without argument, reverse them."""
@@ -318,7 +320,19 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         for start, stop in runs:
             parts = (f.crop(axis, start, stop) for f in self.fragments)
             kept += [f.shift(axis, start) for f in parts if f is not None]
-        return replace(self, fragments=tuple(kept))
+        return replace(self, fragments=tuple(kept)).pruned()
+
+    def pruned(self) -> ManifestArray:
+        """Return the array without files and pipelines that no chunk of it needs."""
+        fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
+        if len(self.pipelines) < 2 and fragments:
+            return replace(self, fragments=tuple(fragments))
+        found = [np.unique(compact(f.manifest.pipeline)) for f in fragments]
+        used = np.unique(np.concatenate(found)).tolist() if found else []
+        numbers = [used.index(i) if i in used else 0 for i in range(len(self.pipelines))]
+        kept = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]
+        pipelines = tuple(self.pipelines[i] for i in used)
+        return replace(self, pipelines=pipelines, fragments=tuple(kept))
 
     def astype(self, dtype: npt.DTypeLike, copy: bool = True, casting: Any = "unsafe") -> Any:
         """Convert the values: virtually where every value survives, else by reading them."""

@@ -80,9 +80,16 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        if func is np.all and kwargs.get("axis") is None and len(args) == 1 and certain(self):
+        plain = len(args) == 1 and kwargs.keys() <= {"axis"} and kwargs.get("axis") is None
+        if func is np.all and plain and certain(self):
             return np.True_
         return func(*map(_values, args), **{k: _values(v) for k, v in kwargs.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        """Have whatever else an array has, by computing the values."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
 
     def __bool__(self) -> bool:
         return bool(np.asarray(self))
@@ -133,6 +140,8 @@ def _same(a: Any, b: Any) -> bool:
 def _values(value: Any) -> Any:
     if isinstance(value, Comparison | ManifestArray):
         return np.asarray(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(_values, value))
     return value
 
 

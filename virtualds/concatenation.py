@@ -32,6 +32,8 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     for array in arrays:
         numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
         for fragment in array.fragments:
+            if 0 in fragment.shape:
+                continue
             manifest = fragment.manifest.with_pipelines(numbers)
             shifted = fragment.shift(axis, begin)
             moved.append(replace(shifted, manifest=manifest))

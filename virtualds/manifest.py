@@ -190,6 +190,20 @@ class ChunkManifest:
         """Return the manifest with every source file replaced by what ``change`` makes of it."""
         return replace(self, files=tuple(map(change, self.files)))
 
+    def pruned(self) -> ChunkManifest:
+        """Return the manifest with only those files in its table that a chunk lies in."""
+        used = np.unique(compact(self.file))
+        used = used[used >= 0]
+        if used.size == len(self.files):
+            return self
+        table = np.full(len(self.files) + 2, MISSING, np.int32)
+        table[used] = np.arange(used.size)
+        table[-2:] = INLINE, MISSING
+        kept = tuple(self.files[i] for i in used)
+        return replace(
+            self, files=kept, file=_through_compact(self.file, lambda column: table[column])
+        )
+
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
         """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
         if list(numbers) == list(range(len(numbers))):

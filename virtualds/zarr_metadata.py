@@ -75,7 +75,7 @@ def obstacles(array: ManifestArray) -> list[str]:
 
 def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     """Describe an array that has no `obstacles`."""
-    pipeline = array.pipelines[0] if array.pipelines else _all_fill(array)
+    pipeline = array.pipelines[0] if array.fragments else _all_fill(array)
     grid = _common_grid(array)
     if grid is None:
         raise UnsupportedError(f"{array.name}: {_no_common_grid(array)}")

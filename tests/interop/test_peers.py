@@ -174,7 +174,10 @@ def test_others_read_many_files_that_we_joined(
     with virtualds.set_options(small_variable=0):
         joined = virtualds.open_virtual_mfdataset(archive_files)
     joined.virtual.to_manifest(tmp_path / "refs.json")
-    expected = xr.open_mfdataset(archive_files, engine="netcdf4").load()
+    expected = xr.concat(
+        [xr.load_dataset(p) for p in archive_files], "time", data_vars="minimal", join="exact",
+        coords="minimal", compat="override",
+    )  # fmt: skip
     found = READERS[reader](tmp_path / "refs.json").load()
     xr.testing.assert_identical(with_json_attributes(found), with_json_attributes(expected))
 

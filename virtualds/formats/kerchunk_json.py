@@ -559,8 +559,12 @@ class _Writer:
 
     def _note(self, file: SourceFile) -> str:
         """Note the fingerprint of a file, and return how it is called in the set."""
-        if any(part is not None for part in (file.size, file.mtime, file.etag)):
-            self.files[file.url] = [file.size, file.mtime, file.etag]
+        found = [file.size, file.mtime, file.etag]
+        if self.files.setdefault(file.url, found) != found:
+            raise UnsupportedError(
+                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{self.files[file.url]} and {found}); scan it again"
+            )
         return file.url
 
     def _add_values(self, path: str, values: npt.NDArray[Any]) -> dict[str, Any]:

@@ -36,14 +36,14 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
 
 
 def _carry_out(source: Readable, batch: Batch, out: Array) -> None:
-    if batch.file == MISSING:
-        for task in batch.tasks:
-            place_missing(source.pipelines[task.pipeline], task, out)
-        return
     fetched = _fetch(source, batch)
     for task, data in zip(batch.tasks, fetched, strict=True):
+        pipeline = batch.pipelines[task.pipeline]
         try:
-            place(source.pipelines[task.pipeline], data, task, out)
+            if batch.file == MISSING:
+                place_missing(pipeline, task, out)
+            else:
+                place(pipeline, data, task, out)
         except CodecError as error:
             raise _error(source, batch, task, f"the bytes do not decode: {error}") from error
     hold("fetched", fetched, sum(map(len, fetched)))
@@ -51,6 +51,8 @@ def _carry_out(source: Readable, batch: Batch, out: Array) -> None:
 
 def _fetch(source: Readable, batch: Batch) -> Sequence[Buffer]:
     manifest = batch.fragment.manifest
+    if batch.file == MISSING:
+        return [b""] * len(batch.tasks)
     if batch.file == INLINE:
         return [manifest.inline[task.offset] for task in batch.tasks]
     file = manifest.files[batch.file]
@@ -64,7 +66,8 @@ def _fetch(source: Readable, batch: Batch) -> Sequence[Buffer]:
 def _error(source: Readable, batch: Batch, task: Task, reason: str) -> ReadError:
     """Return an error that says which bytes of which file were meant for which chunk."""
     manifest = batch.fragment.manifest
-    url = "bytes held inline" if batch.file == INLINE else manifest.files[batch.file].url
+    codes = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
+    url = codes[batch.file] if batch.file < 0 else manifest.files[batch.file].url
     error = ReadError(
         f"{url}, bytes {task.offset} to {task.offset + task.length}: {reason}; "
         f"restore the file, or scan it again"

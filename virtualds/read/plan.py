@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice, product
+from itertools import groupby, product
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -67,8 +67,17 @@ class Batch(NamedTuple):
     """Tasks of one file of one fragment, or of its missing or inline chunks."""
 
     fragment: Fragment
+    pipelines: Sequence[CodecPipeline]
     file: int
     tasks: list[Task]
+
+
+class Part(NamedTuple):
+    """What a selection takes of one fragment."""
+
+    fragment: Fragment
+    pipelines: Sequence[CodecPipeline]
+    projections: list[Projection]
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     keys = [axis.key for axis in axes]
     shape = tuple(axis.size for axis in axes)
     parts = _project_all(source, keys) if prod(shape) else []
-    covered = sum(prod(_shown(p) for p in projections) for _, projections in parts)
+    covered = sum(prod(_shown(p) for p in part.projections) for part in parts)
     return Selection(shape, covered == prod(shape), _box_batches(parts), tuple(steps))
 
 
@@ -126,11 +135,11 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
         for i in range(len(key))
     ]
     parts = _project_all(source, keys) if prod(shape) else []
-    tasks = [(f, list(_point_tasks(f, points, together, p))) for f, p in parts]
+    tasks = [(p, list(_point_tasks(p.fragment, points, together, p.projections))) for p in parts]
     filled = sum(prod(_extent(o) for o in t.outer) for _, found in tasks for _, t in found)
     steps = [axis.step for axis in axes.values() if axis.step]
     steps.append(lambda values: values.reshape(arrays[0].shape + values.shape[1:]))
-    batches = (batch for f, found in tasks for batch in _batches(f, iter(found)))
+    batches = (batch for part, found in tasks for batch in _batches(part, iter(found)))
     return Selection(shape, filled == prod(shape), batches, tuple(steps))
 
 
@@ -174,21 +183,20 @@ def _inside(positions: Array, size: int, axis: int) -> Ints:
     return counted
 
 
-def _project_all(
-    source: Readable, keys: Sequence[AxisKey]
-) -> list[tuple[Fragment, list[Projection]]]:
+def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
     """Return, for every fragment that the selection meets, what it takes of its chunks."""
     found = []
     for fragment in source.fragments:
-        fine = subdivide(fragment, source.pipelines, keys)
-        if fine is None:
+        cut = subdivide(fragment, source.pipelines, keys)
+        if cut is None:
             continue
+        fine, pipelines = cut
         projections = [
             axis.project(key, start)
             for axis, key, start in zip(fine.axes, keys, fine.start, strict=True)
         ]
         if all(p.chunk.size for p in projections):
-            found.append((fine, projections))
+            found.append(Part(fine, pipelines, projections))
     return found
 
 
@@ -200,9 +208,9 @@ def _extent(outer: Any) -> int:
     return int(outer.stop - outer.start if isinstance(outer, slice) else outer.size)
 
 
-def _box_batches(parts: list[tuple[Fragment, list[Projection]]]) -> Iterator[Batch]:
-    for fragment, projections in parts:
-        yield from _batches(fragment, _box_tasks(fragment, projections))
+def _box_batches(parts: list[Part]) -> Iterator[Batch]:
+    for part in parts:
+        yield from _batches(part, _box_tasks(part.fragment, part.projections))
 
 
 def _box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[tuple[int, Task]]:
@@ -320,10 +328,15 @@ def _sliced(
         )
 
 
-def _batches(fragment: Fragment, tasks: Iterator[tuple[int, Task]]) -> Iterator[Batch]:
+def _batches(part: Part, tasks: Iterator[tuple[int, Task]]) -> Iterator[Batch]:
     """Gather consecutive chunks of one file, up to a number and a size."""
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
-        rows = (task for _, task in group)
-        while first := list(islice(rows, 1)):
-            room = max(1, min(BATCH_TASKS, BATCH_BYTES // max(first[0].length, 1)))
-            yield Batch(fragment, file, first + list(islice(rows, room - 1)))
+        rows: list[Task] = []
+        nbytes = 0
+        for _, task in group:
+            if rows and (len(rows) == BATCH_TASKS or nbytes + task.length > BATCH_BYTES):
+                yield Batch(part.fragment, part.pipelines, file, rows)
+                rows, nbytes = [], 0
+            rows.append(task)
+            nbytes += task.length
+        yield Batch(part.fragment, part.pipelines, file, rows)

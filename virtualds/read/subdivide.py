@@ -13,8 +13,9 @@ from math import prod
 
 import numpy as np
 
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import CodecPipeline, Fragment, Hidden, Layout
 from virtualds.grid import AxisKey, ChunkAxis, Ints
+from virtualds.manifest import INLINE, MISSING
 
 PIECE = 2**20
 """Bytes that a piece of an uncompressed chunk has at most, unless one element along the cut has."""
@@ -24,37 +25,38 @@ WORTHWHILE = 4096
 
 def subdivide(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
-) -> Fragment | None:
-    """Return the part of a fragment that the keys span, its plain chunks cut as far as it pays."""
+) -> tuple[Fragment, Sequence[CodecPipeline]] | None:
+    """Return the part of a fragment that the keys span, its plain chunks cut as far as it pays.
+
+    The pipelines come back with it: an axis that an integer index hides is cut away altogether.
+    """
     spans = [_span(key) for key in keys]
-    cut = fragment
     for axis, (low, high) in enumerate(spans):
-        if low >= cut.stop[axis] or high <= cut.start[axis]:
+        if low >= fragment.stop[axis] or high <= fragment.start[axis]:
             return None
     if not _is_plain(fragment, pipelines):
-        return fragment
+        return fragment, pipelines
+    part = fragment
     for axis, (low, high) in enumerate(spans):
-        part = cut.crop(axis, max(low, cut.start[axis]), high)
-        if part is None:
+        begin = max(low, part.start[axis])
+        cropped = part.crop(axis, begin, high)
+        if cropped is None:
             return None
-        cut = replace(
-            part, start=(*cut.start[:axis], max(low, cut.start[axis]), *cut.start[axis + 1 :])
-        )
-    return _cut_leading(cut, pipelines[0].dtype.itemsize, keys)
+        part = cropped.shift(axis, begin)
+    return _cut_leading(part, pipelines, keys)
 
 
 def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
-    """Say whether chunks are bare C-ordered arrays in files."""
-    return (
-        bool(fragment.axes)
-        and all(
-            not p.codecs
-            and p.layout == tuple(range(len(fragment.axes)))
-            and p.dtype == pipelines[0].dtype
-            for p in pipelines
-        )
-        and bool((fragment.manifest.file != -2).all())
-    )
+    """Say whether chunks are bare arrays in files, all stored alike and each of its full length."""
+    if not fragment.axes or not pipelines or any(p.codecs for p in pipelines):
+        return False
+    kinds = {(p.layout, p.dtype) for p in pipelines}
+    manifest = fragment.manifest
+    if len(kinds) != 1 or (manifest.file == INLINE).any():
+        return False
+    # a reference of another length is wrong: the decoder is to say so, not the neighbour's bytes
+    whole = pipelines[0].dtype.itemsize * _elements(fragment, pipelines[0].layout)
+    return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
 
 
 def _span(key: AxisKey) -> tuple[int, int]:
@@ -63,31 +65,62 @@ def _span(key: AxisKey) -> tuple[int, int]:
     return int(key[0]), int(key[-1]) + 1
 
 
-def _cut_leading(fragment: Fragment, itemsize: int, keys: Sequence[AxisKey]) -> Fragment:
-    """Cut axis after axis until a piece is small and mostly wanted."""
-    for axis in range(len(fragment.axes)):
-        stored = [int(a.slabs().encoded.max(initial=1)) for a in fragment.axes]
-        if stored[axis] == 1:
+def _cut_leading(
+    fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
+) -> tuple[Fragment, Sequence[CodecPipeline]]:
+    """Cut stored axis after stored axis until a piece is small and mostly wanted."""
+    itemsize, rest = pipelines[0].dtype.itemsize, pipelines[0].layout
+    done: Layout = ()
+    while rest:
+        entry, rest = rest[0], rest[1:]
+        row = itemsize * int(np.max(_elements(fragment, rest), initial=1))
+        size = _longest(fragment, entry)
+        if size > 1 and row * size <= WORTHWHILE:
+            return fragment, _with_layout(pipelines, (*done, entry, *rest))
+        if isinstance(entry, Hidden):
+            fragment = _enter(fragment, entry.index, itemsize * _elements(fragment, rest))
             continue
-        row = itemsize * prod(stored[axis + 1 :])
-        later = zip(fragment.axes[axis + 1 :], keys[axis + 1 :], strict=True)
-        wanted = prod(_share(a, k) for a, k in later)
-        if row * stored[axis] <= WORTHWHILE:
-            return fragment
-        if wanted >= 0.25 or row <= WORTHWHILE:
-            return _cut(fragment, axis, max(1, PIECE // row), itemsize)
-        fragment = _cut(fragment, axis, 1, itemsize)
-    return fragment
+        done = (*done, entry)
+        if size == 1:
+            continue
+        wanted = prod(_share(fragment, e, keys) for e in rest)
+        length = 1 if wanted < 0.25 and row > WORTHWHILE else max(1, PIECE // row)
+        fragment = _cut(fragment, entry, length, itemsize * _elements(fragment, rest))
+        if length > 1:
+            break
+    return fragment, _with_layout(pipelines, (*done, *rest))
 
 
-def _share(axis: ChunkAxis, key: AxisKey) -> float:
-    """Return which part of the stored elements along an axis the key takes."""
+def _with_layout(pipelines: Sequence[CodecPipeline], layout: Layout) -> list[CodecPipeline]:
+    return [replace(p, layout=layout) for p in pipelines]
+
+
+def _longest(fragment: Fragment, entry: int | Hidden) -> int:
+    """Return the greatest stored length along a stored axis."""
+    if isinstance(entry, Hidden):
+        return entry.length
+    return int(fragment.axes[entry].slabs().encoded.max(initial=1))
+
+
+def _share(fragment: Fragment, entry: int | Hidden, keys: Sequence[AxisKey]) -> float:
+    """Return which part of the stored elements along a stored axis the keys take."""
+    if isinstance(entry, Hidden):
+        return 1 / entry.length
+    key, stored = keys[entry], fragment.axes[entry].slabs().encoded
     count = len(range(key.start, key.stop, key.step)) if isinstance(key, slice) else key.size
-    return min(1.0, count / max(1, int(axis.slabs().encoded.sum())))
+    return min(1.0, count / max(1, int(stored.sum())))
 
 
-def _cut(fragment: Fragment, axis: int, length: int, itemsize: int) -> Fragment:
-    """Cut every chunk along ``axis``, before which chunks have one element, into pieces."""
+def _enter(fragment: Fragment, index: int, row: Ints) -> Fragment:
+    """Keep one index of a leading stored axis, of which the array shows nothing else."""
+    manifest = fragment.manifest
+    length = np.broadcast_to(row, manifest.shape)
+    moved = replace(manifest, offset=manifest.offset + index * row, length=length)
+    return replace(fragment, manifest=moved)
+
+
+def _cut(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
+    """Cut every chunk along an axis, before which it has one element, into pieces."""
     _, _, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths
     pieces = -(-shown // length)
@@ -95,8 +128,6 @@ def _cut(fragment: Fragment, axis: int, length: int, itemsize: int) -> Fragment:
     rank = np.arange(owner.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     sizes = np.minimum(length, shown[owner] - rank * length)
     first = inset[owner] + rank * length
-    others = [a.slabs().encoded for a in fragment.axes[axis + 1 :]]
-    row = itemsize * _outer_product(others, axis, len(fragment.axes))
     along = (1,) * axis + (-1,) + (1,) * (len(fragment.axes) - axis - 1)
     manifest = fragment.manifest.take(axis, owner)
     moved = replace(
@@ -108,9 +139,14 @@ def _cut(fragment: Fragment, axis: int, length: int, itemsize: int) -> Fragment:
     return Fragment(fragment.start, axes, moved)
 
 
-def _outer_product(lengths: Sequence[Ints], axis: int, ndim: int) -> Ints:
-    """Return the number of elements behind one index of ``axis``, over the chunk grid."""
+def _elements(fragment: Fragment, entries: Layout) -> Ints:
+    """Return how many elements chunks store along some stored axes, over the chunk grid."""
+    ndim = len(fragment.axes)
     total: Ints = np.ones((1,) * ndim, np.int64)
-    for place, values in enumerate(lengths, axis + 1):
-        total = total * values.reshape((1,) * place + (-1,) + (1,) * (ndim - place - 1))
+    for entry in entries:
+        if isinstance(entry, Hidden):
+            total = total * entry.length
+        else:
+            stored = fragment.axes[entry].slabs().encoded
+            total = total * stored.reshape((1,) * entry + (-1,) + (1,) * (ndim - entry - 1))
     return total
