@@ -14,7 +14,7 @@ import xarray as xr
 from virtualds.api import write_manifest
 from virtualds.array import ManifestArray
 from virtualds.errors import VirtualdsError
-from virtualds.lazy import lazily
+from virtualds.lazy import lazily, virtual_data
 from virtualds.manifest import SourceFile
 from virtualds.urls import normalise_url
 
@@ -40,11 +40,8 @@ class VirtualDatasetAccessor:
 
     @property
     def _arrays(self) -> dict[Hashable, ManifestArray]:
-        return {
-            name: v.data
-            for name, v in self._dataset.variables.items()
-            if isinstance(v.data, ManifestArray)
-        }
+        found = {name: virtual_data(v) for name, v in self._dataset.variables.items()}
+        return {name: array for name, array in found.items() if array is not None}
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +118,7 @@ class VirtualDatasetAccessor:
         """
         variables = {
             name: (v.dims, lazily(v.data, str(name)), v.attrs, self._encoding(v))
-            if isinstance(v.data, ManifestArray)
+            if name in self._arrays
             else v
             for name, v in self._dataset.variables.items()
         }
@@ -195,10 +192,10 @@ class VirtualDatasetAccessor:
 def _prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
-    absolute = {normalise_url(old): normalise_url(new) for old, new in prefixes.items()}
+    absolute = {_prefix(old): _prefix(new) for old, new in prefixes.items()}
     urls = {file.url for array in arrays for file in array.sources}
     for old in absolute:
-        if not any(url.startswith(old) for url in urls):
+        if not any(_begins(url, old) for url in urls):
             raise ValueError(
                 f"rename_paths: no source begins with {old!r}; the first is "
                 f"{min(urls, default=None)!r}"
@@ -206,11 +203,20 @@ def _prefix_changer(
 
     def change(url: str) -> str:
         for old in sorted(absolute, key=len, reverse=True):
-            if url.startswith(old):
+            if _begins(url, old):
                 return absolute[old] + url[len(old) :]
         return url
 
     return change
+
+
+def _prefix(path: str) -> str:
+    return normalise_url(path).rstrip("/")
+
+
+def _begins(url: str, prefix: str) -> bool:
+    """Say whether a url is a file or lies in a folder: names that only begin alike do not."""
+    return url == prefix or url.startswith(f"{prefix}/")
 
 
 def _dask_chunks(array: ManifestArray) -> tuple[tuple[int, ...], ...]:

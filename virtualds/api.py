@@ -46,8 +46,9 @@ def open_virtual_dataset(
     drop_variables : str or iterable of str, optional
         Variables to leave out.
     loadable_variables : names, glob patterns, predicate, or [], optional
-        Variables to load at once; by default dimension coordinates and those of at most
-        ``set_options(small_variable=...)`` bytes. A predicate takes a name and a variable.
+        Variables to load at once; by default dimension coordinates, scalars, other coordinates of
+        at most ``set_options(small_variable=...)`` bytes, and what exists only once it is loaded
+        (characters that become strings, dates as objects). A predicate takes a name and a variable.
     storage_options : dict, optional
         Access options, for fsspec. The arrays carry them along.
     parser : str, optional
@@ -117,8 +118,10 @@ def open_group(
         raise FileNotFoundError(
             f"{absolute}: there is no such file or group ({error}); check the path"
         ) from error
-    except StoreError as error:
-        raise FormatError(f"{absolute}: it cannot be opened: {error}") from error
+    except (StoreError, IsADirectoryError) as error:
+        raise FormatError(
+            f"{absolute}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
+        ) from error
 
 
 READERS: tuple[Parser | Format, ...] = (*PARSERS, *FORMATS)

@@ -28,7 +28,7 @@ def open_virtual_mfdataset(
     parallel: Executor | None = None,
     data_vars: Any = "minimal",
     coords: Any = "minimal",
-    compat: str = "override",
+    compat: str = "equals",
     join: Any = "outer",
     combine_attrs: Any = "override",
     loadable_variables: Loadable = None,
@@ -54,7 +54,8 @@ def open_virtual_mfdataset(
         Where to open the files; one after another by default.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
-        joined along it, and the others come from the first file.
+        joined along it, and the others must be equal in all files; ``compat="override"`` takes
+        them from the first file without a look.
     loadable_variables, drop_variables, group, storage_options, decode_cf
         As in `open_virtual_dataset`.
 

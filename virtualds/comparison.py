@@ -80,7 +80,8 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        plain = len(args) == 1 and kwargs.keys() <= {"axis"} and kwargs.get("axis") is None
+        # a result with axes, or into an array, needs all values
+        plain = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
         if func is np.all and plain and certain(self):
             return np.True_
         return func(*map(_values, args), **{k: _values(v) for k, v in kwargs.items()})

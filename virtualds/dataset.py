@@ -15,17 +15,19 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.array import ManifestArray, default_fill
+from virtualds.array import ManifestArray, default_fill, same_scalar
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.lazy import lazily
+from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.time_packing import TimePacking
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
+IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
+"""Packing attributes that need not change a value."""
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
 
 
@@ -55,7 +57,8 @@ def virtual_dataset(
     ----------
     group : ManifestGroup
     loadable : names, glob patterns, predicate, or None
-        Which variables to load; dimension coordinates and small variables by default.
+        Which variables to load; by default dimension coordinates, scalars, other coordinates that
+        are small, and whatever exists only once it is loaded.
     decode_cf : bool
         Whether to decode CF conventions, as in `xarray.open_dataset`.
 
@@ -68,11 +71,13 @@ def virtual_dataset(
     group = _named(group)
     ahead = _read_ahead(group) if loadable is None else group
     variables, attributes, coordinates = _decoded(ahead, decoders)
-    wanted = _chooser(loadable)
+    wanted = _chooser(loadable, coordinates)
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
         try:
-            if wanted(str(name), variable):
+            if wanted(str(name), variable) or (
+                loadable is None and _needs_loading(stored, variable)
+            ):
                 variables[name] = _loaded(str(name), variable)
             elif isinstance(stored.data, ManifestArray):
                 variables[name] = _virtual(str(name), stored, stored.data, variable)
@@ -141,15 +146,26 @@ def _dataset(
     return dataset
 
 
-def _chooser(loadable: Loadable) -> Callable[[str, xr.Variable], bool]:
-    """Return what decides whether a variable is loaded."""
+def _chooser(loadable: Loadable, coordinates: set[Hashable]) -> Callable[[str, xr.Variable], bool]:
+    """Return what decides whether a variable is loaded.
+
+    The default goes by what a variable is, so that it decides alike for every file of an archive.
+    """
     if loadable is None:
         limit = get_options().small_variable
-        return lambda name, v: v.dims == (name,) or v.nbytes <= limit
+        return lambda name, v: (
+            v.dims == (name,) or not v.dims or (name in coordinates and v.nbytes <= limit)
+        )
     if callable(loadable):
         return loadable
     patterns = [loadable] if isinstance(loadable, str) else list(loadable)
     return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+    """Say whether chunks cannot be decoded one by one, and the whole is not too large to load."""
+    special = decoded.dims != stored.dims or decoded.dtype.kind == "O"
+    return special and decoded.nbytes <= get_options().load_limit
 
 
 def _loaded(name: str, variable: xr.Variable) -> xr.Variable:
@@ -158,7 +174,7 @@ def _loaded(name: str, variable: xr.Variable) -> xr.Variable:
 
 
 def _in_memory(variable: xr.Variable) -> bool:
-    return not isinstance(variable.data, ManifestArray)
+    return virtual_data(variable) is None
 
 
 def _virtual(
@@ -198,7 +214,7 @@ def _packing(
         for name in PACKING_ATTRIBUTES
         if name in stored.attributes and name not in decoded.attrs
     }
-    packing = Packing.from_attributes(dtype.newbyteorder("="), used, decoded.dtype)
+    packing = Packing.from_attributes(dtype, used, decoded.dtype)
     if packing is None and decoded.dtype != dtype.newbyteorder("=") and decoded.dtype != dtype:
         raise UnsupportedError(
             f"xarray decodes {dtype} to {decoded.dtype} by a rule that is not known here; load it "
@@ -224,6 +240,11 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     encoded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
     variables = {}
     for name, variable in encoded.items():
+        if name is not None and (not isinstance(name, str) or not name or "/" in name):
+            raise UnsupportedError(
+                f"variable {name!r}: a name in a file is a string without '/'; rename it with "
+                f"ds.rename"
+            )
         try:
             variables[NO_NAME if name is None else str(name)] = _stored(str(name), variable)
         except VirtualdsError as error:
@@ -234,17 +255,26 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
 
 def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
     dims = tuple(str(dim) for dim in variable.dims)
-    data = variable.data
-    if isinstance(data, ManifestArray):
+    if (data := virtual_data(variable)) is not None:
         array, packed = unpack(data)
-        attributes = dict(variable.attrs)
-        for attribute in PACKING_ATTRIBUTES:
-            # what changed no value is known to the encoding alone
-            if packed is None and attribute in variable.encoding and attribute == "_FillValue":
-                attributes.setdefault(attribute, variable.encoding[attribute])
-        return ManifestVariable(dims, array, attributes | (packed or {}), variable.encoding)
+        # what changed no value is known to the encoding alone
+        kept = {n: variable.encoding[n] for n in IDENTITIES if n in variable.encoding}
+        known = packed if packed or array.pipelines != data.pipelines else kept
+        return ManifestVariable(dims, array, variable.attrs | (known or kept), variable.encoding)
+    _check_size(variable)
     plain = _encoded(name, variable)
     return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
+
+
+def _check_size(variable: xr.Variable) -> None:
+    """Refuse to write out what would have to be read first, and is large."""
+    limit = get_options().load_limit
+    if is_unread(variable) and variable.nbytes > limit:
+        raise UnsupportedError(
+            f"its {variable.nbytes:,} bytes would be read and written inline, more than the limit "
+            f"of {limit:,}; open the source with virtualds.open_virtual_dataset, which keeps "
+            f"references"
+        )
 
 
 def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
@@ -262,18 +292,11 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
     pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
     fill = default_fill(dtype)
     if array.has_gaps:
-        if not _is_missing_value(array):
+        if not same_scalar(array.pipelines[0].missing_value, array.fill_value):
             return array, None
         fill = array.pipelines[0].fill_value
     plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
     return plain, dict(packing.attributes) if packing else None
-
-
-def _is_missing_value(array: ManifestArray) -> bool:
-    """Say whether gaps read as missing chunks would."""
-    missing = array.pipelines[0].missing_value
-    fill = array.fill_value
-    return bool(missing == fill) or bool(missing != missing and fill != fill)
 
 
 def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
@@ -282,7 +305,8 @@ def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
     kept = {k: v for k, v in variable.encoding.items() if k in ("_FillValue", "units", "calendar")}
     for encoding in (_cf_encoding(variable.encoding), kept, {}):
         attempt = variable.copy(deep=False)
-        attempt.encoding = dict(encoding)
+        # without this, xarray gives floats a fill value that they did not have
+        attempt.encoding = {"_FillValue": None, **encoding}
         try:
             stored = xr.conventions.encode_cf_variable(attempt, name=name)
         except (ValueError, OverflowError, TypeError):

@@ -44,6 +44,11 @@ def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
     if isinstance(value, np.bytes_ | bytes):
         return value.decode("latin-1"), "S"
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        if np.ndim(value) > 1:
+            raise UnsupportedError(
+                f"attribute {name!r}: an array of {np.ndim(value)} axes is read by nobody; "
+                f"make it a variable, or drop it"
+            )
         flat = [_finite(v) for v in np.ravel(value).tolist()]
         return (flat if np.ndim(value) else flat[0]), value.dtype.newbyteorder("=").str
     if isinstance(value, str | bool | int) or value is None:

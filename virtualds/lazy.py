@@ -1,7 +1,9 @@
-"""Virtual arrays behind xarray's lazy indexing.
+"""Virtual arrays behind xarray's lazy indexing, and virtual arrays in variables.
 
 This is the one file that uses `xarray.core.indexing`, which xarray's guide "How to add a new
 backend" documents for backends: `LazilyIndexedArray` and the explicit indexers have no other home.
+It is also the one that looks at ``Variable._data``: there is no public way to see what a variable
+holds without loading it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from virtualds.array import ManifestArray
 from virtualds.errors import VirtualdsError
 from virtualds.group import Data
 
@@ -59,6 +63,21 @@ def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> np
     adapter = indexing.NumpyIndexingAdapter(values)  # type: ignore[no-untyped-call]
     found = indexing.apply_indexer(adapter, key)
     return np.asarray(found)
+
+
+def virtual_data(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array that a variable holds, None if it holds anything else.
+
+    ``Variable.data`` would load what is lazy only to tell what it is.
+    """
+    data = variable._data
+    return data if isinstance(data, ManifestArray) else None
+
+
+def is_unread(variable: xr.Variable) -> bool:
+    """Say whether looking at a variable would read it from a file."""
+    data = variable._data
+    return isinstance(data, indexing.ExplicitlyIndexed) and not variable._in_memory
 
 
 def lazily(data: Data, name: str) -> indexing.LazilyIndexedArray:

@@ -184,13 +184,15 @@ def full_like(
 @implements(np.zeros_like, np.empty_like)
 def zeros_like(array: ManifestArray, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return an array of zeros."""
-    return full_like(array, 0, dtype, shape=kwargs.get("shape"))
+    kind = np.dtype(array.dtype if dtype is None else dtype)
+    return full_like(array, np.zeros((), kind)[()], kind, shape=kwargs.get("shape"))
 
 
 @implements(np.ones_like)
 def ones_like(array: ManifestArray, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Return an array of ones."""
-    return full_like(array, 1, dtype, shape=kwargs.get("shape"))
+    kind = np.dtype(array.dtype if dtype is None else dtype)
+    return full_like(array, np.ones((), kind)[()], kind, shape=kwargs.get("shape"))
 
 
 @implements(np.copy)

@@ -39,10 +39,10 @@ class set_options:
         How many decoded bytes an implicit conversion (``.values``, arithmetic, a reduction) of a
         virtual array may load before it is refused. ``ds.virtual.load()`` knows no limit.
     small_variable : int, default 16 KiB
-        Variables of at most this many decoded bytes are loaded when a file is opened.
+        Coordinates of at most this many decoded bytes are loaded when a file is opened.
     check_sources : bool, default True
-        Compare size and modification time of a source file with those noted when it was scanned,
-        each time it is read, and raise `ReadError` where they differ.
+        Compare size and modification time of a local source file with those noted when it was
+        scanned, each time it is read, and raise `ReadError` where they differ.
 
     Raises
     ------

@@ -21,7 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.errors import AccessError, FormatError, UnsupportedError
+from virtualds.errors import (
+    AccessError,
+    FormatError,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+)
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json, to_json
@@ -89,8 +95,16 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         raise FormatError(
             f"{source.url}: it is no JSON ({error}); a reference set was expected"
         ) from error
-    refs, extra = _unfold(document, source.url)
-    return _Reader(source, refs, extra, frozenset(skip)).tree(group)
+    try:
+        refs, extra = _unfold(document, source.url)
+        return _Reader(source, refs, extra, frozenset(skip)).tree(group)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, VirtualdsError):
+            raise
+        raise FormatError(
+            f"{source.url}: its metadata or references are not of the form that the specification "
+            f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
+        ) from error
 
 
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -193,7 +207,7 @@ class _Reader:
                 continue
             try:
                 variables[name] = self._variable(prefix + name)
-            except (UnsupportedError, FormatError, AccessError) as error:
+            except VirtualdsError as error:
                 error.add_note(f"variable {prefix}{name} of {self.source.url}")
                 raise
         extra = self._extra("groups", path)
@@ -287,9 +301,12 @@ class _Reader:
     def _size(self, url: str) -> int | None:
         """Return the length of a file that is a chunk as a whole."""
         file = self._file(url)
-        if file.size is None:
-            file = store_for(file.url).describe(file.url, file.options)
-        return file.size
+        if file.size is not None:
+            return file.size
+        try:
+            return store_for(file.url).describe(file.url, file.options).size
+        except OSError as error:
+            raise _unreachable(file.url, error) from error
 
     def _file(self, url: str) -> SourceFile:
         """Return the file that a url of the set means, with the fingerprint noted for it."""
@@ -330,9 +347,16 @@ class _Reader:
 
     def _fetch(self, value: list[Any]) -> bytes:
         file = self._file(value[0])
-        if len(value) == 1:
-            return store_for(file.url).read_all(file.url, file.options)
-        return store_for(file.url).get_ranges(file, [(value[1], value[2])])[0]
+        try:
+            if len(value) == 1:
+                return store_for(file.url).read_all(file.url, file.options)
+            return store_for(file.url).get_ranges(file, [(value[1], value[2])])[0]
+        except OSError as error:
+            raise _unreachable(file.url, error) from error
+
+
+def _unreachable(url: str, error: OSError) -> ReadError:
+    return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
 
 
 def _parsed(key: str, value: Any, url: str) -> Any:
@@ -357,6 +381,9 @@ def _bytes(value: Any) -> bytes:
 
 def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
     """Return the flat C-order number of every chunk key."""
+    rank = max(len(grid) - 1, 0)
+    if odd := [n for n in names if n.count(".") != rank or (not grid and n != "0")]:
+        raise FormatError(f"{path}: chunk key {odd[0]!r} is no index of a grid {grid}")
     if not grid:
         return np.zeros(len(names), np.int64)
     try:
