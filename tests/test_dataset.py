@@ -68,11 +68,21 @@ def test_what_is_loaded_is_what_was_asked_for(which: str, path: Path, native: xr
         np.testing.assert_array_equal(ds[name].values, native[name].values)
 
 
-def test_small_is_a_setting(path: Path) -> None:
-    with virtualds.set_options(small_variable=2**20):
-        assert virtual_names(open_virtual_dataset(path)) == set()
-    with virtualds.set_options(small_variable=0):
-        assert virtual_names(open_virtual_dataset(path)) == {"v", "p"}
+def test_the_default_goes_by_what_a_variable_is_not_by_its_size(tmp_path: Path) -> None:
+    """So that all files of an archive are opened alike, whatever their length."""
+    coordinates = {"x": [1.0, 2.0], "height": ("x", [5.0, 6.0]), "crs": 0}
+    ds = xr.Dataset({"v": ("x", [3.0, 4.0])}, coordinates)
+    ds.to_netcdf(tmp_path / "small.nc")
+    opened = open_virtual_dataset(tmp_path / "small.nc")
+    assert virtual_names(opened) == {"v"}
+    with virtualds.set_options(small_variable=8):
+        assert virtual_names(open_virtual_dataset(tmp_path / "small.nc")) == {"v", "height"}
+
+
+def test_what_exists_only_once_it_is_loaded_is_loaded_by_default(archive: Archive) -> None:
+    opened = open_virtual_dataset(archive.path("time_in_noleap"))
+    assert opened["time"].dtype == object
+    assert virtual_names(opened).isdisjoint({"time"})
 
 
 def test_what_decodes_only_as_a_whole_says_how_to_load_it(archive: Archive) -> None:

@@ -49,8 +49,9 @@ def references(archive: Archive, name: str) -> Path:
         vds = virtualds.open_virtual_dataset(path, group=group, loadable_variables=[])
         vds.virtual.to_manifest(target)
     except virtualds.UnsupportedError:
+        # characters, or chunks that decode in several ways: their values go inline
         vds = virtualds.open_virtual_dataset(path, group=group)
-        vds.virtual.to_manifest(target)
+        vds.virtual.load().virtual.to_manifest(target)
     return target
 
 

@@ -132,10 +132,14 @@ def test_the_document_is_strict_json_of_version_1(
         ds = virtualds.open_virtual_dataset(
             archive.path(name), group=CASES[name].group, loadable_variables=loadable
         )
-        ds.virtual.to_manifest(tmp_path / "refs.json")
     except UnsupportedError:
         assert loadable == []
         return
+    try:
+        ds.virtual.to_manifest(tmp_path / "refs.json")
+    except UnsupportedError:
+        assert not (tmp_path / "refs.json").exists()
+        ds.virtual.load().virtual.to_manifest(tmp_path / "refs.json")
     document = strict((tmp_path / "refs.json").read_bytes())
     assert document["version"] == 1
     for key, value in document["refs"].items():
@@ -456,13 +460,14 @@ def test_chunks_of_nothing_are_no_chunks(tmp_path: Path) -> None:
     assert lazy(tmp_path / "refs.json")["v"].values.shape == (0, 3)
 
 
-def test_scalars_are_chunk_zero(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["v/0", "v/"])
+def test_scalars_are_one_chunk(key: str, tmp_path: Path) -> None:
     zarray = json.dumps(ZARRAY | {"shape": [], "chunks": []})
     document = {
         ".zgroup": {"zarr_format": 2},
         "v/.zarray": zarray,
         "v/.zattrs": {"_ARRAY_DIMENSIONS": []},
-        "v/0": b64(b"\x07\x00"),
+        key: b64(b"\x07\x00"),
     }
     (tmp_path / "refs.json").write_text(json.dumps(document))
     assert lazy(tmp_path / "refs.json")["v"].values == 7
@@ -650,11 +655,11 @@ def test_options_do_not_get_into_the_set(memory: Any, tmp_path: Path, archive: A
 
 
 def test_a_set_is_written_to_and_read_from_any_store(memory: Any, archive: Archive) -> None:
-    ds = virtualds.open_virtual_dataset(archive.path("contiguous"))
+    ds = virtualds.open_virtual_dataset(archive.path("contiguous"), loadable_variables="*")
     ds.virtual.to_manifest("memory://bucket/refs.json")
     strict(memory.cat("/bucket/refs.json"))
     again = xr.open_dataset("memory://bucket/refs.json", engine="virtual")
-    # the values are small, and so are held inline
+    # a set in a store may not refer to local files, but hold values
     xr.testing.assert_identical(again.load(), archive.native("contiguous"))
     with pytest.raises(FileExistsError):
         ds.virtual.to_manifest("memory://bucket/refs.json", mode="w-")

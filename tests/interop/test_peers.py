@@ -46,7 +46,7 @@ def virtualizarr_registry() -> Any:
 def references(archive: Archive, name: str) -> Path:
     """References to the file of a case, with as few values inline as can be."""
     target = archive.path(name).with_suffix(".peers.json")
-    for loadable in ([], None):
+    for loadable in ([], None, "*"):
         try:
             ds = virtualds.open_virtual_dataset(
                 archive.path(name), group=CASES[name].group, loadable_variables=loadable

@@ -382,7 +382,8 @@ def _bytes(value: Any) -> bytes:
 def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
     """Return the flat C-order number of every chunk key."""
     rank = max(len(grid) - 1, 0)
-    if odd := [n for n in names if n.count(".") != rank or (not grid and n != "0")]:
+    # VirtualiZarr calls the only chunk of a scalar ""
+    if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
         raise FormatError(f"{path}: chunk key {odd[0]!r} is no index of a grid {grid}")
     if not grid:
         return np.zeros(len(names), np.int64)
