@@ -131,13 +131,22 @@ def _fill_values(
 ) -> tuple[Any, ...]:
     """Return the distinct stored numbers that mean "no value", in a settled order."""
     values: list[Any] = []
+    raw = _scalar(found.get("_FillValue"))
     for name in ("_FillValue", "missing_value"):
         for value in np.ravel(found.get(name, ())):
-            if integer is not None and name == "_FillValue":
-                value = np.array(value).astype(stored).view(integer)[()]
-                if integer.kind == "u":
-                    # as a Python number it is compared in the dtype of the values
-                    value = value.item()
+            if integer is not None and value == raw:
+                value = _as_integer(value, stored, integer)
             if value == value and value not in values:
                 values.append(value)
     return tuple(sorted(values))
+
+
+def _as_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> Any:
+    """Return the attribute ``_FillValue`` as a number of the dtype that ``_Unsigned`` asks for.
+
+    As xarray does it: to unsigned by its bytes, in the byte order of the file, as a Python number,
+    which is compared in the dtype of the values; to signed by its value.
+    """
+    if integer.kind == "u":
+        return np.array(value).astype(stored).view(integer).item()
+    return np.array(value).astype(integer)[()]
