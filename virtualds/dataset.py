@@ -105,11 +105,10 @@ def _named(group: ManifestGroup) -> ManifestGroup:
 
 
 def _read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read small variables once: decoding dates would look at them again and again."""
-    limit = get_options().small_variable
+    """Read what is loaded in any case once: decoding dates would look at it again and again."""
     variables = {
         name: replace(v, data=v.data.read())
-        if isinstance(v.data, ManifestArray) and v.data.nbytes <= limit
+        if isinstance(v.data, ManifestArray) and v.dims in ((), (name,))
         else v
         for name, v in group.variables.items()
     }
