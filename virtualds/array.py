@@ -389,7 +389,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         if nbytes > limit:
             raise UnsupportedError(
                 f"{self.name or 'virtual array'} {self.shape}: this would load "
-                f"{nbytes / 2**30:.3g} GiB, more than the limit of {limit / 2**30:.3g} GiB; "
+                f"{nbytes:,} bytes, more than the limit of {limit:,}; "
                 f"select less, call ds.virtual.to_lazy(chunks={{}}) for dask arrays, "
                 f"ds.virtual.load() to load it all the same, or raise "
                 f"virtualds.set_options(load_limit=...)"

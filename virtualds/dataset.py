@@ -26,6 +26,10 @@ from virtualds.time_packing import TimePacking
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
+NO_NAME = "__values__"
+"""What xarray calls a variable whose name is None when it writes it."""
+DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
+"""What ``decode_cf`` switches."""
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that need not change a value."""
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
@@ -67,7 +71,7 @@ def virtual_dataset(
     UnsupportedError
         A variable that is not to be loaded has values that only exist once it is.
     """
-    decoders = {} if decode_cf else dict.fromkeys(_DECODERS, False)
+    decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _named(group)
     ahead = _read_ahead(group) if loadable is None else group
     variables, attributes, coordinates = _decoded(ahead, decoders)
@@ -113,11 +117,6 @@ def _read_ahead(group: ManifestGroup) -> ManifestGroup:
         for name, v in group.variables.items()
     }
     return replace(group, variables=variables)
-
-
-NO_NAME = "__values__"
-"""What xarray calls a variable whose name is None when it writes it."""
-_DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
 
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:

@@ -209,8 +209,7 @@ class Fragment:
         cut = ChunkAxis.from_slabs(np.ones(count), encoded[0], inset[0])
         axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
         shape = tuple(a.nchunks for a in axes)
-        spread = self.manifest._map(lambda column: np.broadcast_to(column, shape))
-        return Fragment(self.start, axes, spread)
+        return Fragment(self.start, axes, self.manifest.broadcast_to(shape))
 
 
 def join(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, ...]:

@@ -186,6 +186,10 @@ class ChunkManifest:
         """Insert or remove axes of one chunk."""
         return self._map(lambda column: column.reshape(shape))
 
+    def broadcast_to(self, shape: tuple[int, ...]) -> ChunkManifest:
+        """Repeat the chunks along axes of one chunk."""
+        return self._map(lambda column: np.broadcast_to(column, shape))
+
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
         """Return the manifest with every source file replaced by what ``change`` makes of it."""
         return replace(self, files=tuple(map(change, self.files)))

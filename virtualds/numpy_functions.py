@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_tuple
 
-from virtualds.array import NUMPY_FUNCTIONS, ManifestArray
+from virtualds.array import NUMPY_FUNCTIONS, ManifestArray, same_scalar
 from virtualds.concatenation import concatenate as join_arrays
 from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
@@ -238,7 +238,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if mask.shape != x.shape or (kept := _separate(mask)) is None:
         return NotImplemented
     fill = np.asarray(y)[()]
-    if x.has_gaps and not (x.fill_value == fill or (x.fill_value != x.fill_value and fill != fill)):
+    if x.has_gaps and not same_scalar(x.fill_value, fill):
         return NotImplemented
     for axis, along in enumerate(kept):
         if not along.all():

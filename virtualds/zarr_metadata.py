@@ -61,7 +61,7 @@ def obstacles(array: ManifestArray) -> list[str]:
         found.append(_differing_pipelines(array))
     for pipeline in array.pipelines:
         if pipeline.packing is not None:
-            found.append("its values are decoded with CF packing that differs between files")
+            found.append(_packed(array))
         elif _order(pipeline, array.ndim) is None:
             found.append(
                 f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
@@ -291,6 +291,15 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         for name, column in columns.items():
             column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
+
+
+def _packed(array: ManifestArray) -> str:
+    """Say why the packing of an array could not be told as attributes."""
+    if len({p.packing for p in array.pipelines}) > 1:
+        return "its CF packing differs between files"
+    if array.has_gaps:
+        return f"its gaps are {array.fill_value!r}, for which its CF packing has no number"
+    return f"its values were converted to {array.dtype} after they were unpacked"
 
 
 def _differing_pipelines(array: ManifestArray) -> str:

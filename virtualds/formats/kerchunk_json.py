@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.array import ManifestArray, same_scalar
 from virtualds.errors import (
     AccessError,
     FormatError,
@@ -689,4 +689,4 @@ def _reads_as(fill: Any, attribute: Any) -> bool:
     """Say whether missing chunks read alike for a reader that knows only the attribute."""
     if attribute is None:
         return bool(fill == np.zeros((), np.asarray(fill).dtype))
-    return bool(fill == attribute) or bool(fill != fill and attribute != attribute)
+    return same_scalar(fill, attribute)
