@@ -34,9 +34,10 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
         for fragment in array.fragments:
             if 0 in fragment.shape:
                 continue
+            place = fragment.start
+            start = (*place[:axis], place[axis] + begin, *place[axis + 1 :])
             manifest = fragment.manifest.with_pipelines(numbers)
-            shifted = fragment.shift(axis, begin)
-            moved.append(replace(shifted, manifest=manifest))
+            moved.append(Fragment(start, fragment.axes, manifest))
         begin += array.shape[axis]
     if len(table) > np.iinfo(np.uint16).max:
         raise CombineError(f"concatenate: {len(table)} ways to decode; 65535 are the most")
