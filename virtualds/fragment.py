@@ -55,6 +55,13 @@ class CodecPipeline:
     ------
     ValueError
         ``fill`` is not exactly one element.
+
+    Examples
+    --------
+    >>> from virtualds.codecs import Zlib
+    >>> fast, small = (CodecPipeline(np.dtype("<i2"), (Zlib(n),), layout=(0, 1)) for n in (1, 9))
+    >>> fast == small, fast.missing_value
+    (True, np.int16(0))
     """
 
     dtype: np.dtype[Any]
@@ -137,6 +144,13 @@ class Fragment:
     ------
     ValueError
         The manifest's grid is not the grid of the axes.
+
+    Examples
+    --------
+    >>> axes = (ChunkAxis.regular(size=3, chunk=2),)
+    >>> manifest = ChunkManifest.missing((2,))
+    >>> Fragment((4,), axes, manifest).stop
+    (7,)
     """
 
     start: tuple[int, ...]

@@ -38,6 +38,11 @@ class ManifestVariable:
     ------
     FormatError
         There are not as many dims as axes.
+
+    Examples
+    --------
+    >>> ManifestVariable(("x",), np.array([1.0, 2.0]), {"units": "K"}).data.shape
+    (2,)
     """
 
     dims: tuple[str, ...]
@@ -69,6 +74,12 @@ class ManifestGroup:
     ------
     FormatError
         Two variables disagree about the length of a dimension.
+
+    Examples
+    --------
+    >>> child = ManifestGroup({"t": ManifestVariable(("x",), np.zeros(3))})
+    >>> list(ManifestGroup(groups={"a": child}).group("/a/").variables)
+    ['t']
     """
 
     variables: Mapping[str, ManifestVariable] = field(default_factory=dict)

@@ -40,6 +40,11 @@ class SourceFile(NamedTuple):
     """A file that chunks lie in, with the fingerprint taken when it was scanned.
 
     ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None is unknown.
+
+    Examples
+    --------
+    >>> SourceFile("s3://bucket/a.nc", size=2048).size
+    2048
     """
 
     url: str
@@ -79,6 +84,14 @@ class ChunkManifest:
     ------
     ValueError
         The columns differ in shape.
+
+    Examples
+    --------
+    >>> manifest = ChunkManifest.build(
+    ...     (2, 1), files=[SourceFile("s3://bucket/a.nc")], offset=[[1000], [1016]], length=16
+    ... )
+    >>> manifest.lookup((1, 0)).offset, manifest.take(0, slice(1, 2)).shape
+    (1016, (1, 1))
     """
 
     files: tuple[SourceFile, ...]

@@ -6,6 +6,7 @@ of a netCDF file stands in the tables below with its reason, and the difference 
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 from collections.abc import Callable
@@ -195,9 +196,21 @@ def test_others_read_files_of_awkward_names(reader: str, tmp_path: Path) -> None
 # ---------------------------------------------------------------------- we read what they write
 
 
+def kerchunk_scans(path: Path, inline: int) -> dict[str, Any]:
+    # it holds h5py's lock while zarr-python works for it in another thread: if garbage of h5py
+    # were collected there, both would wait for ever
+    gc.collect()
+    gc.disable()
+    try:
+        found = kerchunk_hdf.SingleHdf5ToZarr(str(path), inline_threshold=inline, error="raise")
+        refs: dict[str, Any] = found.translate()
+        return refs
+    finally:
+        gc.enable()
+
+
 def kerchunk_writes(path: Path, target: Path, inline: int) -> None:
-    found = kerchunk_hdf.SingleHdf5ToZarr(str(path), inline_threshold=inline, error="raise")
-    target.write_text(json.dumps(found.translate()))
+    target.write_text(json.dumps(kerchunk_scans(path, inline)))
 
 
 def virtualizarr_writes(path: Path, target: Path, inline: int) -> None:
@@ -296,10 +309,7 @@ def test_we_read_what_others_write(
 def test_we_read_what_kerchunk_combines(
     inline: int, archive_files: list[Path], tmp_path: Path
 ) -> None:
-    singles = [
-        kerchunk_hdf.SingleHdf5ToZarr(str(path), inline_threshold=inline).translate()
-        for path in archive_files
-    ]
+    singles = [kerchunk_scans(path, inline) for path in archive_files]
     combined = kerchunk_combine.MultiZarrToZarr(
         singles,
         concat_dims=["time"],
