@@ -199,7 +199,6 @@ def test_others_read_files_of_awkward_names(reader: str, tmp_path: Path) -> None
 def kerchunk_scans(path: Path, inline: int) -> dict[str, Any]:
     # it holds h5py's lock while zarr-python works for it in another thread: if garbage of h5py
     # were collected there, both would wait for ever
-    gc.collect()
     gc.disable()
     try:
         found = kerchunk_hdf.SingleHdf5ToZarr(str(path), inline_threshold=inline, error="raise")
