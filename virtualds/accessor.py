@@ -116,9 +116,10 @@ class VirtualDatasetAccessor:
         chunks : as in `xarray.open_dataset`, optional
             ``{}`` makes dask arrays with the chunks of the files.
         """
+        arrays = self._arrays
         variables = {
             name: (v.dims, lazily(v.data, str(name)), v.attrs, self._encoding(v))
-            if name in self._arrays
+            if name in arrays
             else v
             for name, v in self._dataset.variables.items()
         }
@@ -133,7 +134,7 @@ class VirtualDatasetAccessor:
         if chunks is None:
             return lazy
         if chunks == {}:
-            sizes = {n: _dask_chunks(a) for n, a in self._arrays.items()}
+            sizes = {n: _dask_chunks(a) for n, a in arrays.items()}
             chunked = {
                 n: lazy[n].variable.chunk(dict(zip(lazy[n].dims, c, strict=True)))
                 for n, c in sizes.items()

@@ -244,7 +244,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
                 f"ds.rename"
             )
         try:
-            variables[NO_NAME if name is None else str(name)] = _stored(str(name), variable)
+            variables[NO_NAME if name is None else name] = _stored(str(name), variable)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
@@ -257,8 +257,7 @@ def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
         array, packed = unpack(data)
         # what changed no value is known to the encoding alone
         kept = {n: variable.encoding[n] for n in IDENTITIES if n in variable.encoding}
-        known = packed if packed or array.pipelines != data.pipelines else kept
-        return ManifestVariable(dims, array, variable.attrs | (known or kept), variable.encoding)
+        return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
     _check_size(variable)
     plain = _encoded(name, variable)
     return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
