@@ -404,7 +404,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
             result = NUMPY_FUNCTIONS[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        loaded_args, loaded_kwargs = _loaded((args, dict(kwargs)))
+        loaded_args, loaded_kwargs = loaded((args, dict(kwargs)))
         return func(*loaded_args, **loaded_kwargs)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -415,7 +415,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         # an in-place operation on an array that cannot be written gives a new one
         if any(isinstance(o, ManifestArray) for o in kwargs.get("out", ())):
             kwargs.pop("out")
-        return getattr(ufunc, method)(*_loaded(inputs), **_loaded(kwargs))
+        return getattr(ufunc, method)(*loaded(inputs), **loaded(kwargs))
 
     def __getitem__(self, key: Any) -> Any:
         return NUMPY_FUNCTIONS[np.ndarray.__getitem__](self, key)
@@ -507,14 +507,14 @@ def _file_table(path: str | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayL
     return [SourceFile(normalise_url(str(n))) for n in names], numbers
 
 
-def _loaded(value: Any) -> Any:
-    """Replace every virtual array in nested arguments by its values."""
-    if isinstance(value, ManifestArray):
+def loaded(value: Any, *kinds: type) -> Any:
+    """Replace every virtual array, and things of further kinds, in arguments by its values."""
+    if isinstance(value, (ManifestArray, *kinds)):
         return np.asarray(value)
     if isinstance(value, tuple | list):
-        return type(value)(map(_loaded, value))
+        return type(value)(loaded(item, *kinds) for item in value)
     if isinstance(value, dict):
-        return {name: _loaded(item) for name, item in value.items()}
+        return {name: loaded(item, *kinds) for name, item in value.items()}
     return value
 
 

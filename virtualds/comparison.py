@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray
+from virtualds.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray, loaded
 
 CAN_BE_NULL = "fcMmV"
 
@@ -75,7 +75,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
             result = UFUNCS[ufunc](*inputs)
             if result is not NotImplemented:
                 return result
-        return getattr(ufunc, method)(*map(_values, inputs), **kwargs)
+        return getattr(ufunc, method)(*loaded(inputs, Comparison), **kwargs)
 
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
@@ -84,7 +84,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         plain = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
         if func is np.all and plain and certain(self):
             return np.True_
-        return func(*map(_values, args), **{k: _values(v) for k, v in kwargs.items()})
+        return func(*loaded(args, Comparison), **loaded(dict(kwargs), Comparison))
 
     def __getattr__(self, name: str) -> Any:
         """Have whatever else an array has, by computing the values."""
@@ -136,14 +136,6 @@ def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
 
 def _same(a: Any, b: Any) -> bool:
     return isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.same_references(b)
-
-
-def _values(value: Any) -> Any:
-    if isinstance(value, Comparison | ManifestArray):
-        return np.asarray(value)
-    if isinstance(value, tuple | list):
-        return type(value)(map(_values, value))
-    return value
 
 
 def _defer(ufunc: np.ufunc) -> Callable[..., Any]:

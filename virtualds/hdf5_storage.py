@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +64,11 @@ def virtual_array(
     return _in_one_piece(dataset, pipeline, layout, source)
 
 
-class _Stored:
+class _Stored(NamedTuple):
     """The dtype of the stored numbers (None for strings of varying length) and the declared one."""
 
-    def __init__(self, dtype: np.dtype[Any] | None, declared: Any) -> None:
-        self.dtype = dtype
-        self.declared = declared
+    dtype: np.dtype[Any] | None
+    declared: Any
 
 
 def stored_type(dataset: Dataset) -> _Stored:
