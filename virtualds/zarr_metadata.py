@@ -15,24 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.json_attributes import NON_FINITE
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
-
-NO_FILTERS: dict[str, Any] = {
-    "zlib": False,
-    "szip": False,
-    "zstd": False,
-    "bzip2": False,
-    "blosc": False,
-    "shuffle": False,
-    "complevel": 0,
-    "fletcher32": False,
-}
-"""What xarray's netCDF4 backend says of a variable without filters."""
 
 
 @dataclass(frozen=True)

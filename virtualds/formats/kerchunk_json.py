@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import NO_FILTERS
 from virtualds.errors import (
     AccessError,
     FormatError,
@@ -35,7 +36,6 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, Stora
 from virtualds.stores import store_for
 from virtualds.urls import join_url, normalise_url, scheme_of
 from virtualds.zarr_metadata import (
-    NO_FILTERS,
     ZarrArray,
     array_from_zarr_v2,
     check_zarr_v2,
@@ -521,7 +521,7 @@ class _Writer:
         if isinstance(variable.data, ManifestArray):
             metadata = self._add_array(path, variable.data, attributes)
         else:
-            metadata = self._add_values(path, variable.data)
+            metadata = self._add_values(path, variable.read())
         fill = attributes.get("_FillValue")
         dtype = np.dtype(metadata["dtype"])
         settled = fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype)
