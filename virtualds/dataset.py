@@ -309,6 +309,9 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
 def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
     """Encode a loaded variable, and make sure that it decodes to itself."""
     variable = variable.copy(deep=False).to_base_variable()
+    if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
+        # the source holds dates as numpy does, not as CF does
+        return variable
     kept = {k: v for k, v in variable.encoding.items() if k in ("_FillValue", "units", "calendar")}
     for encoding in (_cf_encoding(variable.encoding), kept, {}):
         attempt = variable.copy(deep=False)

@@ -104,7 +104,8 @@ def _mapping(plist: Any, number: int, source: SourceFile) -> Mapping:
     if "%b" in name or b"%b" in path:
         raise UnsupportedError(
             f"it is a virtual dataset of files named by the pattern {name!r}, of which HDF5 fills "
-            f"those that are missing; open the files and combine them with xarray"
+            f"those that are missing; open the files and combine them with xarray, or leave the "
+            f"variable out with drop_variables"
         )
     file = source if name == "." else find(name, beside=source)
     target, part = plist.get_virtual_vspace(number), plist.get_virtual_srcspace(number)

@@ -47,19 +47,20 @@ def stored_array(
         A filter is one that neither we nor h5py can undo.
     """
     plist = dataset.id.get_create_plist()
+    if stored.dtype.hasobject:
+        return None
+    chunks = plist.get_chunk() + stored.shape if plist.get_layout() == CHUNKED else None
+    encoding |= NO_FILTERS | {"contiguous": chunks is None, "chunksizes": chunks}
+    if chunks is not None:
+        encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     # elements of an array type have a fill value for each of their elements
     if not stored.in_chunks or (stored.shape and has_fill(plist)):
         return None
-    encoding |= NO_FILTERS
     axes = tuple(range(len(dataset.shape)))
     pipeline = CodecPipeline(stored.dtype, fill=fill_of(plist, stored.dtype), layout=axes)
-    if plist.get_layout() != CHUNKED:
-        encoding |= {"contiguous": True, "chunksizes": None}
+    if chunks is None:
         read = _in_external_files if plist.get_external_count() else _in_one_piece
         return read(dataset, pipeline, plist)
-    chunks = plist.get_chunk() + stored.shape
-    encoding |= {"contiguous": False, "chunksizes": chunks}
-    encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     try:
         codecs = _codecs(plist, stored.dtype.itemsize * prod(stored.shape))
     except UnsupportedError:
@@ -244,4 +245,6 @@ def _array(
     axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, pipelines: tuple[CodecPipeline, ...]
 ) -> ManifestArray:
     array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipelines[0])
-    return replace(array, pipelines=pipelines)
+    # xarray turns the byte order of numbers, and knows not how to turn that of compound types
+    dtype = array.dtype.newbyteorder("=") if array.dtype.names else array.dtype
+    return replace(array, pipelines=pipelines, dtype=dtype)

@@ -8,7 +8,7 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -21,6 +21,8 @@ from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""
+DEEPEST = 64
+"""Levels of groups that are looked at: links may lead round in circles."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
@@ -102,14 +104,13 @@ class Members:
     Parameters
     ----------
     datasets : dict of str to Dataset
-    groups : list of str
-        Names of groups; those that are only linked to are left out, as netCDF does.
+    groups : dict of str to Place
     broken : dict of str to VirtualdsError
         Links that lead nowhere.
     """
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
-    groups: list[str] = field(default_factory=list)
+    groups: dict[str, Place] = field(default_factory=dict)
     broken: dict[str, VirtualdsError] = field(default_factory=dict)
 
 
@@ -128,8 +129,8 @@ def members(place: Place, files: HDF5Files) -> Members:
             continue
         if isinstance(found, h5py.h5d.DatasetID):
             result.datasets[name] = Dataset(name, found, source)
-        elif isinstance(found, h5py.h5g.GroupID) and link == h5py.h5l.TYPE_HARD:
-            result.groups.append(name)
+        elif isinstance(found, h5py.h5g.GroupID):
+            result.groups[name] = Place(found, source)
     return result
 
 
@@ -175,6 +176,7 @@ def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
     try:
         found = h5py.h5o.open(base, path)
     except KeyError as error:
+        path = base.links.get_val(raw) if link == h5py.h5l.TYPE_SOFT else path
         raise FormatError(
             f"{place.source.url}: the link {raw.decode('utf-8', 'replace')!r} leads to "
             f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
@@ -221,10 +223,26 @@ class Dimensions:
     length, and may grow or not as they may, but never one twice in one variable; where there is
     none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
     ``nc4_rec_match_dimscales``).
+
+    Parameters
+    ----------
+    datasets : iterable of Dataset
+        Of the group.
+    above : iterable of Dataset
+        Of the groups above it.
+    first : callable
+        Returns the number of the first dimension that is invented.
     """
 
-    def __init__(self, datasets: Iterable[Dataset], above: Iterable[Dataset]) -> None:
+    def __init__(
+        self,
+        datasets: Iterable[Dataset],
+        above: Iterable[Dataset],
+        first: Callable[[], int],
+    ) -> None:
         here = [d for d in datasets if d.is_scale]
+        self._first = first
+        self.invented = 0
         self._scales = {d.address: d for d in [*above, *here]}
         self._by_id = {
             int(d.attrs["_Netcdf4Dimid"]): d.name
@@ -233,7 +251,6 @@ class Dimensions:
         }
         named = [(d, self._look_up(d)) for d in datasets]
         self.lengths = self._unlimited_lengths(named)
-        self._elsewhere = len(self._scales) - len(here)
         self._here = [
             (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited) for d in here
         ]
@@ -289,10 +306,38 @@ class Dimensions:
         for name, length, may_grow in self._here:
             if (length, may_grow) == (size, grows) and name not in taken:
                 return name
-        name = f"phony_dim_{self._elsewhere + len(self._here)}"
+        name = f"phony_dim_{self._first() + self.invented}"
+        self.invented += 1
         # to the netCDF library, length 0 means unlimited
         self._here.append((name, size, grows or not size))
         return name
+
+
+def numbered_before(root: Place, path: str, files: HDF5Files) -> int:
+    """Return how many dimensions netCDF has numbered before those that it invents for a group.
+
+    First all those of the file; then it invents, for the groups within a group before the group.
+    """
+    groups = list(_inside_out(root, (), files))
+    count = sum(d.is_scale for found, _, _ in groups for d in found.datasets.values())
+    for found, above, where in groups:
+        if where == tuple(filter(None, path.split("/"))):
+            break
+        first = partial(int, count)
+        count += Dimensions(found.datasets.values(), above, first).invented
+    return count
+
+
+def _inside_out(
+    place: Place, where: tuple[str, ...], files: HDF5Files, above: tuple[Dataset, ...] = ()
+) -> Iterator[tuple[Members, tuple[Dataset, ...], tuple[str, ...]]]:
+    """Yield what every group holds, the scales above it and its path, inner groups first."""
+    found = members(place, files)
+    scales = (*above, *(d for d in found.datasets.values() if d.is_scale))
+    for name, child in found.groups.items():
+        if len(where) < DEEPEST:
+            yield from _inside_out(child, (*where, name), files, scales)
+    yield found, above, where
 
 
 def attribute_names(owner: Any) -> list[str]:

@@ -86,7 +86,8 @@ def stored_type(kind: Any) -> StoredType:
     if not dtype.itemsize:
         raise _unsupported(kind, "its elements have no bytes")
     plain = dtype if dtype.names else np.dtype(dtype.str)
-    return StoredType(plain, plain, in_chunks=_is_plain(kind))
+    declared = plain.newbyteorder("=") if plain.names else plain
+    return StoredType(plain, declared, in_chunks=_is_plain(kind))
 
 
 def _unsupported(kind: Any, reason: str) -> UnsupportedError:

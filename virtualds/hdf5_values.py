@@ -64,23 +64,20 @@ class HDF5Array:
             if isinstance(error, ReadError):
                 raise
             raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
-        for axis in reversed(range(self.ndim)):
-            values = values[(slice(None),) * axis + (within[axis],)]
-        return np.asarray(values, self.dtype)
+        for axis, places in enumerate(within):
+            values = values[(slice(None),) * axis + (places,)]
+        # an element of an array of arrays would come out as an array
+        dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
+        return values.squeeze(dropped)
 
 
-def _bounds(key: Any, size: int) -> tuple[slice, Any]:
-    """Return the stretch of an axis that an index lies in, and the index within it."""
-    if isinstance(key, slice):
-        places: Any = np.arange(size)[key]
-    else:
-        places = np.asarray(key)
-        places = np.where(places < 0, places + size, places)
+def _bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
+    """Return the stretch of an axis that an index lies in, and its positions there."""
+    places = np.atleast_1d(np.arange(size)[key])
     if not places.size:
-        return slice(0, 0), slice(0, 0)
+        return slice(0, 0), places
     first = int(places.min())
-    inside = places - first
-    return slice(first, int(places.max()) + 1), inside if inside.ndim else int(inside)
+    return slice(first, int(places.max()) + 1), places - first
 
 
 def _check(source: SourceFile) -> None:

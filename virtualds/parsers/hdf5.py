@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from virtualds.hdf5_structure import (
     attribute_names,
     descend,
     members,
+    numbered_before,
 )
 from virtualds.hdf5_types import stored_type
 from virtualds.hdf5_values import values_of
@@ -92,7 +94,12 @@ class _Reader:
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
         scales = [d for g in above for d in members(g, self.files).datasets.values() if d.is_scale]
-        dims = Dimensions(found.datasets.values(), scales)
+        first = (
+            partial(numbered_before, root, path, self.files)
+            if above or found.groups
+            else lambda: sum(d.is_scale for d in found.datasets.values())
+        )
+        dims = Dimensions(found.datasets.values(), scales, first)
         variables = {}
         for name, names in dims.of.items():
             shown = name.removeprefix(NOT_A_COORDINATE)
