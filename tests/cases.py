@@ -138,6 +138,17 @@ def unlimited_of_different_lengths(path: Path) -> None:
 
 
 @case()
+def shorter_without_any_fill(path: Path) -> None:
+    # the netCDF library reads its own default past the end
+    with netcdf(path, time=None, x=2) as file:
+        file.createVariable("full", "f4", ("time", "x"))[:3] = numbers(3, 2)
+        for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
+            short = file.createVariable(f"{kind}_short", kind, ("time", "x"), fill_value=False)
+            short[:1] = np.ones((1, 2))
+            file.createVariable(f"{kind}_never", kind, ("time", "x"), fill_value=False)
+
+
+@case()
 def several_unlimited(path: Path) -> None:
     with netcdf(path, a=None, b=None) as file:
         file.createVariable("v", "f4", ("a", "b"), chunksizes=(2, 2))[:4, :3] = numbers(4, 3)
@@ -667,6 +678,30 @@ def numbers_in_units_of_time(path: Path) -> None:
         w = file.createVariable("x", "f8", ("x",))
         w.units = "days"
         w[:] = [0, 0.5, 1, 1.5]
+
+
+@case()
+def durations_finer_than_declared(path: Path) -> None:
+    with netcdf(path, x=3) as file:
+        for name, kind, unit, declared in (
+            ("finer", "i4", "milliseconds", "s"),
+            ("fine", "i8", "seconds", "ms"),
+            ("parts", "f8", "milliseconds", "us"),
+            ("nano", "f8", "nanoseconds", "us"),
+        ):
+            v = file.createVariable(name, kind, ("x",))
+            v.setncatts({"units": unit, "dtype": f"timedelta64[{declared}]"})
+            v[:] = np.array([0, 1, 2500], kind)
+
+
+@case()
+def booleans_of_which_some_are_missing(path: Path) -> None:
+    with netcdf(path, x=4) as file:
+        for name, fill in (("m", 255), ("n", 0)):
+            v = file.createVariable(name, "u1", ("x",), fill_value=fill)
+            v.set_auto_maskandscale(False)
+            v.setncattr("dtype", "bool")
+            v[:] = [0, 1, 255, 7]
 
 
 @case()

@@ -73,6 +73,11 @@ OPENERS: dict[str, Callable[[Archive, str], xr.Dataset]] = {
 XARRAY_DIFFERS = {
     # what xarray decodes lazily to nanoseconds it decodes to seconds if nothing is left of it
     ("timedelta_of_xarray", "isel_nothing"),
+    # and it only finds out that durations are finer than declared when they are loaded
+    *(
+        ("durations_finer_than_declared", transform)
+        for transform in ("isel_nothing", "concat", "concat_parts", "reindex", "align_outer")
+    ),
 }
 
 # ---------------------------------------------------------------------- the square

@@ -22,7 +22,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
-from virtualds.time_packing import TimePacking
+from virtualds.time_packing import TimePacking, may_be_finer
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
@@ -171,8 +171,22 @@ def _needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     """Say whether chunks cannot be decoded one by one, and the whole is not too large to load."""
     if not isinstance(stored.data, ManifestArray):
         return False
-    special = decoded.dims != stored.dims or decoded.dtype.kind == "O"
-    return special and decoded.nbytes <= get_options().load_limit
+    return _decodes_as_a_whole(stored, decoded) and decoded.nbytes <= get_options().load_limit
+
+
+def _decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+    """Say whether xarray only knows what becomes of a variable once it has all values.
+
+    Characters become strings and dates objects; the unit of a duration may turn out finer than
+    its attribute ``dtype`` says, and what is no number is none of a boolean's two values.
+    """
+    if decoded.dims != stored.dims or decoded.dtype.kind == "O":
+        return True
+    if decoded.dtype.kind == "m" and may_be_finer(stored.attributes, stored.data.dtype):
+        return True
+    numeric = {"_FillValue", "missing_value", "scale_factor", "add_offset"}
+    used = stored.attributes.keys() - decoded.attrs.keys()
+    return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
 
 
 def _loaded(name: str, variable: xr.Variable) -> xr.Variable:
@@ -188,7 +202,7 @@ def _virtual(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> xr.Variable:
     """Return a decoded variable whose data are virtual and decode to the same."""
-    if decoded.dims != stored.dims or decoded.dtype.kind == "O":
+    if _decodes_as_a_whole(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
             f"{decoded.dtype}, which chunks cannot do one by one; load it with "

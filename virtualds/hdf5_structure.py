@@ -14,6 +14,8 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.hdf5_file import HDF5Files, find
 from virtualds.hdf5_types import Class
@@ -25,6 +27,34 @@ DEEPEST = 64
 """Levels of groups that are looked at: links may lead round in circles."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
+
+
+NETCDF_FILLS: dict[str, Any] = {
+    "i1": -127,
+    "u1": 255,
+    "i2": -32767,
+    "u2": 65535,
+    "i4": -2147483647,
+    "u4": 4294967295,
+    "i8": -9223372036854775806,
+    "u8": 18446744073709551614,
+    "f4": np.float32(9.969209968386869e36),
+    "f8": 9.969209968386869e36,
+}
+"""What the netCDF library fills with where nobody chose a fill value (netCDF-C, ``netcdf.h``)."""
+
+
+def fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
+    """Return what netCDF reads past the end of a dataset that is shorter than its dimension."""
+    import h5py
+
+    if dtype.hasobject:
+        return ""
+    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
+        return np.array(NETCDF_FILLS.get(dtype.str[1:], np.zeros((), dtype)), dtype)[()]
+    fill = np.zeros((1,), dtype)
+    plist.get_fill_value(fill)
+    return fill[0]
 
 
 class Dataset:

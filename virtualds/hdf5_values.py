@@ -13,7 +13,7 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, ReadError
 from virtualds.hdf5_attributes import path_of
 from virtualds.hdf5_file import opened
-from virtualds.hdf5_structure import Dataset
+from virtualds.hdf5_structure import Dataset, fill_beyond
 from virtualds.hdf5_types import TEXT, StoredType
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
@@ -107,7 +107,8 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
     shape = tuple(k.stop - k.start for k in box)
     if found.shape == shape:
         return found
-    whole = np.full(shape, "" if dtype == TEXT else dataset.fillvalue, dtype)
+    plist = dataset.id.get_create_plist()
+    whole = np.full(shape, fill_beyond(plist, dtype.newbyteorder("=")), dtype)
     whole[tuple(slice(0, n) for n in found.shape)] = found
     return whole
 

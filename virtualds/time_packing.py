@@ -15,6 +15,17 @@ import xarray as xr
 
 from virtualds.codec import CodecError
 
+UNITS = {
+    "days": "D",
+    "hours": "h",
+    "minutes": "m",
+    "seconds": "s",
+    "milliseconds": "ms",
+    "microseconds": "us",
+    "nanoseconds": "ns",
+}
+"""numpy's names of the units in which xarray counts durations."""
+
 
 @dataclass(frozen=True)
 class TimePacking:
@@ -60,9 +71,29 @@ class TimePacking:
             raise CodecError(f"{self.units!r}: {error}") from error
         if decoded.dtype.kind != self.dtype.kind:
             raise CodecError(f"{self.units!r}: decodes to {decoded.dtype}, not to {self.dtype}")
-        values: npt.NDArray[Any] = decoded.values.reshape(stored.shape).astype(self.dtype)
-        return values
+        values: npt.NDArray[Any] = decoded.values.astype(self.dtype)
+        if decoded.dtype != self.dtype and not _same(values, decoded.values):
+            raise CodecError(
+                f"{self.units!r}: some of the values are finer than {self.dtype}, which is what "
+                f"xarray said they are; load the variable with loadable_variables"
+            )
+        return values.reshape(stored.shape)
 
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
         """Write the dates or durations of ``stored`` into ``out``."""
         out[...] = self.decode(stored)
+
+
+def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
+    """Say whether durations may be finer than their attribute ``dtype``, xarray's own, says."""
+    declared = str(attributes.get("dtype", ""))
+    if not declared.startswith("timedelta64["):
+        return False
+    unit: Any = np.datetime_data(np.dtype(declared))[0]
+    counted: Any = UNITS.get(str(attributes.get("units")), "ns")
+    finer = bool(np.timedelta64(1, counted) < np.timedelta64(1, unit))
+    return finer or (stored.kind == "f" and unit != "ns")
+
+
+def _same(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> bool:
+    return bool(((values == others) | (np.isnat(values) & np.isnat(others))).all())

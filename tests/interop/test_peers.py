@@ -261,6 +261,7 @@ WRITES_WRONG: dict[str, dict[str, tuple[type[Exception], str]]] = {
         "strings_of_fixed_length": (FormatError, "contradicts itself"),
         "two_dimensional_scale": (FormatError, "contradicts itself"),
         "anonymous_dimensions": (FormatError, "contradicts itself"),
+        "shorter_without_any_fill": (FormatError, "contradicts itself"),
         "external_files": (FormatError, "contradicts itself"),
         "virtual_datasets": (FormatError, "contradicts itself"),
         "virtual_datasets_that_references_cannot_hold": (FormatError, "contradicts itself"),

@@ -30,6 +30,7 @@ from virtualds.hdf5_structure import (
     Place,
     attribute_names,
     descend,
+    fill_beyond,
     members,
     numbered_before,
 )
@@ -175,7 +176,7 @@ class _Reader:
             return values_of(dataset, stored, shape)
         if shape == array.shape:
             return array
-        fill = array.fill_value if array.has_gaps else array.pipelines[0].fill_value
+        fill = fill_beyond(dataset.id.get_create_plist(), array.dtype.newbyteorder("="))
         return replace(array, shape=shape, fill_value=fill)
 
     def _name_of_source(self) -> str:
