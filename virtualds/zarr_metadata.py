@@ -350,8 +350,24 @@ def _no_common_grid(array: ManifestArray) -> str:
     for axis in range(array.ndim):
         for fragment in array.fragments:
             if fragment.axes[axis].chunk is None:
-                lengths = fragment.axes[axis].slabs().encoded[:8].tolist()
+                slabs = fragment.axes[axis].slabs()
+                lengths = slabs.encoded[:8].tolist()
+                odd = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
+                first, other = (_file_of_slab(fragment, axis, i) for i in (0, odd))
                 return (
-                    f"its chunks along axis {axis} are no regular grid (they store {lengths} ...)"
+                    f"its chunks along axis {axis} are no regular grid (they store {lengths} ...; "
+                    f"{first} and {other} differ first)"
                 )
-    return f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
+    files = [_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
+    where = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
+    return (
+        f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
+        f"{where}"
+    )
+
+
+def _file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
+    """Return the first file that chunks of one slab lie in."""
+    manifest = fragment.manifest.take(axis, slice(slab, slab + 1))
+    found = manifest.file[manifest.file >= 0]
+    return manifest.files[int(found[0])].url if found.size else "missing chunks"

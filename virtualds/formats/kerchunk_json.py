@@ -468,29 +468,23 @@ def write(
     FileExistsError
         The file exists and may not be replaced.
     """
-    _refuse(group, url)
     writer = _Writer()
     for path, part in group.walk():
         writer.add_group(path, part)
+    if writer.problems:
+        raise _refusal(url, writer.problems)
     store_for(url).write_all(url, writer.document().encode(), options, replace=replace)
 
 
-def _refuse(group: ManifestGroup, url: str) -> None:
-    """Refuse before anything is written, naming every variable that does not fit."""
-    problems = [
-        f"  {f'{path}/{name}' if path else name}: {reason}"
-        for path, part in group.walk()
-        for name, variable in part.variables.items()
-        if isinstance(variable.data, ManifestArray)
-        for reason in obstacles(variable.data)
-    ]
-    if problems:
-        raise UnsupportedError(
-            f"{url}: kerchunk-json cannot hold {len(problems)} properties of this dataset:\n"
-            + "\n".join(problems)
-            + "\nload these variables before writing (ds.virtual.load()), leave them out "
-            "(ds.drop_vars), or write the files that differ to sets of their own"
-        )
+def _refusal(url: str, problems: list[str]) -> UnsupportedError:
+    """Return an error that names everything that does not fit; nothing has been written."""
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    return UnsupportedError(
+        f"{url}: kerchunk-json cannot hold {len(problems)} properties of this dataset:\n{listed}\n"
+        f"load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), "
+        f"or write the files that differ to sets of their own; a pickle of the dataset holds it "
+        f"as it is"
+    )
 
 
 class _Writer:
@@ -501,11 +495,17 @@ class _Writer:
         self.chunks: list[str] = []
         self.files: dict[str, list[Any]] = {}
         self.extra: dict[str, dict[str, Any]] = {"groups": {}, "arrays": {}}
+        self.problems: list[str] = []
 
     def add_group(self, path: str, group: ManifestGroup) -> None:
+        """Add a group; what does not fit is noted among the problems."""
         prefix = f"{path}/" if path else ""
         self.refs[f"{prefix}.zgroup"] = {"zarr_format": 2}
-        attributes, types = to_json(group.attributes)
+        try:
+            attributes, types = to_json(group.attributes)
+        except UnsupportedError as error:
+            self.problems.append(f"{path or 'the dataset'}: {error}")
+            return
         self.refs[f"{prefix}.zattrs"] = attributes
         extra: dict[str, Any] = {"attributes": types} if types else {}
         if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
@@ -513,11 +513,13 @@ class _Writer:
         if extra:
             self.extra["groups"][path] = extra
         for name, variable in group.variables.items():
+            found = obstacles(variable.data) if isinstance(variable.data, ManifestArray) else []
             try:
-                self._add_variable(prefix + name, variable)
+                if not found:
+                    self._add_variable(prefix + name, variable)
             except UnsupportedError as error:
-                error.add_note(f"variable {prefix}{name}")
-                raise
+                found = [str(error)]
+            self.problems += [f"{prefix}{name}: {reason}" for reason in found]
 
     def _add_variable(self, path: str, variable: ManifestVariable) -> None:
         attributes = dict(variable.attributes)
