@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import hdf5plugin
 import netCDF4
 import numpy as np
 import xarray as xr
+
+# netCDF4 has HDF5 load plugins of its own, some of which belong to another HDF5 than h5py's
+hdf5plugin.register(force=True)
 
 Writer = Callable[[Path], None]
 
@@ -936,6 +940,73 @@ def larger_than_small(path: Path) -> None:
         )
         p.scale_factor, p.add_offset = np.float32(0.01), np.float32(280)
         p[:] = np.ma.masked_less(280 + 20 * numbers(12, 30, 50, seed=1), 270)
+
+
+# ---------------------------------------------------------------------- filters
+
+
+def _filtered(path: Path, how: Mapping[str, Mapping[str, Any]]) -> None:
+    """A file of smooth values behind one kind of filter per variable, padded at the edges."""
+    with h5py.File(path, "w") as file:
+        for name, options in how.items():
+            dtype = name.partition("_")[0]
+            smooth = np.cumsum(np.abs(numbers(7, 30, 41)), axis=0) * 10
+            how = {"chunks": (3, 16, 20), **options}
+            file.create_dataset(name, data=smooth.astype(dtype), **how)
+
+
+@case(**H5NETCDF)
+def scaleoffset(path: Path) -> None:
+    _filtered(
+        path,
+        {
+            "i2": {"scaleoffset": 0},
+            "u1_bits": {"scaleoffset": 5},
+            "i4_fill": {"scaleoffset": 0, "fillvalue": 11},
+            "i8_whole": {"scaleoffset": 64},
+            "f4": {"scaleoffset": 2},
+            "f8_fill": {"scaleoffset": 0, "fillvalue": 11.0, "shuffle": True},
+        },
+    )
+
+
+@case(**H5NETCDF)
+def nbit(path: Path) -> None:
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((1, 1, 1))
+    plist.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_MANDATORY)
+    _filtered(path, {"i2": {"dcpl": plist}, "f4": {"dcpl": plist}, "u1": {"dcpl": plist}})
+
+
+@case(**H5NETCDF)
+def filters_of_plugins(path: Path) -> None:
+    _filtered(
+        path,
+        {
+            "i4_lzf": {"compression": "lzf"},
+            "f4_shuffled_lzf": {"compression": "lzf", "shuffle": True, "fletcher32": True},
+            "f4_bzip2": hdf5plugin.BZip2(),
+            "f4_lz4": hdf5plugin.LZ4(nbytes=1000),
+            "i2_bitshuffle": hdf5plugin.Bitshuffle(cname="none"),
+            "i2_bitshuffle_lz4": hdf5plugin.Bitshuffle(cname="lz4"),
+            "f8_bitshuffle_zstd": hdf5plugin.Bitshuffle(cname="zstd"),
+            "f4_zstd": hdf5plugin.Zstd(),
+            "f4_blosc": hdf5plugin.Blosc("lz4hc", 5, hdf5plugin.Blosc.BITSHUFFLE),
+            "f4_blosc2": hdf5plugin.Blosc2("zstd", 5, hdf5plugin.Blosc2.SHUFFLE),
+            "f4_zfp": hdf5plugin.Zfp(accuracy=0.01),
+            "u1_jpegls": {**hdf5plugin.FciDecomp(), "chunks": (1, 30, 41)},
+            "i4_zfp": hdf5plugin.Zfp(reversible=True),
+        },
+    )
+
+
+@case()
+def filters_of_netcdf(path: Path) -> None:
+    # Blosc takes an error for the answer to chunks that it cannot make smaller
+    with netcdf(path, y=40, x=60) as file:
+        for name in ("zlib", "zstd", "bzip2", "blosc_lz4", "blosc_zlib", "szip"):
+            v = file.createVariable(name, "i2", ("y", "x"), chunksizes=(30, 32), compression=name)
+            v[:] = np.arange(40 * 60).reshape(40, 60)
 
 
 # ---------------------------------------------------------------------- files of the cases

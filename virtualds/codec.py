@@ -34,6 +34,8 @@ class Codec(ABC):
     __slots__ = ()
 
     zarr_v2_id: ClassVar[str]
+    only_virtualds: ClassVar[bool] = False
+    """Whether ``zarr_v2_id`` is a name that no other reader of Zarr knows."""
 
     @classmethod
     @abstractmethod

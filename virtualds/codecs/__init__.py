@@ -6,20 +6,47 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from virtualds.codec import Buffer, Codec, CodecError
+from virtualds.codecs.blosc2 import Blosc2Frame
+from virtualds.codecs.compressed_blocks import (
+    Bitshuffle,
+    BitshuffleBlocks,
+    Lz4Blocks,
+    bitshuffle_from_hdf5,
+)
 from virtualds.codecs.fletcher32 import Fletcher32
+from virtualds.codecs.jpegls import JpegLs
+from virtualds.codecs.lzf import Lzf
 from virtualds.codecs.numcodecs_family import (
     NUMCODECS_IDS,
     Numcodecs,
     blosc_from_hdf5,
+    bzip2_from_hdf5,
     zstd_from_hdf5,
 )
+from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.szip import Szip
 from virtualds.codecs.unreadable import Unreadable
+from virtualds.codecs.zfp import Zfp
 from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import UnsupportedError
 
-CODECS: tuple[type[Codec], ...] = (Zlib, Gzip, Shuffle, Fletcher32, Szip)
+CODECS: tuple[type[Codec], ...] = (
+    Zlib,
+    Gzip,
+    Shuffle,
+    Fletcher32,
+    Szip,
+    Nbit,
+    ScaleOffset,
+    Lzf,
+    Lz4Blocks,
+    Bitshuffle,
+    BitshuffleBlocks,
+    Blosc2Frame,
+    Zfp,
+    JpegLs,
+)
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
 BY_ZARR_V2_ID = {codec.zarr_v2_id: codec for codec in CODECS}
@@ -28,10 +55,25 @@ HDF5_FILTERS: dict[int, Callable[[Sequence[int], int], Codec]] = {
     2: Shuffle.from_hdf5,
     3: Fletcher32.from_hdf5,
     4: Szip.from_hdf5,
+    5: Nbit.from_hdf5,
+    6: ScaleOffset.from_hdf5,
+    307: bzip2_from_hdf5,
+    32000: Lzf.from_hdf5,
     32001: blosc_from_hdf5,
+    32004: Lz4Blocks.from_hdf5,
+    32008: bitshuffle_from_hdf5,
+    32013: Zfp.from_hdf5,
     32015: zstd_from_hdf5,
+    32018: JpegLs.from_hdf5,
+    32026: Blosc2Frame.from_hdf5,
 }
 """Codecs by HDF5 filter identification value."""
+REFUSED = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
+"""Registered filters whose chunks no Python package decodes as HDF5 does, by their names.
+
+SZ3 is decoded by imagecodecs in another version of its format, and asked for this one ends the
+process.
+"""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -73,23 +115,36 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
         The filter is not known.
     """
     if number not in HDF5_FILTERS:
+        name = f" ({REFUSED[number]})" if number in REFUSED else ""
         raise UnsupportedError(
-            f"HDF5 filter {number}: it is none of {sorted(HDF5_FILTERS)}; load the variable "
+            f"HDF5 filter {number}{name}: it is none of {sorted(HDF5_FILTERS)}; load the variable "
             f"through h5py, or leave it out with drop_variables"
         )
     return HDF5_FILTERS[number](values, itemsize)
 
 
 __all__ = [
+    "Bitshuffle",
+    "BitshuffleBlocks",
+    "Blosc2Frame",
     "Buffer",
     "Codec",
     "CodecError",
     "Fletcher32",
     "Gzip",
+    "JpegLs",
+    "Lz4Blocks",
+    "Lzf",
+    "Nbit",
     "Numcodecs",
+    "ScaleOffset",
     "Shuffle",
     "Szip",
+<<<<<<< HEAD
     "Unreadable",
+=======
+    "Zfp",
+>>>>>>> f4e16f5fb9b270886a7bd03586f1665ebc61f568
     "Zlib",
     "codec_from_hdf5",
     "codec_from_zarr_v2",

@@ -1,8 +1,9 @@
-"""Codecs that numcodecs decodes as fast as anything: zstd, lz4, Blosc and their like.
+"""Codecs that numcodecs decodes as fast as anything: zstd, lz4, bzip2, Blosc and their like.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or the bare id where it is registered.
-HDF5 filters 32015 (zstd; client data: level) and 32001 (Blosc; client data: revision, version, type
-size, chunk size, level, shuffle, compressor), registered with The HDF Group.
+HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block size in units of
+100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
+shuffle, compressor), registered with The HDF Group.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.errors import UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams say all that decoding needs."""
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "delta", "fixedscaleoffset"}
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
+BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
+"""Those that numcodecs is built with."""
 DAMAGE = (RuntimeError, ValueError, OSError, EOFError, MemoryError, lzma.LZMAError)
 """What the codecs raise for damaged bytes; a damaged length asks for more memory than there is."""
 
@@ -59,6 +63,8 @@ class Numcodecs(Codec):
         config = self.to_zarr_v2()
         if self.id == "zstd":
             return {"zstd": True, "complevel": config.get("level", 0)}
+        if self.id == "bz2":
+            return {"bzip2": True, "complevel": config.get("level", 0)}
         if self.id == "blosc":
             name = config.get("cname", "")
             how = {
@@ -84,11 +90,21 @@ def zstd_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     return Numcodecs.from_zarr_v2({"id": "zstd", "level": values[0] if values else 0})
 
 
+def bzip2_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
+    """Return the codec of HDF5 filter 307."""
+    return Numcodecs.from_zarr_v2({"id": "bz2", "level": values[0] if values else 9})
+
+
 def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     """Return the codec of HDF5 filter 32001."""
     # older writers leave out what equals the default
     level, shuffle, number = [*values[4:7], *(5, 1, 0)[len(values[4:7]) :]]
-    name = BLOSC_COMPRESSORS[number]
+    name = BLOSC_COMPRESSORS[number] if number < len(BLOSC_COMPRESSORS) else f"compressor {number}"
+    if name not in BLOSC_DECODED:
+        raise UnsupportedError(
+            f"HDF5 filter 32001 (Blosc) with {name}: numcodecs decodes only "
+            f"{sorted(BLOSC_DECODED)}; leave the variable out with drop_variables"
+        )
     config = {"id": "blosc", "cname": name, "clevel": level, "shuffle": shuffle, "blocksize": 0}
     return Numcodecs.from_zarr_v2(config)
 

@@ -52,7 +52,7 @@ class Szip(Codec):
             import imagecodecs
         except ImportError as error:
             raise UnsupportedError(
-                "szip: decoding it needs imagecodecs; pip install 'virtualds[szip]'"
+                "szip: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
             ) from error
         parameters = {name: getattr(self, name) for name in PARAMETERS}
         try:

@@ -649,7 +649,14 @@ def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
     import numcodecs
 
     for codec in pipeline.codecs:
-        data = bytes(numcodecs.get_codec(codec.to_zarr_v2()).encode(data))
+        try:
+            encoder = numcodecs.get_codec(codec.to_zarr_v2())
+        except ValueError as error:
+            raise UnsupportedError(
+                f"its missing chunks have a fill value that would have to be encoded, which cannot "
+                f"be done with {codec.zarr_v2_id}; load the variable first"
+            ) from error
+        data = bytes(encoder.encode(data))
     return data
 
 

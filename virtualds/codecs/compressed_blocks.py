@@ -1,0 +1,243 @@
+"""Chunks that are cut into blocks, which are compressed one by one: HDF5's LZ4 and bitshuffle.
+
+- LZ4: HDF5 filter 32004; client data: block size. In Zarr ``imagecodecs_lz4h5``, as imagecodecs
+  calls it.
+- bitshuffle: HDF5 filter 32008; client data: two of version, bytes per element, elements per block
+  (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
+  ``imagecodecs_bitshuffle`` in Zarr; with one it has no name there but ours.
+
+All numbers within a chunk are big-endian: its length (8 bytes), the length of its blocks (4), and
+before each block how long it is once compressed (4). An LZ4 block that is as long as what it
+decodes to is stored as it is ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle ends
+with what fills no eight elements, stored as it is (``bshuf_h5filter.c`` of kiyo-masui/bitshuffle).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.errors import UnsupportedError
+
+Decompress = Callable[[memoryview, int], Buffer]
+HEADER = 12
+LENGTH = 4
+"""Bytes before each block."""
+TARGET = 8192
+"""Bytes of a block of bitshuffle, where nobody asked for another size."""
+FEWEST = 128
+"""Elements of a block of bitshuffle at least, where nobody asked for another size."""
+COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
+"""Compressors by their number in bitshuffle's client data."""
+DAMAGE = (RuntimeError, ValueError, MemoryError)
+"""What the compressors raise for damaged bytes; a damaged length asks for too much memory."""
+
+
+@dataclass(frozen=True)
+class Lz4Blocks(Codec):
+    """Blocks of LZ4, in the container of its HDF5 filter."""
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_lz4h5"
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls()
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls()
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id}
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        view = memoryview(data)
+        size, block = _header(self, view, nbytes)
+        whole, rest = divmod(size, block)
+        lengths = [block] * whole + [rest] * (rest > 0)
+        parts = list(_blocks(self, view, lengths, _lz4_or_stored))
+        # copied once more only where there are several blocks
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@dataclass(frozen=True)
+class Bitshuffle(Codec):
+    """Bits of equal rank, gathered within blocks of elements.
+
+    Parameters
+    ----------
+    itemsize : int
+        Bytes per element.
+    block : int
+        Elements per block, 0 for the default.
+    """
+
+    itemsize: int
+    block: int = 0
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_bitshuffle"
+
+    def __post_init__(self) -> None:
+        if self.itemsize < 1 or self.block < 0 or self.block % 8:
+            raise UnsupportedError(
+                f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes; blocks "
+                f"are multiples of 8 elements; leave the variable out with drop_variables"
+            )
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(int(config.get("itemsize", 1)), int(config.get("blocksize", 0)))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "itemsize": self.itemsize, "blocksize": self.block}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        check_length(self, len(data), nbytes)
+        # what fills no eight elements lies behind the blocks as it is
+        end = len(data) // (8 * self.itemsize) * 8 * self.itemsize
+        view = memoryview(data)
+        shuffled = _unshuffle_bits(view[:end], self.itemsize, self.block)
+        return shuffled if end == len(view) else shuffled + bytes(view[end:])
+
+
+@dataclass(frozen=True)
+class BitshuffleBlocks(Codec):
+    """Blocks of elements whose bits of equal rank are gathered and compressed.
+
+    Parameters
+    ----------
+    itemsize : int
+        Bytes per element.
+    compressor : str
+        ``lz4`` or ``zstd``.
+    """
+
+    itemsize: int
+    compressor: str
+
+    zarr_v2_id: ClassVar[str] = "virtualds_bitshuffle"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.itemsize < 1 or self.compressor not in DECOMPRESS:
+            raise UnsupportedError(
+                f"bitshuffle: compressor {self.compressor!r} of elements of {self.itemsize} bytes "
+                f"is none of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
+            )
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(int(config["itemsize"]), str(config["compressor"]))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {
+            "id": self.zarr_v2_id,
+            "itemsize": self.itemsize,
+            "compressor": self.compressor,
+        }
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        view = memoryview(data)
+        size, block = _header(self, view, nbytes)
+        eight = 8 * self.itemsize
+        if block % eight:
+            raise CodecError(f"bitshuffle: blocks of {block} bytes are no multiple of {eight}")
+        whole, rest = divmod(size // eight * eight, block)
+        lengths = [block] * whole + [rest] * (rest > 0)
+        tail = size % eight
+        end = len(view) - tail
+        parts = list(_blocks(self, view[:end], lengths, DECOMPRESS[self.compressor]))
+        # the blocks are joined, then unshuffled as one: two copies, but one call
+        whole_blocks = _unshuffle_bits(b"".join(parts), self.itemsize, block // self.itemsize)
+        return whole_blocks + bytes(view[end:]) if tail else whole_blocks
+
+
+def bitshuffle_from_hdf5(values: Sequence[int], itemsize: int) -> Codec:
+    """Return the codec of HDF5 filter 32008."""
+    size, block, number = [*values[2:5], *(itemsize, 0, 0)[len(values[2:5]) :]]
+    if number not in COMPRESSORS:
+        raise UnsupportedError(
+            f"HDF5 filter 32008 (bitshuffle) with compressor {number}: it is none of "
+            f"{COMPRESSORS}; leave the variable out with drop_variables"
+        )
+    if number:
+        return BitshuffleBlocks(size, COMPRESSORS[number])
+    return Bitshuffle(size, block)
+
+
+def _header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, int]:
+    """Return how long a chunk is, and each of its blocks."""
+    if len(data) < HEADER:
+        raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
+    size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
+    check_length(codec, size, nbytes)
+    # a damaged length asks for no memory: no compressor here makes more than this of a byte
+    if not block or size > 2**20 * len(data) or size // block * LENGTH > len(data):
+        raise CodecError(f"{codec.zarr_v2_id}: {size} bytes in blocks of {block}")
+    return size, block
+
+
+def _blocks(
+    codec: Codec, data: memoryview, lengths: Sequence[int], decompress: Decompress
+) -> Iterator[Buffer]:
+    """Yield the blocks of a chunk, decompressed to ``lengths``.
+
+    The stored lengths are checked: the compressors never see a byte that is not the block's.
+    """
+    place = HEADER
+    for length in lengths:
+        start = place + LENGTH
+        place = start + int.from_bytes(data[place:start], "big")
+        if place > len(data) or start > len(data):
+            raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes end within a block")
+        try:
+            block = decompress(data[start:place], length)
+        except DAMAGE as error:
+            raise CodecError(f"{codec.zarr_v2_id}: {error}") from error
+        check_length(codec, len(block), length)
+        yield block
+    if place != len(data):
+        raise CodecError(f"{codec.zarr_v2_id}: {len(data) - place} bytes follow the last block")
+
+
+def _lz4(data: memoryview, nbytes: int) -> Buffer:
+    from numcodecs import lz4
+
+    # numcodecs wants the length of what it decodes before it, little-endian
+    decoded: bytes = lz4.decompress(nbytes.to_bytes(4, "little") + data)
+    return decoded
+
+
+def _lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
+    return data if len(data) == nbytes else _lz4(data, nbytes)
+
+
+def _zstd(data: memoryview, nbytes: int) -> Buffer:
+    from numcodecs import zstd
+
+    decoded: bytes = zstd.decompress(data)
+    return decoded
+
+
+DECOMPRESS: dict[str, Decompress] = {"lz4": _lz4, "zstd": _zstd}
+
+
+def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> bytes:
+    """Return elements whose bits were gathered in blocks of ``block`` elements."""
+    try:
+        import imagecodecs
+    except ImportError as error:
+        raise UnsupportedError(
+            "bitshuffle: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
+        ) from error
+    decode: Any = imagecodecs.bitshuffle_decode
+    size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
+    try:
+        return bytes(decode(data, itemsize=itemsize, blocksize=size))
+    except DAMAGE as error:
+        raise CodecError(f"bitshuffle: {error}") from error

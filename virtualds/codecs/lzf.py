@@ -1,0 +1,57 @@
+"""LZF: the small and fast compressor that h5py brings along.
+
+HDF5 filter 32000, registered with The HDF Group by h5py; client data: revision of the filter,
+version of LibLZF, bytes of a chunk. In Zarr it has the name that imagecodecs gives it,
+``imagecodecs_lzf``, without imagecodecs' header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.errors import UnsupportedError
+
+MOST = 140
+"""How many times its length a stream can decode to: three bytes may stand for 264."""
+
+
+@dataclass(frozen=True)
+class Lzf(Codec):
+    """One LZF stream, which does not say how long it gets."""
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_lzf"
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        if config.get("header", True):
+            raise UnsupportedError(
+                "imagecodecs_lzf: streams with the header of imagecodecs (header: true) are not "
+                "decoded; open the data with zarr-python"
+            )
+        return cls()
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        return cls()
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "header": False}
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        try:
+            import imagecodecs
+        except ImportError as error:
+            raise UnsupportedError(
+                "lzf: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
+            ) from error
+        decode: Any = imagecodecs.lzf_decode
+        room = MOST * len(data) if nbytes is None else nbytes
+        try:
+            out = decode(data, header=False, out=room)
+        except (RuntimeError, ValueError) as error:
+            raise CodecError(f"lzf: {error}") from error
+        check_length(self, len(out), nbytes)
+        return bytes(out)

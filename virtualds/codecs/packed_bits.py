@@ -1,0 +1,292 @@
+"""Numbers of fewer bits than their type has: HDF5's own filters nbit and scaleoffset.
+
+- nbit: HDF5 filter 5; client data: number of values, flag "nothing to pack", elements in a chunk,
+  class, then for an atomic type size, byte order, precision, offset.
+- scaleoffset: HDF5 filter 6; client data: scale type, scale factor, elements in a chunk, class,
+  size, sign, byte order, flag "has a fill value", fill value in words of 32 bits, lowest first.
+
+Both are named in the HDF5 file format, IV.A.2.l, and laid down by what ``H5Znbit.c`` and
+``H5Zscaleoffset.c`` write: the bits of the elements in order, most significant first, without a
+gap. Zarr has no name for either, so that they have names of their own there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.errors import UnsupportedError
+
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+ATOMIC = 1
+"""Class of nbit's client data; arrays are 2, compounds 3."""
+FLOAT = 1
+"""Class of scaleoffset's client data; integers are 0."""
+BY_DECIMALS, BY_BITS = 0, 2
+"""Scale types: decimal digits that floats keep, bits that integers take."""
+HEADER = 21
+"""Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
+SIZES = (1, 2, 4, 8)
+ROWS = 8192
+"""Rows of eight numbers that are unpacked at a time: few enough for the cache."""
+WORD = 8
+
+
+@dataclass(frozen=True)
+class Nbit(Codec):
+    """The significant bits of integers or floats; the others are zero.
+
+    Decoding yields the elements as their HDF5 type lays them out: nothing is shifted or extended by
+    a sign.
+
+    Parameters
+    ----------
+    dtype : str
+        Unsigned integers of the size and byte order of the elements.
+    precision, offset : int
+        Number of significant bits, and how many lie below them. Where all are significant, the
+        elements are stored as they are.
+    elements : int
+        Elements per chunk.
+    """
+
+    dtype: str
+    precision: int
+    offset: int
+    elements: int
+
+    zarr_v2_id: ClassVar[str] = "virtualds_nbit"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        bits = 8 * np.dtype(self.dtype).itemsize
+        if not (0 < self.precision <= bits - self.offset and self.offset >= 0):
+            raise UnsupportedError(
+                f"nbit: {self.precision} bits above {self.offset} do not fit into {bits}; "
+                f"leave the variable out with drop_variables"
+            )
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        numbers = (int(config[name]) for name in ("precision", "offset", "elements"))
+        return cls(str(config["dtype"]), *numbers)
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        if len(values) >= 3 and values[1] and itemsize in SIZES:
+            return cls(f"<u{itemsize}", 8 * itemsize, 0, values[2])
+        if len(values) < 8 or values[3] != ATOMIC or values[4] not in SIZES or values[5] > 1:
+            raise UnsupportedError(
+                f"HDF5 filter 5 (nbit) of an element of {itemsize} bytes with client data "
+                f"{tuple(values)}: only integers and floats of {SIZES} bytes are unpacked, no "
+                f"compounds and arrays; leave the variable out with drop_variables"
+            )
+        return cls(f"{'<>'[values[5]]}u{values[4]}", values[6], values[7], values[2])
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {
+            "id": self.zarr_v2_id,
+            "dtype": self.dtype,
+            "precision": self.precision,
+            "offset": self.offset,
+            "elements": self.elements,
+        }
+
+    @property
+    def _as_they_are(self) -> bool:
+        return self.precision == 8 * np.dtype(self.dtype).itemsize
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes if self._as_they_are else None
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        if self._as_they_are:
+            check_length(self, len(data), nbytes)
+            return data
+        dtype = np.dtype(self.dtype)
+        check_length(self, self.elements * dtype.itemsize, nbytes)
+        found = unpack_bits(data, self.elements, self.precision, dtype.itemsize)
+        found <<= self.offset
+        # copied once more only where the byte order is foreign
+        return found.astype(dtype, copy=False).view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class ScaleOffset(Codec):
+    """Differences from a minimum: of integers, or of floats times a power of ten.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the elements.
+    factor : int
+        Decimal digits that floats keep; bits that integers take, 0 if every chunk says how many.
+    elements : int
+        Elements per chunk.
+    fill : int or None
+        The bits of the fill value, for which the highest difference stands; None if there is none.
+    """
+
+    dtype: str
+    factor: int
+    elements: int
+    fill: int | None
+
+    zarr_v2_id: ClassVar[str] = "virtualds_scaleoffset"
+    only_virtualds: ClassVar[bool] = True
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        fill = None if config["fill"] is None else int(config["fill"])
+        return cls(str(config["dtype"]), int(config["factor"]), int(config["elements"]), fill)
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        if len(values) != 20 or _letter(values) is None or values[6] > 1:
+            raise UnsupportedError(
+                f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: it is neither "
+                f"that of integers of {SIZES} bytes nor that of floats of 4 or 8; leave the "
+                f"variable out with drop_variables"
+            )
+        factor = values[1] - (values[1] >> 31 << 32)
+        fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
+        return cls(f"{'<>'[values[6]]}{_letter(values)}{values[4]}", factor, values[2], fill)
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {
+            "id": self.zarr_v2_id,
+            "dtype": self.dtype,
+            "factor": self.factor,
+            "elements": self.elements,
+            "fill": self.fill,
+        }
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        dtype = np.dtype(self.dtype)
+        size = self.elements * dtype.itemsize
+        check_length(self, size, nbytes)
+        if dtype.kind != "f" and self.factor == 8 * dtype.itemsize:
+            check_length(self, len(data), size)
+            return data
+        view = memoryview(data)
+        bits, least = self._header(view, dtype.itemsize)
+        if bits == 8 * dtype.itemsize:
+            found = _whole(view[HEADER:], self.elements, dtype.itemsize)
+        else:
+            found = unpack_bits(view[HEADER:], self.elements, bits, dtype.itemsize)
+            found = self._restored(found, bits, least, dtype)
+        # copied once more only where the byte order is foreign
+        stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
+        return found.astype(stored, copy=False).view(np.uint8).data
+
+    def _header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
+        """Return how many bits an element takes, and those of the minimum as an array of one."""
+        if len(data) < HEADER:
+            raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
+        bits = int.from_bytes(data[:4], "little")
+        if bits > 8 * itemsize:
+            raise CodecError(f"{self.zarr_v2_id}: {bits} bits for elements of {itemsize} bytes")
+        least = bytes(data[5 : 5 + min(data[4], 8)]).ljust(8, b"\0")
+        return bits, np.frombuffer(least[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
+
+    def _restored(
+        self, found: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
+    ) -> Unsigned:
+        """Turn differences from the minimum into the bits of the elements, in place."""
+        filled = found == (1 << bits) - 1
+        if dtype.kind == "f":
+            native = dtype.newbyteorder("=")
+            # in the precision of the elements, as HDF5 computes; damage may be NaN or infinite
+            with np.errstate(all="ignore"):
+                values = found.view(f"i{dtype.itemsize}").astype(native)
+                values /= np.float64(_power_of_ten(self.factor)).astype(native)
+                values += least.view(native)
+            found = values.view(found.dtype)
+        else:
+            found += least
+        if self.fill is not None:
+            found[filled] = self.fill
+        return found
+
+
+def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
+    """Return the numbers of a stream of bits, in which each takes ``bits`` of them.
+
+    Eight numbers take ``bits`` whole bytes: rows of a table, in which a number of the same place
+    always lies in the same bytes. The stream is copied once, so that a word can be read at its end.
+
+    Parameters
+    ----------
+    data : buffer
+        The stream, most significant bit first; what follows the numbers is ignored.
+    count : int
+        How many numbers there are.
+    bits : int
+        From 0 to ``8 * itemsize``.
+    itemsize : int
+        Of the numbers that are returned, in bytes.
+
+    Raises
+    ------
+    CodecError
+        The stream is too short.
+
+    Examples
+    --------
+    >>> unpack_bits(bytes([0x12, 0x34, 0x56]), 2, 12, 2)
+    array([ 291, 1110], dtype=uint16)
+    """
+    size = -(-count * bits // 8)
+    if len(data) < size:
+        raise CodecError(f"{len(data)} bytes hold no {count} numbers of {bits} bits")
+    rows = -(-count // 8)
+    stream = np.zeros(rows * bits + WORD, np.uint8)
+    stream[:size] = np.frombuffer(data, np.uint8, size)
+    out = np.zeros((rows, 8), f"u{itemsize}")
+    for start in range(0, rows, ROWS) if bits else ():
+        _unpack_rows(stream[start * bits :], bits, out[start : start + ROWS])
+    return out.reshape(-1)[:count]
+
+
+def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> None:
+    """Unpack rows of eight numbers each, place by place, through words that overlap."""
+    word = 4 if bits <= 32 else WORD
+    for place in range(8):
+        first, skipped = divmod(place * bits, 8)
+        words = np.ndarray(len(out), f">u{word}", stream, first, (bits,)).astype(f"u{word}")
+        words <<= skipped
+        words >>= 8 * word - bits
+        if (missing := skipped + bits - 8 * word) > 0:
+            behind = np.ndarray(len(out), np.uint8, stream, first + word, (bits,))
+            words |= behind >> (8 - missing)
+        out[:, place] = words
+
+
+def _whole(data: Buffer, count: int, itemsize: int) -> Unsigned:
+    """Return numbers that take all of their bits: they lie as the machine held them that wrote."""
+    if len(data) < count * itemsize:
+        raise CodecError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
+    return np.frombuffer(data, f"<u{itemsize}", count)
+
+
+def _power_of_ten(exponent: int) -> float:
+    try:
+        return float(10.0**exponent)
+    except OverflowError:
+        return math.inf
+
+
+def _letter(values: Sequence[int]) -> str | None:
+    """Return the kind of the elements of scaleoffset's client data, None if there is none."""
+    scale, size, signed = values[0], values[4], values[5]
+    if values[3] == FLOAT:
+        return "f" if scale == BY_DECIMALS and size in (4, 8) else None
+    # a negative factor is none
+    known = scale == BY_BITS and size in SIZES and (values[1] <= 8 * size or values[1] >> 31)
+    return "ui"[signed] if known and signed < 2 else None
