@@ -24,7 +24,7 @@ FLOORS = (
     {"read"},
     {"array"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"},
-    {"lazy", "time_packing", "numpy_functions", "hdf5_storage"},
+    {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_storage"},
     {"parsers", "formats", "dataset"},
     {"api"},
     {"accessor", "combine"},

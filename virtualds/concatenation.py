@@ -14,6 +14,8 @@ from virtualds.fragment import CodecPipeline, Fragment, join
 from virtualds.grid import ChunkAxis
 from virtualds.manifest import ChunkManifest
 
+MOST_PIPELINES = np.iinfo(np.uint16).max + 1
+
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
     """Lay virtual arrays end to end along an axis.
@@ -31,6 +33,11 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     moved, begin = [], 0
     for array in arrays:
         numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
+        if len(table) > MOST_PIPELINES:
+            raise CombineError(
+                f"concatenate {array.label}: the parts are decoded in more than "
+                f"{MOST_PIPELINES} ways; join fewer, or load some (ds.virtual.load())"
+            )
         for fragment in array.fragments:
             if 0 in fragment.shape:
                 continue
@@ -39,8 +46,6 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
             manifest = fragment.manifest.with_pipelines(numbers)
             moved.append(Fragment(start, fragment.axes, manifest))
         begin += array.shape[axis]
-    if len(table) > np.iinfo(np.uint16).max:
-        raise CombineError(f"concatenate: {len(table)} ways to decode; 65535 are the most")
     shape = (*arrays[0].shape[:axis], begin, *arrays[0].shape[axis + 1 :])
     joined = join(moved, axis)
     return ManifestArray(shape, dtype, fill, tuple(table), joined, arrays[0].name)
@@ -55,10 +60,13 @@ def _converted(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
     """Return the axis counted from the front, refusing arrays that cannot be laid end to end."""
     if not arrays:
-        raise CombineError("concatenate: no arrays were given")
+        raise CombineError("concatenate: no arrays were given; give at least one")
     first = arrays[0]
     if not -first.ndim <= axis < first.ndim:
-        raise CombineError(f"concatenate: axis {axis} of arrays with {first.ndim} axes")
+        raise CombineError(
+            f"concatenate {first.label}: axis {axis} is none of its {first.ndim} axes; "
+            f"join along one that exists, or stack along a new one"
+        )
     axis %= first.ndim
     for array in arrays[1:]:
         other = [n for i, n in enumerate(array.shape) if i != axis]

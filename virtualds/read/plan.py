@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import AxisKey, Ints, Projection, as_slice
+from virtualds.grid import AxisKey, Ints, Projection, as_slice, counted_positions
 from virtualds.read.subdivide import subdivide
 
 BATCH_TASKS = 256
@@ -122,7 +122,10 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     """Plan a pointwise selection: arrays that broadcast together, and slices."""
     together = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
     arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in together))
-    points = [_inside(a.ravel(), source.shape[i], i) for a, i in zip(arrays, together, strict=True)]
+    points = [
+        counted_positions(a.ravel(), source.shape[i], i)
+        for a, i in zip(arrays, together, strict=True)
+    ]
     others = [i for i in range(len(key)) if i not in together]
     axes = {i: _normalise(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
     shape = (points[0].size, *(axes[i].size for i in others))
@@ -150,9 +153,11 @@ def _normalise(key: Any, size: int, axis: int) -> AxisPlan:
     positions = np.asarray(key)
     if positions.dtype == bool:
         if positions.size != size:
-            raise IndexError(f"axis {axis}: a mask of {positions.size} for {size} elements")
+            raise IndexError(
+                f"axis {axis}: a mask of {positions.size} for {size} elements; make it as long"
+            )
         positions = np.flatnonzero(positions)
-    positions = _inside(np.atleast_1d(positions), size, axis)
+    positions = counted_positions(np.atleast_1d(positions), size, axis)
     if not positions.size:
         return AxisPlan(slice(0, 0, 1), 0, None)
     rising, inverse = np.unique(positions, return_inverse=True)
@@ -169,18 +174,6 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
     low = start + (count - 1) * step
     flip = (slice(None),) * axis + (slice(None, None, -1),)
     return AxisPlan(slice(low, start + 1, -step), count, lambda values: values[flip])
-
-
-def _inside(positions: Array, size: int, axis: int) -> Ints:
-    """Return positions counted from the front, refusing those outside."""
-    if positions.dtype.kind not in "iu" and positions.size:
-        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
-    counted = positions.astype(np.int64)
-    counted = np.where(counted < 0, counted + size, counted)
-    if counted.size and not 0 <= counted.min() <= counted.max() < size:
-        bad = positions[(counted < 0) | (counted >= size)][0]
-        raise IndexError(f"axis {axis}: position {bad} lies outside {size} elements")
-    return counted
 
 
 def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
