@@ -30,7 +30,9 @@ from virtual_arrays import (
 
 import virtualds
 from virtualds import CombineError, ManifestArray, UnsupportedError
+from virtualds.indexing import FREE_SLABS
 from virtualds.packing import Packing
+from virtualds.read.plan import plan
 
 Values = np.ndarray[Any, Any]
 Pair = tuple[Values, ManifestArray]
@@ -372,6 +374,37 @@ def test_very_many_stretches_are_read(folder: Path) -> None:
     assert isinstance(found, np.ndarray)
     assert len(store.ranges) == 10
     exactly(found, np.arange(0, 10_000, 2))
+
+
+STRIDES: dict[str, Any] = {
+    "two axes backwards": (slice(None), slice(None, None, -1), slice(None, None, -1)),
+    "every third of all": (slice(None, None, 3),) * 3,
+    "one axis of large steps": (slice(None), slice(None, None, 5), slice(None)),
+    "one after another": (slice(None), slice(None), [3, 3, 2, 9, 4, 0]),
+    "few of much": ([5, 0], slice(None, None, 20), slice(1, None, 20)),
+}
+
+
+@pytest.mark.parametrize("name", STRIDES)
+def test_a_strided_selection_is_planned_near_the_cost_of_the_whole(folder: Path, name: str) -> None:
+    values = np.arange(6 * 40 * 40).reshape(6, 40, 40)
+    array = virtual(values, folder, chunks=(2, 40, 20), codecs=ZLIB)
+    with counted_reads() as store:
+        found = array[STRIDES[name]]
+        if isinstance(found, ManifestArray):
+            tasks = [t for b in plan(found, (slice(None),) * 3).batches for t in b.tasks]
+            assert len(tasks) <= array.nchunks
+            assert sum(len(list(t.places)) for t in tasks) <= FREE_SLABS + 2 * array.nchunks
+        exactly(found, values[STRIDES[name]])
+    assert len(store.ranges) <= array.nchunks
+
+
+def test_pieces_along_two_axes_count_together(folder: Path) -> None:
+    array = virtual(np.zeros((60, 60)), folder, codecs=ZLIB)
+    assert isinstance(array[::-1], ManifestArray)
+    assert isinstance(array[::-1, ::-1], np.ndarray)
+    assert isinstance(array[::10, ::10], ManifestArray)
+    assert isinstance(array[::-1][:, ::-1], np.ndarray)
 
 
 # ---------------------------------------------------------------------- reading

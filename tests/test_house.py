@@ -34,7 +34,7 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
-    "read": ("subdivide", "plan", "memory", "decode", "pool", "fetch"),
+    "read": ("subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }
 
 # xarray comes in where values begin to be told as xarray tells them (CF times, lazy arrays).
