@@ -510,8 +510,12 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def same_scalar(a: Any, b: Any) -> bool:
-    """Say whether two scalars are the same value, no value being the same as no value."""
-    return bool(a == b) or bool(a != a and b != b)
+    """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
+    if a != b:
+        return bool(a != a and b != b)
+    one, two = np.asarray(a), np.asarray(b)
+    kind = np.result_type(one, two)
+    return one.astype(kind).tobytes() == two.astype(kind).tobytes()
 
 
 def _file_table(path: str | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:

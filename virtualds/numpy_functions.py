@@ -15,6 +15,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from virtualds.array import NUMPY_FUNCTIONS, ManifestArray, same_scalar
 from virtualds.concatenation import concatenate as join_arrays
+from virtualds.concatenation import without_gaps
 from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
 
@@ -238,7 +239,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         return NotImplemented
     fill = np.asarray(y)[()]
     if x.has_gaps and not same_scalar(x.fill_value, fill):
-        return NotImplemented
+        x = without_gaps(x)
     for axis, along in enumerate(kept):
         if not along.all():
             x = x.keep(axis, runs_of(np.flatnonzero(along)))
