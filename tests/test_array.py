@@ -656,6 +656,9 @@ def test_gaps_of_two_fill_values_are_kept_apart(folder: Path) -> None:
         again = np.where(np.arange(8) != 7, found, 9.0)
     exactly(found, np.array([7.0, 7, 2, 3, 8, 8, 2, 3]))
     exactly(again, np.array([7.0, 7, 2, 3, 8, 8, 2, 9]))
+    exactly(np.concatenate([first, again[1:]]), np.array([7.0, 7, 2, 3, 7, 2, 3, 8, 8, 2, 9]))
+    eights = np.where(np.arange(8) != 7, found, 8.0)
+    exactly(np.concatenate([first, eights]), np.array([7.0, 7, 2, 3, 7, 7, 2, 3, 8, 8, 2, 8]))
     zeros = [np.where(mask, array, fill) for fill in (0.0, -0.0)]
     exactly(np.concatenate(zeros), np.array([0.0, 0, 2, 3, -0.0, -0.0, 2, 3]))
 

@@ -106,10 +106,12 @@ def without_gaps(array: ManifestArray) -> ManifestArray:
         fill=np.asarray(array.fill_value, array.dtype).tobytes(),
         layout=tuple(range(array.ndim)),
     )
-    table = (*array.pipelines, pipeline)
+    table = array.pipelines
+    if pipeline not in table:
+        table = (*table, pipeline)
     number = table.index(pipeline)
     filled = [_missing(box, number) for box in _gaps(array.shape, array.fragments)]
-    return replace(array, pipelines=table[: number + 1], fragments=(*array.fragments, *filled))
+    return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
 
 def _missing(box: Box, number: int) -> Fragment:
