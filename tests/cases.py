@@ -458,6 +458,160 @@ def character_arrays(path: Path) -> None:
         file.createVariable("one", "S1", ("x",))[:] = np.array([b"a", b"b", b"c"])
 
 
+@case()
+def compound_types(path: Path) -> None:
+    kind = np.dtype([("level", "i2"), ("value", "f8")])
+    with netcdf(path, x=5) as file:
+        named = file.createCompoundType(kind, "pair")
+        file.createVariable("v", named, ("x",))[:] = np.array([(n, n / 3) for n in range(5)], kind)
+    with h5py.File(path, "r+") as file:
+        big = np.array([(n, -n) for n in range(6)], [("a", ">i4"), ("b", ">f4")])
+        file.create_dataset("w", data=big, chunks=(4,), compression="gzip", shuffle=True)
+
+
+@case(**H5NETCDF)
+def compound_types_within_others(path: Path) -> None:
+    kind = np.dtype([("a", "i4"), ("in", [("x", "f4"), ("y", "i2", (2,))]), ("s", "S3")])
+    values = np.zeros(3, kind)
+    values["in"]["y"] = np.arange(6).reshape(3, 2)
+    values["s"] = b"abc"
+    with h5py.File(path, "w") as file:
+        file["v"] = values
+
+
+@case(**H5NETCDF)
+def opaque_types(path: Path) -> None:
+    times = np.array(["2001-01-01", "NaT", "2003-03-03"], "M8[s]")
+    with h5py.File(path, "w") as file:
+        file["v"] = np.array([b"abc", b"d\0e", b"xyz"], "V3")
+        file.create_dataset("t", data=times.astype(h5py.opaque_dtype(times.dtype)))
+
+
+def low_level(file: h5py.File, name: str, kind: Any, values: Any, memory: Any = None) -> None:
+    """A dataset of a type that numpy has no name for."""
+    space = h5py.h5s.create_simple(np.shape(values))
+    found = h5py.h5d.create(file.id, name.encode(), kind, space)
+    found.write(h5py.h5s.ALL, h5py.h5s.ALL, values, memory or h5py.h5t.py_create(values.dtype))
+
+
+@case(**H5NETCDF)
+def bitfields(path: Path) -> None:
+    values = np.array([[1, 2], [3, 65535]], "u2")
+    with h5py.File(path, "w") as file:
+        low_level(file, "v", h5py.h5t.STD_B16LE, values, h5py.h5t.NATIVE_B16)
+        low_level(file, "w", h5py.h5t.STD_B16BE, values, h5py.h5t.NATIVE_B16)
+
+
+@case()
+def integers_of_odd_precision(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, base, precision, offset in (
+            ("v", h5py.h5t.STD_I16LE, 12, 0),
+            ("w", h5py.h5t.STD_I32BE, 20, 4),
+            ("u", h5py.h5t.STD_U16LE, 10, 3),
+        ):
+            kind = base.copy()
+            kind.set_precision(precision)
+            kind.set_offset(offset)
+            values = np.array([-1, 5, -500, 511] if name != "u" else [0, 5, 1023, 511])
+            low_level(file, name, kind, values.astype(base.dtype.newbyteorder("=")))
+
+
+@case(**H5NETCDF)
+def padded_strings(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, padding in (("spaces", 2), ("terminated", 0)):
+            kind = h5py.h5t.C_S1.copy()
+            kind.set_size(6)
+            kind.set_strpad(padding)
+            text = np.array([b"ab    ", b"c\0rest"], "S6")
+            low_level(file, name, kind, text, kind)
+        kind = h5py.string_dtype("utf-8", 4)
+        file.create_dataset("utf8", data=np.array([b"\xc3\xa9", b"b"], kind))
+
+
+@case()
+def links(path: Path) -> None:
+    other = path.with_name("links_lead_here.h5")
+    with h5py.File(other, "w") as file:
+        file.create_dataset("deep/v", data=numbers(4, 6), chunks=(2, 3), compression="gzip")
+        file["soft"] = h5py.SoftLink("/deep/v")
+    with h5py.File(path, "w") as file:
+        file["v"] = numbers(4, 6, seed=1)
+        file["hard"] = file["v"]
+        file["soft"] = h5py.SoftLink("/v")
+        file["elsewhere"] = h5py.ExternalLink(other.name, "/deep/v")
+        file["elsewhere_and_on"] = h5py.ExternalLink(other.name, "/soft")
+        file["group/t"] = numbers(3)
+        file["a_group"] = h5py.SoftLink("/group")
+
+
+@case()
+def external_files(path: Path) -> None:
+    raw = [str(path.with_name(f"external_{n}.raw")) for n in range(3)]
+    values = numbers(6, 4)
+    for n, name in enumerate(raw):
+        Path(name).write_bytes(b"head" + values[2 * n : 2 * n + 2].tobytes())
+    with h5py.File(path, "w") as file:
+        size = values.nbytes // 3
+        in_rows = [(name, 4, size) for name in raw]
+        file.create_dataset("in_rows", (6, 4), "f4", external=in_rows)
+        file.create_dataset("one", (2, 4), "f4", external=[(raw[0], 4, h5py.h5f.UNLIMITED)])
+        within = [(raw[0], 4, size - 4), (raw[1], 8, size)]
+        file.create_dataset("within_rows", (3, 4), "f4", external=within)
+
+
+def _mapped(path: Path) -> list[h5py.VirtualSource]:
+    sources = []
+    for n in range(3):
+        part = path.with_name(f"{path.stem}_{n}.h5")
+        with h5py.File(part, "w") as file:
+            values = numbers(4, 6, seed=n, dtype="i2")
+            options = {"chunks": (3, 4), "compression": "gzip"} if n else {}
+            file.create_dataset("v", data=values, **options)
+        sources.append(h5py.VirtualSource(part.name, "v", (4, 6), "i2"))
+    return sources
+
+
+@case()
+def virtual_datasets(path: Path) -> None:
+    sources = _mapped(path)
+    with h5py.File(path, "w") as file:
+        file["own"] = numbers(6, dtype="i2")
+        layout = h5py.VirtualLayout((12, 6), "i2")
+        for n, source in enumerate(sources):
+            layout[4 * n : 4 * n + 4] = source
+        file.create_virtual_dataset("end_to_end", layout)
+        layout = h5py.VirtualLayout((3, 4, 6), "i2")
+        for n, source in enumerate(sources):
+            layout[n] = source
+        file.create_virtual_dataset("side_by_side", layout)
+        layout = h5py.VirtualLayout((9, 9), "i2")
+        layout[1:4, 2:5] = sources[0][1:4, 3:6]
+        layout[6:8, 0:6] = sources[1][2:4]
+        layout[8, 0:6] = h5py.VirtualSource(".", "own", (6,), "i2")
+        file.create_virtual_dataset("with_gaps", layout, fillvalue=-7)
+        whole = h5py.VirtualLayout((2, 12, 6), "i2")
+        for n in range(2):
+            whole[n] = h5py.VirtualSource(".", "end_to_end", (12, 6), "i2")
+        file.create_virtual_dataset("of_virtual_ones", whole)
+
+
+@case()
+def virtual_datasets_that_references_cannot_hold(path: Path) -> None:
+    sources = _mapped(path)
+    with h5py.File(path, "w") as file:
+        strided = h5py.VirtualLayout((8, 6), "i2")
+        strided[0:8:2], strided[1:8:2] = sources[0], sources[1]
+        file.create_virtual_dataset("strided", strided)
+        converted = h5py.VirtualLayout((4, 6), "f8")
+        converted[:] = sources[2]
+        file.create_virtual_dataset("converted", converted)
+        folded = h5py.VirtualLayout((24,), "i2")
+        folded[:] = sources[1]
+        file.create_virtual_dataset("folded", folded)
+
+
 @case(**H5NETCDF)
 def strings_of_fixed_length(path: Path) -> None:
     with h5py.File(path, "w") as file:

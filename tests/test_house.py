@@ -18,13 +18,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"errors", "grid", "options", "codec", "urls"},
-    {"manifest", "codecs", "packing", "json_attributes"},
+    {"manifest", "codecs", "packing", "json_attributes", "hdf5_types", "hdf5_attributes"},
     {"fragment", "store"},
     {"stores"},
-    {"read"},
-    {"array"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"},
-    {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_storage"},
+    {"read", "hdf5_file"},
+    {"array", "hdf5_structure"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
+    {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
     {"parsers", "formats", "dataset"},
     {"api"},
     {"accessor", "combine"},

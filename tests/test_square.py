@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
-from transforms import TRANSFORMS, assert_identical
+from transforms import TRANSFORMS, assert_identical, bits
 
 import virtualds
 
@@ -88,7 +88,14 @@ def test_transforming_and_opening_commute(
     change = TRANSFORMS[transform]
     if (name, transform) in XARRAY_DIFFERS and opener != "virtual":
         pytest.skip("xarray itself decodes this differently when it is lazy")
-    assert_identical(change(opened), change(archive.native(name)))
+    try:
+        expected = change(archive.native(name))
+    except (TypeError, ValueError) as error:
+        # what xarray cannot do with any array it cannot do with ours
+        with pytest.raises(type(error)):
+            change(opened).virtual.load().load()
+    else:
+        assert_identical(change(opened), expected)
 
 
 @pytest.mark.parametrize("opener", OPENERS)
@@ -97,7 +104,8 @@ def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> N
     opened = OPENERS[opener](archive, name).virtual.load()
     for variable, expected in archive.native(name).variables.items():
         if expected.dtype.kind not in "OUT":
-            assert opened.variables[variable].values.tobytes() == expected.values.tobytes()
+            found = opened.variables[variable].values
+            assert bits(found) == bits(expected.values)
 
 
 @pytest.mark.parametrize("opener", ["source", "virtual"])
@@ -145,6 +153,8 @@ def _kind(value: Any) -> Any:
 
 def _spelled(value: Any) -> Any:
     """Spell an encoding so that NaN equals NaN and arrays compare, types included."""
+    if isinstance(value, np.dtype) and value.names:
+        return value.names, [value[name] for name in value.names]
     if isinstance(value, np.dtype) and value.metadata and "enum" in value.metadata:
         # the name of an enum type is the netCDF library's guess
         return value, value.metadata["enum"]

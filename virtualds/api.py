@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import xarray as xr
@@ -31,6 +33,7 @@ def open_virtual_dataset(
     storage_options: Mapping[str, Any] | None = None,
     parser: str | None = None,
     decode_cf: bool = True,
+    on_error: str = "raise",
 ) -> xr.Dataset:
     """Open a source file or a reference set as a dataset of virtual arrays.
 
@@ -55,6 +58,9 @@ def open_virtual_dataset(
         Name of the format, where it is not to be found by the file's bytes.
     decode_cf : bool, default True
         Whether to decode CF conventions.
+    on_error : {"raise", "skip", "keep"}
+        What to do about a variable or attribute that cannot be read: raise; leave it out, with a
+        warning that names all of them; or keep the variable, which raises when it is read.
 
     Returns
     -------
@@ -77,7 +83,9 @@ def open_virtual_dataset(
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     skip = _names(drop_variables)
-    found = open_group(url, group=group, skip=skip, options=storage_options, parser=parser)
+    found = open_group(
+        url, group=group, skip=skip, options=storage_options, parser=parser, on_error=on_error
+    )
     try:
         dataset = virtual_dataset(found, loadable_variables, decode_cf)
     except VirtualdsError as error:
@@ -94,20 +102,25 @@ def open_group(
     skip: Iterable[str] = (),
     options: Mapping[str, Any] | None = None,
     parser: str | None = None,
+    on_error: str = "raise",
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 
     Raises
     ------
+    ValueError
+        ``on_error``, or ``parser``, is none that there is.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
     absolute = normalise_url(url)
     settled = StorageOptions(options) if options else None
     try:
         source = store_for(absolute).describe(absolute, settled)
         reader = _named(parser) if parser else _detected(source)
-        return reader.read(source, group, skip)
+        found = reader.read(source, group, skip)
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
@@ -122,6 +135,31 @@ def open_group(
         raise FormatError(
             f"{absolute}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
         ) from error
+    return ON_ERROR[on_error](found, absolute) if found.problems else found
+
+
+def _raise(group: ManifestGroup, url: str) -> ManifestGroup:
+    raise next(iter(group.problems.values()))
+
+
+def _keep(group: ManifestGroup, url: str) -> ManifestGroup:
+    listed = "\n".join(f"  {name}: {error}" for name, error in group.problems.items())
+    warnings.warn(f"{url}: could not be read\n{listed}", stacklevel=5)
+    return group
+
+
+def _skip(group: ManifestGroup, url: str) -> ManifestGroup:
+    _keep(group, url)
+    kept = {name: v for name, v in group.variables.items() if name not in group.problems}
+    return replace(group, variables=kept)
+
+
+ON_ERROR: dict[str, Callable[[ManifestGroup, str], ManifestGroup]] = {
+    "raise": _raise,
+    "skip": _skip,
+    "keep": _keep,
+}
+"""What is done about a group of which something cannot be read."""
 
 
 READERS: tuple[Parser | Format, ...] = (*PARSERS, *FORMATS)

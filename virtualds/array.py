@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.codec import Codec
-from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs import Unreadable, codec_from_zarr_v2
 from virtualds.errors import CombineError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, compact
@@ -165,13 +165,27 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
                 f"concatenate: values of dtype {values.dtype} cannot join a virtual array; load "
                 f"the virtual part first (ds.virtual.load())"
             )
-        pipeline = CodecPipeline(values.dtype, layout=tuple(range(values.ndim)))
-        axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in values.shape)
+        return cls._of_bytes(values.shape, values.dtype, values.tobytes())
+
+    @classmethod
+    def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
+        """Return an array that says ``reason`` when somebody asks for its values."""
+        return cls._of_bytes(tuple(shape), np.dtype(dtype), b"", (Unreadable(reason),))
+
+    @classmethod
+    def _of_bytes(
+        cls,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        data: bytes,
+        codecs: tuple[Codec, ...] = (),
+    ) -> ManifestArray:
+        """Return an array of one inline chunk."""
+        axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
         grid = tuple(axis.nchunks for axis in axes)
-        manifest = ChunkManifest.build(
-            grid, file=INLINE, length=values.nbytes, inline=(values.tobytes(),)
-        )
-        return cls.of_fragment(Fragment((0,) * values.ndim, axes, manifest), pipeline)
+        manifest = ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
+        pipeline = CodecPipeline(dtype, codecs, layout=tuple(range(len(shape))))
+        return cls.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
 
     # ------------------------------------------------------------------ describing
 

@@ -41,6 +41,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         group: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         parser: str | None = None,
+        on_error: str = "raise",
     ) -> xr.Dataset:
         """Open a reference set or source file lazily.
 
@@ -58,6 +59,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             Access options, for fsspec.
         parser : str, optional
             Name of the format, where it is not to be found by the file's bytes.
+        on_error : {"raise", "skip", "keep"}
+            What to do about what cannot be read, as in `virtualds.open_virtual_dataset`.
 
         Raises
         ------
@@ -71,7 +74,12 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             )
         names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
         found = open_group(
-            filename_or_obj, group=group, skip=tuple(names), options=storage_options, parser=parser
+            filename_or_obj,
+            group=group,
+            skip=tuple(names),
+            options=storage_options,
+            parser=parser,
+            on_error=on_error,
         )
         return lazy_dataset(
             found,

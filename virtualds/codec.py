@@ -7,6 +7,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 Buffer = bytes | bytearray | memoryview
+NO_FILTERS: dict[str, Any] = {
+    "zlib": False,
+    "szip": False,
+    "zstd": False,
+    "bzip2": False,
+    "blosc": False,
+    "shuffle": False,
+    "complevel": 0,
+    "fletcher32": False,
+}
+"""What xarray's netCDF4 backend says of a variable without filters."""
 
 
 class CodecError(Exception):

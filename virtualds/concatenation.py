@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,43 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     dtype = np.result_type(*(a.dtype for a in arrays))
     arrays = [_converted(a, dtype) for a in arrays]
     fill, arrays = _common_fill(arrays)
+    begins = accumulate((a.shape[axis] for a in arrays), initial=0)
+    before, after = (0,) * axis, (0,) * (arrays[0].ndim - axis - 1)
+    starts = [(*before, begin, *after) for begin in begins]
+    shape = (*arrays[0].shape[:axis], starts[-1][axis], *arrays[0].shape[axis + 1 :])
+    placed = zip(starts[:-1], arrays, strict=True)
+    return assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
+
+
+def assemble(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    fill_value: Any,
+    parts: Iterable[tuple[tuple[int, ...], ManifestArray]],
+    axes: Iterable[int],
+    name: str = "",
+) -> ManifestArray:
+    """Put virtual arrays of one dtype into a larger one, each at its place.
+
+    Parameters
+    ----------
+    shape, dtype, fill_value
+        Of the result.
+    parts : pairs of a tuple of int and a ManifestArray
+        Where each begins; they do not overlap, and what none covers is ``fill_value``.
+    axes : iterable of int
+        Along which neighbours are joined, so that few fragments are left.
+    name : str
+        What to call the result in errors.
+
+    Raises
+    ------
+    CombineError
+        There are more ways to decode than a manifest can count.
+    """
     table: dict[CodecPipeline, int] = {}
-    moved, begin = [], 0
-    for array in arrays:
+    moved = []
+    for begin, array in parts:
         numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
         if len(table) > MOST_PIPELINES:
             raise CombineError(
@@ -44,14 +79,13 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
         for fragment in array.fragments:
             if 0 in fragment.shape:
                 continue
-            place = fragment.start
-            start = (*place[:axis], place[axis] + begin, *place[axis + 1 :])
+            start = tuple(map(operator.add, begin, fragment.start))
             manifest = fragment.manifest.with_pipelines(numbers)
             moved.append(Fragment(start, fragment.axes, manifest))
-        begin += array.shape[axis]
-    shape = (*arrays[0].shape[:axis], begin, *arrays[0].shape[axis + 1 :])
-    joined = join(moved, axis)
-    return ManifestArray(shape, dtype, fill, tuple(table), joined, arrays[0].name)
+    joined = tuple(moved)
+    for axis in axes:
+        joined = join(joined, axis)
+    return ManifestArray(shape, dtype, fill_value, tuple(table), joined, name)
 
 
 def _converted(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:

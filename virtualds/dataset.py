@@ -78,6 +78,9 @@ def virtual_dataset(
     wanted = _chooser(loadable, coordinates)
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
+        if name in group.problems:
+            variables[name] = xr.Variable(variable.dims, stored.data, variable.attrs)
+            continue
         try:
             if wanted(str(name), variable) or (
                 loadable is None and _needs_loading(stored, variable)
@@ -85,7 +88,7 @@ def virtual_dataset(
                 variables[name] = _loaded(str(name), variable)
             elif isinstance(stored.data, ManifestArray):
                 variables[name] = _virtual(str(name), stored, stored.data, variable)
-            else:
+            elif isinstance(stored.data, np.ndarray):
                 variables[name] = variable.compute()
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
@@ -126,8 +129,12 @@ def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, An
     }
     if NO_NAME in variables:
         variables[None] = variables.pop(NO_NAME)
+    order = list(variables)
+    # nobody knows what the values would be that cannot be read
+    refused = {name: variables.pop(name) for name in order if name in group.problems}
     found = xr.conventions.decode_cf_variables(variables, dict(group.attributes), **decoders)
-    return dict(found[0]), dict(found[1]), set(found[2])
+    decoded = {**found[0], **refused}
+    return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 
 def _dataset(
@@ -162,6 +169,8 @@ def _chooser(loadable: Loadable, coordinates: set[Hashable]) -> Callable[[str, x
 
 def _needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     """Say whether chunks cannot be decoded one by one, and the whole is not too large to load."""
+    if not isinstance(stored.data, ManifestArray):
+        return False
     special = decoded.dims != stored.dims or decoded.dtype.kind == "O"
     return special and decoded.nbytes <= get_options().load_limit
 
@@ -191,9 +200,10 @@ def _virtual(
         packing = None
     pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
     fill = default_fill(dtype)
-    if array.has_gaps and pipelines:
-        # a file that ends before its unlimited dimension does reads as its fill value
-        fill = pipelines[0].missing_value
+    if array.has_gaps:
+        # gaps of a file are numbers as stored, and decode as they do
+        stored_fill = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
+        fill = (packing.decode(stored_fill) if packing else stored_fill.astype(dtype))[0]
     data = replace(array, dtype=dtype, fill_value=fill, pipelines=pipelines, name=name)
     return xr.Variable(decoded.dims, data, decoded.attrs, decoded.encoding)
 
@@ -299,6 +309,9 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
 def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
     """Encode a loaded variable, and make sure that it decodes to itself."""
     variable = variable.copy(deep=False).to_base_variable()
+    if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
+        # the source holds dates as numpy does, not as CF does
+        return variable
     kept = {k: v for k, v in variable.encoding.items() if k in ("_FillValue", "units", "calendar")}
     for encoding in (_cf_encoding(variable.encoding), kept, {}):
         attempt = variable.copy(deep=False)

@@ -6,17 +6,30 @@ Values are as stored: CF decoding is a matter of the dataset built from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, VirtualdsError
 
-Data = ManifestArray | npt.NDArray[Any]
+
+class Deferred(Protocol):
+    """Values that the library of a file reads when somebody asks for them."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    def read(self, key: Sequence[Any]) -> npt.NDArray[Any]: ...
+
+
+Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
 @dataclass(frozen=True)
@@ -27,8 +40,9 @@ class ManifestVariable:
     ----------
     dims : tuple of str
         Name of every axis.
-    data : ManifestArray or numpy.ndarray
-        The values as stored; a numpy array where no byte range can hold them (vlen strings).
+    data : ManifestArray, numpy.ndarray or Deferred
+        The values as stored. Where no byte range can hold them (strings of varying length lie in a
+        heap) they are in memory if they are few, and else read when somebody asks.
     attributes : dict
         As in the file, packing attributes among them.
     encoding : dict
@@ -57,6 +71,18 @@ class ManifestVariable:
                 f"the metadata contradict each other"
             )
 
+    def read(self) -> npt.NDArray[Any]:
+        """Return all values as stored.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        if isinstance(self.data, np.ndarray):
+            return self.data
+        return self.data.read((slice(None),) * self.data.ndim)
+
 
 @dataclass(frozen=True)
 class ManifestGroup:
@@ -69,6 +95,9 @@ class ManifestGroup:
     groups : dict of str to ManifestGroup
     encoding : dict
         ``unlimited_dims`` and the like.
+    problems : dict of str to VirtualdsError
+        What could not be read, and why: names of variables, which refuse to be read, and of
+        attributes as CDL writes them, ``"variable:attribute"`` or ``":attribute"``.
 
     Raises
     ------
@@ -86,6 +115,7 @@ class ManifestGroup:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     groups: Mapping[str, ManifestGroup] = field(default_factory=dict)
     encoding: Mapping[str, Any] = field(default_factory=dict)
+    problems: Mapping[str, VirtualdsError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         seen: dict[str, tuple[str, int]] = {}
@@ -126,8 +156,3 @@ class ManifestGroup:
         yield path, self
         for name, child in self.groups.items():
             yield from child.walk(f"{path}/{name}" if path else name)
-
-
-def is_string(data: Data) -> bool:
-    """Say whether values are strings of varying length."""
-    return isinstance(data, np.ndarray) and data.dtype.kind in "OTU"

@@ -6,21 +6,24 @@ What byte ranges cannot express is refused by name, or read.
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.codec import NO_FILTERS
 from virtualds.codecs import Codec, codec_from_hdf5
 from virtualds.errors import UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
+from virtualds.hdf5_file import find
 from virtualds.hdf5_structure import Dataset
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.zarr_metadata import NO_FILTERS
+from virtualds.hdf5_types import StoredType
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 
 COMPACT, CONTIGUOUS, CHUNKED = 0, 1, 2
 """Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
@@ -28,94 +31,55 @@ BLOCK = 512
 """Chunks that are gathered before they become columns."""
 
 
-def virtual_array(
-    dataset: Dataset,
-    dtype: np.dtype[Any],
-    dims: tuple[str, ...],
-    source: SourceFile,
-    encoding: dict[str, Any],
-) -> ManifestArray:
+def stored_array(
+    dataset: Dataset, stored: StoredType, dims: tuple[str, ...], encoding: dict[str, Any]
+) -> ManifestArray | None:
     """Return the values of a dataset as references; ``encoding`` learns how they are stored.
 
+    Returns
+    -------
+    ManifestArray or None
+        None where bytes in chunks are not the values, but h5py can read them.
+
     Raises
     ------
     UnsupportedError
-        The layout, or a filter, is one that byte ranges cannot express.
+        A filter is one that neither we nor h5py can undo.
     """
     plist = dataset.id.get_create_plist()
-    layout = plist.get_layout()
-    if plist.get_external_count():
-        raise _unsupported("its values lie in external files")
-    if layout not in (COMPACT, CONTIGUOUS, CHUNKED):
-        raise _unsupported("it is a virtual dataset (VDS), put together from other files")
-    encoding |= NO_FILTERS
-    pipeline = CodecPipeline(
-        dtype, fill=_fill(plist, dtype), layout=tuple(range(len(dataset.shape)))
-    )
-    if layout == CHUNKED:
-        chunks = plist.get_chunk()
-        codecs = _codecs(plist, dtype.itemsize)
-        for codec in codecs:
-            encoding |= codec.encoding
-        encoding |= {"contiguous": False, "chunksizes": chunks}
+    if stored.dtype.hasobject:
+        return None
+    chunks = plist.get_chunk() + stored.shape if plist.get_layout() == CHUNKED else None
+    encoding |= NO_FILTERS | {"contiguous": chunks is None, "chunksizes": chunks}
+    if chunks is not None:
         encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
-        return _chunked(dataset, replace(pipeline, codecs=codecs), chunks, source)
-    encoding |= {"contiguous": True, "chunksizes": None}
-    return _in_one_piece(dataset, pipeline, layout, source)
+    # elements of an array type have a fill value for each of their elements
+    if not stored.in_chunks or (stored.shape and has_fill(plist)):
+        return None
+    axes = tuple(range(len(dataset.shape)))
+    pipeline = CodecPipeline(stored.dtype, fill=fill_of(plist, stored.dtype), layout=axes)
+    if chunks is None:
+        read = _in_external_files if plist.get_external_count() else _in_one_piece
+        return read(dataset, pipeline, plist)
+    try:
+        codecs = _codecs(plist, stored.dtype.itemsize * prod(stored.shape))
+    except UnsupportedError:
+        if _can_read(plist):
+            return None
+        raise
+    for codec in codecs:
+        encoding |= codec.encoding
+    return _chunked(dataset, replace(pipeline, codecs=codecs), chunks)
 
 
-class _Stored(NamedTuple):
-    """The dtype of the stored numbers (None for strings of varying length) and the declared one."""
-
-    dtype: np.dtype[Any] | None
-    declared: Any
-
-
-def stored_type(dataset: Dataset) -> _Stored:
-    """Return how the elements of a dataset are stored.
-
-    Raises
-    ------
-    UnsupportedError
-        The type has no equal in numpy that a chunk could be read into.
-    """
+def _can_read(plist: Any) -> bool:
+    """Say whether h5py has every filter, from plugins perhaps."""
     import h5py
 
-    kind = dataset.id.get_type()
-    if isinstance(kind, h5py.h5t.TypeEnumID):
-        return _enum_type(kind)
-    dtype = dataset.id.dtype
-    if h5py.check_string_dtype(dtype) is not None and dtype.kind == "O":
-        return _Stored(None, str)
-    if dtype.kind in "iufcS" and dtype.itemsize and dtype.subdtype is None:
-        return _Stored(np.dtype(dtype.str), np.dtype(dtype.str))
-    raise _unsupported(f"its type {dtype} (HDF5 class {kind.get_class()}) has no equal in numpy")
-
-
-def _enum_type(kind: Any) -> _Stored:
-    """Return an enum as its integers, with the names in the metadata as xarray holds them."""
-    base = np.dtype(kind.get_super().dtype.str)
-    members = {
-        kind.get_member_name(i).decode(): kind.get_member_value(i)
-        for i in range(kind.get_nmembers())
-    }
-    declared = np.dtype(base, metadata={"enum": members, "enum_name": _type_name(kind)})
-    return _Stored(base, declared)
-
-
-def _type_name(kind: Any) -> str:
-    import h5py
-
-    if not kind.committed():
-        return "enum"
-    name = h5py.h5i.get_name(kind)
-    return name.decode().rpartition("/")[2] if name else "enum"
-
-
-def _unsupported(cause: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{cause}, which byte ranges cannot express; leave the variable out with drop_variables, "
-        f"or open the file with xarray's own engines"
+    numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    can_decode = h5py.h5z.FILTER_CONFIG_DECODE_ENABLED
+    return all(
+        h5py.h5z.filter_avail(n) and h5py.h5z.get_filter_info(n) & can_decode for n in numbers
     )
 
 
@@ -125,31 +89,35 @@ def _codecs(plist: Any, itemsize: int) -> tuple[Codec, ...]:
     return tuple(codec_from_hdf5(number, values, itemsize) for number, _, values, _ in found)
 
 
-def _fill(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
-    """Return the storage fill value as bytes; it is not the attribute ``_FillValue``."""
-    import h5py
-
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
+def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
+    """Return the storage fill value as bytes, None for zero; it is not the attribute."""
+    if not has_fill(plist):
         return None
     fill = np.zeros((1,), dtype)
     plist.get_fill_value(fill)
     return fill.tobytes()
 
 
-def _chunked(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], source: SourceFile
-) -> ManifestArray:
+def has_fill(plist: Any) -> bool:
+    """Say whether somebody chose the storage fill value."""
+    import h5py
+
+    return bool(plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
+
+
+def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> ManifestArray:
     axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(dataset.shape, chunks, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
-    index = _chunk_index(dataset, len(grid))
+    index = _chunk_index(dataset, dataset.id.rank)
     if not index.size:
         return _array(axes, ChunkManifest.missing(grid), (pipeline,))
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
     pipelines, number = _by_mask(pipeline, mask)
     inside = np.ones(mask.size, bool)
     flat = np.zeros(mask.size, np.int64)
+    # the axes within elements, of array types, are never cut
     for first, size, chunk, stride in zip(
-        place, dataset.shape, chunks, _strides(grid), strict=True
+        place, dataset.shape, chunks, _strides(grid), strict=False
     ):
         # shrinking a dataset can leave chunks behind that lie outside of it
         inside &= first < size
@@ -162,7 +130,7 @@ def _chunked(
 
     manifest = ChunkManifest.build(
         grid,
-        files=(source,),
+        files=(dataset.source,),
         file=spread(np.zeros(mask.size, np.int32), MISSING, np.int32),
         offset=spread(offset, 0, np.int64),
         length=spread(length, 0, np.int64),
@@ -225,43 +193,58 @@ def _by_mask(
     return pipelines, number.ravel()
 
 
-def _in_one_piece(
-    dataset: Dataset, pipeline: CodecPipeline, layout: int, source: SourceFile
-) -> ManifestArray:
-    """Return a compact or contiguous dataset as one chunk."""
+def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline, plist: Any) -> ManifestArray:
+    """Return a compact, contiguous or external dataset as one chunk."""
     import h5py
 
     axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape)
     grid = tuple(axis.nchunks for axis in axes)
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
-    if layout == COMPACT:
+    if plist.get_layout() == COMPACT:
         # it lies in the object header, at no address that HDF5 tells
-        values = np.empty(dataset.shape, pipeline.dtype)
-        if values.size:
-            dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        values = np.asarray(h5py.Dataset(dataset.id)[()]).astype(pipeline.dtype)
         manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(values.tobytes(),))
     elif (offset := dataset.id.get_offset()) is None:
         manifest = ChunkManifest.missing(grid)
     else:
-        manifest = ChunkManifest.build(grid, files=(source,), offset=offset, length=nbytes)
+        manifest = ChunkManifest.build(grid, files=(dataset.source,), offset=offset, length=nbytes)
     return _array(axes, manifest, (pipeline,))
+
+
+def _in_external_files(
+    dataset: Dataset, pipeline: CodecPipeline, plist: Any
+) -> ManifestArray | None:
+    """Return a dataset whose bytes follow each other in other files.
+
+    HDF5 file format, IV.A.2.h, External Data Files message. None where a file ends within a row.
+    """
+    nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
+    files, offsets = [], []
+    lengths: list[int] = []
+    for number in range(plist.get_external_count()):
+        name, offset, size = plist.get_external(number)
+        files.append(find(os.fsdecode(name), beside=dataset.source, cwd_first=True))
+        offsets.append(offset)
+        lengths.append(min(size, nbytes - sum(lengths)))
+    rows = max(dataset.shape[0], 1) if dataset.shape else 1
+    row = max(nbytes // rows, 1)
+    manifest = ChunkManifest.build(
+        (len(files),), files=files, file=np.arange(len(files)), offset=offsets, length=lengths
+    )
+    if any(length % row for length in lengths):
+        return None
+    manifest = manifest.take(0, np.flatnonzero(lengths))
+    rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
+    counts = np.array([n // row for n in lengths if n])
+    cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
+    grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
+    return _array((*cut, *rest), manifest.reshape(grid), (pipeline,))
 
 
 def _array(
     axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, pipelines: tuple[CodecPipeline, ...]
 ) -> ManifestArray:
     array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipelines[0])
-    return replace(array, pipelines=pipelines)
-
-
-def read_strings(dataset: Dataset, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Read strings of varying length: they lie in a heap, where no byte range can point."""
-    import h5py
-
-    kind = np.dtype("O", metadata={"element_type": str})
-    values = np.full(shape, "", kind)
-    if prod(dataset.shape):
-        found = np.asarray(h5py.Dataset(dataset.id).asstr(errors="replace")[()], dtype=object)
-        box: Any = (*(slice(0, n) for n in dataset.shape), ...)
-        values[box] = found
-    return values
+    # xarray turns the byte order of numbers, and knows not how to turn that of compound types
+    dtype = array.dtype.newbyteorder("=") if array.dtype.names else array.dtype
+    return replace(array, pipelines=pipelines, dtype=dtype)

@@ -7,48 +7,51 @@ only them. Names come in the order of creation, as the netCDF library gives them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.hdf5_file import HDF5Files, find
+from virtualds.hdf5_types import Class
+from virtualds.manifest import SourceFile
 
-from virtualds.errors import FormatError, UnsupportedError
-
-RESERVED = frozenset(
-    {
-        "CLASS",
-        "NAME",
-        "REFERENCE_LIST",
-        "DIMENSION_LIST",
-        "_Netcdf4Dimid",
-        "_Netcdf4Coordinates",
-        "_nc3_strict",
-        "_NCProperties",
-    }
-)
-"""Attributes that serve dimension scales and the netCDF library, not the user."""
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""
+DEEPEST = 64
+"""Levels of groups that are looked at: links may lead round in circles."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
 
 class Dataset:
-    """A dataset with what the walk asks it more than once."""
+    """A dataset with what the walk asks it more than once.
 
-    __slots__ = ("address", "attrs", "id", "is_scale", "name", "shape")
+    Parameters
+    ----------
+    name : str
+        What its group calls it.
+    found : h5py.h5d.DatasetID
+    source : SourceFile
+        The file that it lies in: links lead to other files.
+    """
 
-    def __init__(self, name: str, found: Any) -> None:
+    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "shape", "source")
+
+    def __init__(self, name: str, found: Any, source: SourceFile) -> None:
         import h5py
 
         self.name = name
         self.id = found
+        self.source = source
+        self.kind = found.get_type()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
-        self.shape: tuple[int, ...] = found.shape or ()
+        self.shape: tuple[int, ...] = (found.shape or ()) + _axes_within(self.kind)
         self.is_scale: bool = h5py.h5ds.is_scale(found)
-        self.address: int = h5py.h5o.get_info(found).addr
+        self.address = (source.url, h5py.h5o.get_info(found).addr)
         self.attrs = h5py.AttributeManager(self)
 
     @property
@@ -66,28 +69,130 @@ class Dataset:
     @property
     def grows(self) -> tuple[bool, ...]:
         """Whether each axis may grow."""
-        return tuple(n == UNLIMITED for n in self.id.get_space().get_simple_extent_dims(True))
+        limits = self.id.get_space().get_simple_extent_dims(True)
+        within = (False,) * len(_axes_within(self.kind))
+        return tuple(n == UNLIMITED for n in limits) + within
 
 
-def members(group: Any) -> tuple[dict[str, Dataset], list[str], list[str]]:
-    """Return the datasets of a group, and the names of its groups and of its soft links.
+def _axes_within(kind: Any) -> tuple[int, ...]:
+    """Return the axes that every element of an array type has."""
+    axes: tuple[int, ...] = ()
+    while kind.get_class() == Class.ARRAY:
+        axes += kind.get_array_dims()
+        kind = kind.get_super()
+    return axes
 
-    All are in the order of creation.
+
+class Place(NamedTuple):
+    """A group, and the file that it lies in."""
+
+    id: Any
+    source: SourceFile
+
+    @property
+    def attrs(self) -> Any:
+        """Its attributes, as h5py reads them."""
+        import h5py
+
+        return h5py.AttributeManager(self)
+
+
+@dataclass(frozen=True)
+class Members:
+    """What a group holds, in the order of creation.
+
+    Parameters
+    ----------
+    datasets : dict of str to Dataset
+    groups : dict of str to Place
+    broken : dict of str to VirtualdsError
+        Links that lead nowhere.
+    """
+
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    groups: dict[str, Place] = field(default_factory=dict)
+    broken: dict[str, VirtualdsError] = field(default_factory=dict)
+
+
+def members(place: Place, files: HDF5Files) -> Members:
+    """Look at everything in a group."""
+    import h5py
+
+    result = Members()
+    for raw in _in_order(lambda order, add: place.id.links.iterate(add, idx_type=order)):
+        name = raw.decode("utf-8", "surrogateescape")
+        link = place.id.links.get_info(raw).type
+        try:
+            found, source = follow(place, raw, link, files)
+        except FormatError as error:
+            result.broken[name] = error
+            continue
+        if isinstance(found, h5py.h5d.DatasetID):
+            result.datasets[name] = Dataset(name, found, source)
+        elif isinstance(found, h5py.h5g.GroupID):
+            result.groups[name] = Place(found, source)
+    return result
+
+
+def descend(root: Place, path: str, files: HDF5Files) -> list[Place]:
+    """Return the groups from the root to the one at a path.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group.
     """
     import h5py
 
-    datasets, children, links = {}, [], []
-    for raw in _in_order(lambda order, add: group.id.links.iterate(add, idx_type=order)):
-        name = raw.decode("utf-8", "surrogateescape")
-        if group.id.links.get_info(raw).type != h5py.h5l.TYPE_HARD:
-            links.append(name)
-            continue
-        found = h5py.h5o.open(group.id, raw)
-        if isinstance(found, h5py.h5d.DatasetID):
-            datasets[name] = Dataset(name, found)
-        elif isinstance(found, h5py.h5g.GroupID):
-            children.append(name)
-    return datasets, children, links
+    places = [root]
+    for part in filter(None, path.split("/")):
+        raw, links = part.encode("utf-8", "surrogateescape"), places[-1].id.links
+        there = links.exists(raw)
+        if there:
+            places.append(follow(places[-1], raw, links.get_info(raw).type, files))
+        if not there or not isinstance(places[-1].id, h5py.h5g.GroupID):
+            raise FileNotFoundError(
+                f"{root.source.url}: there is no group {path!r}; look at its groups with h5py or "
+                f"ncdump -h"
+            )
+    return places
+
+
+def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
+    """Return what a link leads to, and the file that it lies in.
+
+    Raises
+    ------
+    FormatError
+        It leads nowhere.
+    """
+    import h5py
+
+    base, path, source = place.id, raw, place.source
+    if link == h5py.h5l.TYPE_EXTERNAL:
+        name, path = base.links.get_val(raw)
+        source = find(os.fsdecode(name), beside=source)
+        base = files.open(source).id
+    try:
+        found = h5py.h5o.open(base, path)
+    except KeyError as error:
+        path = base.links.get_val(raw) if link == h5py.h5l.TYPE_SOFT else path
+        raise FormatError(
+            f"{place.source.url}: the link {raw.decode('utf-8', 'replace')!r} leads to "
+            f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
+            f"with drop_variables"
+        ) from error
+    return Place(found, source if link == h5py.h5l.TYPE_HARD else _file_of(found, base, source))
+
+
+def _file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
+    """Return the file that an object lies in: soft links may pass through external ones."""
+    import h5py
+
+    name = h5py.h5f.get_name(found)
+    if name == h5py.h5f.get_name(base):
+        return source
+    return find(os.fsdecode(name), beside=source)
 
 
 def _append(names: list[bytes], name: bytes, *rest: Any) -> None:
@@ -118,10 +223,26 @@ class Dimensions:
     length, and may grow or not as they may, but never one twice in one variable; where there is
     none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
     ``nc4_rec_match_dimscales``).
+
+    Parameters
+    ----------
+    datasets : iterable of Dataset
+        Of the group.
+    above : iterable of Dataset
+        Of the groups above it.
+    first : callable
+        Returns the number of the first dimension that is invented.
     """
 
-    def __init__(self, datasets: Iterable[Dataset], above: Iterable[Dataset]) -> None:
+    def __init__(
+        self,
+        datasets: Iterable[Dataset],
+        above: Iterable[Dataset],
+        first: Callable[[], int],
+    ) -> None:
         here = [d for d in datasets if d.is_scale]
+        self._first = first
+        self.invented = 0
         self._scales = {d.address: d for d in [*above, *here]}
         self._by_id = {
             int(d.attrs["_Netcdf4Dimid"]): d.name
@@ -130,7 +251,6 @@ class Dimensions:
         }
         named = [(d, self._look_up(d)) for d in datasets]
         self.lengths = self._unlimited_lengths(named)
-        self._elsewhere = len(self._scales) - len(here)
         self._here = [
             (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited) for d in here
         ]
@@ -159,11 +279,11 @@ class Dimensions:
         import h5py
 
         found: list[Any] = []
-        if h5py.h5ds.get_num_scales(dataset.id, axis):
+        if axis < dataset.id.rank and h5py.h5ds.get_num_scales(dataset.id, axis):
             h5py.h5ds.iterate(dataset.id, axis, found.append)
         if not found:
             return None
-        address = h5py.h5o.get_info(found[0]).addr
+        address = (dataset.source.url, h5py.h5o.get_info(found[0]).addr)
         if address in self._scales:
             return self._scales[address].name
         return str(h5py.Dataset(found[0]).name).rpartition("/")[2]
@@ -186,63 +306,43 @@ class Dimensions:
         for name, length, may_grow in self._here:
             if (length, may_grow) == (size, grows) and name not in taken:
                 return name
-        name = f"phony_dim_{self._elsewhere + len(self._here)}"
+        name = f"phony_dim_{self._first() + self.invented}"
+        self.invented += 1
         # to the netCDF library, length 0 means unlimited
         self._here.append((name, size, grows or not size))
         return name
 
 
-def attributes_of(owner: Any) -> dict[str, Any]:
-    """Return the attributes of a group or dataset that are the user's."""
-    return {
-        name: _attribute(owner, name) for name in _attribute_names(owner) if name not in RESERVED
-    }
+def numbered_before(root: Place, path: str, files: HDF5Files) -> int:
+    """Return how many dimensions netCDF has numbered before those that it invents for a group.
+
+    First all those of the file; then it invents, for the groups within a group before the group.
+    """
+    groups = list(_inside_out(root, (), files))
+    count = sum(d.is_scale for found, _, _ in groups for d in found.datasets.values())
+    for found, above, where in groups:
+        if where == tuple(filter(None, path.split("/"))):
+            break
+        first = partial(int, count)
+        count += Dimensions(found.datasets.values(), above, first).invented
+    return count
 
 
-def _attribute_names(owner: Any) -> list[str]:
+def _inside_out(
+    place: Place, where: tuple[str, ...], files: HDF5Files, above: tuple[Dataset, ...] = ()
+) -> Iterator[tuple[Members, tuple[Dataset, ...], tuple[str, ...]]]:
+    """Yield what every group holds, the scales above it and its path, inner groups first."""
+    found = members(place, files)
+    scales = (*above, *(d for d in found.datasets.values() if d.is_scale))
+    for name, child in found.groups.items():
+        if len(where) < DEEPEST:
+            yield from _inside_out(child, (*where, name), files, scales)
+    yield found, above, where
+
+
+def attribute_names(owner: Any) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
     import h5py
 
     names = _in_order(lambda order, add: h5py.h5a.iterate(owner.id, add, index_type=order))
     return [name.decode("utf-8", "surrogateescape") for name in names]
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Return one attribute the way netCDF4-python returns it.
-
-    Strings are str, several of them a list; one number is a scalar, several are an array.
-    """
-    import h5py
-
-    try:
-        value = owner.attrs[name]
-    except (OSError, TypeError) as error:
-        raise UnsupportedError(
-            f"attribute {name!r}: its type cannot be read ({error}); leave the variable out with "
-            f"drop_variables"
-        ) from error
-    if isinstance(value, h5py.Empty):
-        return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
-    if isinstance(value, str | bytes):
-        return _text(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
-        texts = [_text(item) for item in value.ravel().tolist()]
-        if not all(isinstance(text, str) for text in texts):
-            raise UnsupportedError(
-                f"attribute {name!r}: arrays of varying length have no equal in xarray; leave the "
-                f"variable out with drop_variables"
-            )
-        return texts[0] if len(texts) == 1 else texts
-    if isinstance(value, np.ndarray) and value.size == 1:
-        return value.ravel()[0]
-    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
-
-
-def _text(value: Any) -> Any:
-    """Return a string, what is no UTF-8 in it replaced as the netCDF library does."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace").replace("\0", "")
-    if isinstance(value, str):
-        raw = value.encode("utf-8", "surrogateescape")
-        return raw.decode("utf-8", "replace").replace("\0", "")
-    return value

@@ -33,24 +33,26 @@ def from_json(value: Any, kind: str | None) -> Any:
     dtype = np.dtype(kind)
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
-    if isinstance(value, list):
-        if dtype.kind == "c":
-            return np.array([complex(*pair) for pair in value], dtype)
-        return np.array([NON_FINITE.get(v, v) if isinstance(v, str) else v for v in value], dtype)
-    return dtype.type(NON_FINITE.get(value, value) if isinstance(value, str) else value)
+    numbers = _numbers(value, dtype.kind == "c")
+    return np.array(numbers, dtype) if isinstance(numbers, list) else dtype.type(numbers)
+
+
+def _numbers(value: Any, is_complex: bool) -> Any:
+    """Return numbers as Python has them, in lists as deep as the array has axes."""
+    if isinstance(value, str):
+        return NON_FINITE.get(value, value)
+    if not isinstance(value, list):
+        return value
+    if is_complex and value and not isinstance(value[0], list):
+        return complex(*(_numbers(part, False) for part in value))
+    return [_numbers(item, is_complex) for item in value]
 
 
 def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
     if isinstance(value, np.bytes_ | bytes):
         return value.decode("latin-1"), "S"
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-        if np.ndim(value) > 1:
-            raise UnsupportedError(
-                f"attribute {name!r}: an array of {np.ndim(value)} axes is read by nobody; "
-                f"make it a variable, or drop it"
-            )
-        flat = [_finite(v) for v in np.ravel(value).tolist()]
-        return (flat if np.ndim(value) else flat[0]), value.dtype.newbyteorder("=").str
+        return _finite(value.tolist()), value.dtype.newbyteorder("=").str
     if isinstance(value, str | bool | int) or value is None:
         return value, None
     if isinstance(value, float):
@@ -68,7 +70,9 @@ def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a number in strict JSON, where there are no NaN and infinities."""
+    """Return numbers in strict JSON, where there are no NaN and infinities."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
     if isinstance(value, complex):
         return [_finite(value.real), _finite(value.imag)]
     if isinstance(value, float) and not np.isfinite(value):

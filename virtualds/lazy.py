@@ -28,7 +28,7 @@ class VirtualBackendArray(BackendArray):
 
     Parameters
     ----------
-    data : ManifestArray or numpy.ndarray
+    data : ManifestArray, numpy.ndarray or Deferred
         The values as stored.
     name : str
         Of the variable, for errors.
@@ -46,6 +46,10 @@ class VirtualBackendArray(BackendArray):
         if isinstance(self.data, np.ndarray):
             return _index_values(self.data, key)
         try:
+            if not isinstance(self.data, ManifestArray):
+                outer = indexing.IndexingSupport.OUTER
+                found = indexing.explicit_indexing_adapter(key, self.shape, outer, self.data.read)
+                return np.asarray(found)
             if isinstance(key, indexing.VectorizedIndexer):
                 return self.data.read_points(key.tuple)
             return self.data.read(key.tuple)

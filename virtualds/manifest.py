@@ -305,7 +305,8 @@ def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
     source = manifest.files[row.file]
     raise FormatError(
         f"chunk {chunk_id}: bytes {row.offset} to {row.offset + row.length} of {source.url} "
-        f"(size {source.size}) are no chunk; the source is truncated or the reference is wrong"
+        f"(size {source.size}) are no chunk; fetch the source again if it is truncated, or scan it "
+        f"anew"
     )
 
 

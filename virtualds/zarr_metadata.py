@@ -15,24 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.json_attributes import NON_FINITE
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
-
-NO_FILTERS: dict[str, Any] = {
-    "zlib": False,
-    "szip": False,
-    "zstd": False,
-    "bzip2": False,
-    "blosc": False,
-    "shuffle": False,
-    "complevel": 0,
-    "fletcher32": False,
-}
-"""What xarray's netCDF4 backend says of a variable without filters."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +51,8 @@ def obstacles(array: ManifestArray) -> list[str]:
     for pipeline in array.pipelines:
         if pipeline.packing is not None:
             found.append(_packed(array))
+        elif not _can_be_spelled(pipeline.dtype):
+            found.append(f"its compound type {pipeline.dtype} has bytes between its members")
         elif _order(pipeline, array.ndim) is None:
             found.append(
                 f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
@@ -84,7 +75,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
         "zarr_format": 2,
         "shape": list(array.shape),
         "chunks": list(grid),
-        "dtype": pipeline.dtype.str,
+        "dtype": dtype_to_zarr_v2(pipeline.dtype),
         "compressor": None,
         "filters": codecs or None,
         "fill_value": None,
@@ -154,14 +145,44 @@ def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(-(-n // max(c, 1)) for n, c in pairs)
 
 
-def dtype_from_zarr_v2(text: Any) -> np.dtype[Any]:
-    """Return a dtype from its Zarr v2 spelling ("Data type encoding")."""
-    if not isinstance(text, str):
-        raise UnsupportedError(f"dtype {text}: structured types are not read yet")
+def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
+    """Return a dtype from its Zarr v2 spelling ("Data type encoding").
+
+    Raises
+    ------
+    FormatError
+        It spells no dtype.
+    """
     try:
-        return np.dtype(text)
-    except TypeError as error:
-        raise FormatError(f"dtype {text!r}: it is none of numpy's") from error
+        found: np.dtype[Any] = np.dtype(_descr(spelled))
+        return found
+    except (TypeError, ValueError) as error:
+        raise FormatError(
+            f"dtype {spelled!r}: it is none of numpy's; the reference set is damaged"
+        ) from error
+
+
+def _descr(spelled: Any) -> Any:
+    """Return a spelled dtype as numpy takes it: fields are tuples."""
+    if isinstance(spelled, str):
+        return spelled
+    return [(name, _descr(kind), *map(tuple, shape)) for name, kind, *shape in spelled]
+
+
+def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
+    """Return the Zarr v2 spelling of a dtype: text, or a list of fields for a compound one."""
+    if dtype.names is None:
+        return dtype.str
+    spelled = []
+    for name in dtype.names:
+        base, shape = dtype[name].base, dtype[name].shape
+        spelled.append([name, dtype_to_zarr_v2(base), *([list(shape)] if shape else [])])
+    return spelled
+
+
+def _can_be_spelled(dtype: np.dtype[Any]) -> bool:
+    """Say whether Zarr v2 can spell a dtype: there are no bytes between its fields."""
+    return not dtype.hasobject and dtype_from_zarr_v2(dtype_to_zarr_v2(dtype)) == dtype
 
 
 def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:

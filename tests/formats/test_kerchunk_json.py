@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from transforms import without_gaps
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
@@ -31,6 +32,8 @@ CANNOT_BE_HELD = {
     "unlimited_of_different_lengths": "regular",
     # two ways to decode in one array
     "filter_mask_per_chunk": "codecs differ",
+    "compound_types": "bytes between its members",
+    "virtual_datasets": "codecs differ",
 }
 CAN_BE_HELD = [name for name in CASES if name not in CANNOT_BE_HELD]
 
@@ -77,9 +80,10 @@ def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: P
         after = again.variables[variable]
         assert after.dims == before.dims
         assert _typed(after.attributes) == _typed(before.attributes)
-        assert _typed(after.encoding) == _typed(before.encoding)
-        assert _references(after.data) == _references(before.data)
+        if (name, variable) != ("external_files", "in_rows"):  # to Zarr, several files are chunks
+            assert _typed(after.encoding) == _typed(before.encoding)
         if isinstance(before.data, ManifestArray):
+            assert _references(after.data) == _references(before.data)
             assert after.data.dtype == before.data.dtype
             assert np.asarray(after.data).tobytes() == np.asarray(before.data).tobytes()
         else:
@@ -553,7 +557,6 @@ def test_bad_json_is_a_format_error(text: str, tmp_path: Path) -> None:
 UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "unknown codec": (_with_zarray(compressor={"id": "nonsense"}), "nonsense"),
     "unknown filter": (_with_zarray(filters=[{"id": "pickle"}]), "pickle"),
-    "structured dtype": (_with_zarray(dtype=[["a", "<i4"]]), "structured"),
     "pickled objects": (_with_zarray(dtype="|O", filters=[{"id": "pickle"}]), "pickle"),
     "gen": (version_1(refs("data.bin"), gen=[{"key": "v/0.0", "url": "x"}]), "gen"),
     "template with arguments": (
@@ -673,6 +676,7 @@ def test_loaded_variables_are_held_inline(name: str, archive: Archive, tmp_path:
     native = archive.native(name)
     native.virtual.to_manifest(tmp_path / "refs.json")
     again = lazy(tmp_path / "refs.json").load()
+    native = without_gaps(native)
     xr.testing.assert_identical(again, native)
     for variable in native.variables:
         if native[variable].dtype.kind not in "OUT":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import re
 import stat
 import subprocess
 import sys
@@ -15,7 +17,8 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
-from cases import CASES, Archive, numbers
+from cases import CASES, Archive, low_level, numbers
+from transforms import bits
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
@@ -45,19 +48,16 @@ def test_every_variable_reads_as_h5py_reads_it(name: str, archive: Archive) -> N
     with h5py.File(path) as file:
         for variable, found in group.variables.items():
             dataset = file[where].get(f"_nc4_non_coord_{variable}") or file[where][variable]
-            if not isinstance(found.data, ManifestArray):
+            if h5py.check_string_dtype(dataset.dtype) and dataset.dtype.hasobject:
                 assert found.data.ravel().tolist() == list(np.ravel(dataset.asstr()[()]))
                 continue
             # along an unlimited dimension a shorter dataset reads as fill
             box = tuple(slice(0, n) for n in dataset.shape)
             values = np.asarray(dataset[()])
-            assert found.data.dtype == (values.dtype if values.dtype.kind != "b" else "i1")
-            assert (
-                found.data.read(box).tobytes()
-                == np.ascontiguousarray(values.astype(values.dtype.newbyteorder("=")))
-                .astype(found.data.dtype)
-                .tobytes()
-            )
+            native = values.dtype.newbyteorder("=")
+            assert found.data.dtype.newbyteorder("=") == (native if native.kind != "b" else "i1")
+            read = found.read()[box] if isinstance(found.data, np.ndarray) else found.data.read(box)
+            assert bits(read) == bits(values.astype(native).astype(found.data.dtype))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -251,112 +251,384 @@ def _good(file: h5py.File) -> None:
     file["good"] = numbers(3)
 
 
-def _virtual_dataset(file: h5py.File) -> None:
+def _source_of_virtual_dataset_gone(file: h5py.File) -> None:
     _good(file)
     layout = h5py.VirtualLayout((3,), "f4")
-    layout[:] = h5py.VirtualSource(file["good"])
+    layout[:] = h5py.VirtualSource("gone.h5", "v", (3,))
+    file.create_virtual_dataset("bad", layout, fillvalue=-1)
+
+
+def _dataset_of_virtual_dataset_gone(file: h5py.File) -> None:
+    _good(file)
+    layout = h5py.VirtualLayout((3,), "f4")
+    layout[:] = h5py.VirtualSource(".", "gone", (3,), "f4")
     file.create_virtual_dataset("bad", layout)
 
 
-def _external(file: h5py.File) -> None:
+def _virtual_dataset_of_itself(file: h5py.File) -> None:
+    _good(file)
+    layout = h5py.VirtualLayout((3,), "f4")
+    layout[:] = h5py.VirtualSource(".", "bad", (3,), "f4")
+    file.create_virtual_dataset("bad", layout)
+
+
+def _virtual_dataset_of_a_pattern(file: h5py.File) -> None:
+    _good(file)
+    with h5py.File(Path(file.filename).with_name("part-0.h5"), "w") as part:
+        part["v"] = numbers(1, 3)
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    whole = h5py.h5s.create_simple((4, 3), (h5py.h5s.UNLIMITED, 3))
+    whole.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 1), (1, 3))
+    plist.set_virtual(whole, b"part-%b.h5", b"v", h5py.h5s.create_simple((1, 3)))
+    h5py.h5d.create(file.id, b"bad", h5py.h5t.NATIVE_FLOAT, whole, plist)
+
+
+def _external_file_gone(file: h5py.File) -> None:
     _good(file)
     outside = file.filename + ".raw"
     file.create_dataset("bad", (3,), "f4", external=[(outside, 0, h5py.h5f.UNLIMITED)])
 
 
-def _compound(file: h5py.File) -> None:
+def _external_file_too_short(file: h5py.File) -> None:
+    outside = Path(file.filename + ".raw")
+    outside.write_bytes(bytes(8))
+    _external_file_gone(file)
+
+
+def _references_to_regions(file: h5py.File) -> None:
     _good(file)
-    file["bad"] = np.zeros(3, np.dtype([("a", "i4"), ("b", "f8")]))
+    file.create_dataset("bad", data=file["good"].regionref[:2], dtype=h5py.regionref_dtype)
 
 
-def _varying_arrays(file: h5py.File) -> None:
+def _references_in_a_compound(file: h5py.File) -> None:
     _good(file)
-    file.create_dataset("bad", (3,), h5py.vlen_dtype("i4"))
+    file.create_dataset("bad", (2,), np.dtype([("to", h5py.ref_dtype), ("n", "i4")]))
 
 
-def _opaque(file: h5py.File) -> None:
+def _times(file: h5py.File) -> None:
     _good(file)
-    file["bad"] = np.array([b"abc"], "V3")
+    h5py.h5d.create(file.id, b"bad", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((3,)))
 
 
-def _references(file: h5py.File) -> None:
+def _nothing(file: h5py.File) -> None:
     _good(file)
-    file.create_dataset("bad", data=file["good"].ref, dtype=h5py.ref_dtype)
-
-
-def _array_type(file: h5py.File) -> None:
-    _good(file)
-    file.create_dataset("bad", (3,), np.dtype(("f4", (2,))))
+    file["bad"] = h5py.Empty("f4")
 
 
 def _unknown_filter(file: h5py.File) -> None:
     _good(file)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_chunk((2,))
-    plist.set_scaleoffset(h5py.h5z.SO_INT, 0)
-    space = h5py.h5s.create_simple((4,))
-    h5py.h5d.create(file.id, b"bad", h5py.h5t.NATIVE_INT32, space, plist)
+    plist.set_filter(32123, h5py.h5z.FLAG_OPTIONAL, ())
+    h5py.h5d.create(file.id, b"bad", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((4,)), plist)
 
 
-def _soft_link(file: h5py.File) -> None:
+def _soft_link_to_nothing(file: h5py.File) -> None:
     _good(file)
-    file["bad"] = h5py.SoftLink("/good")
+    file["bad"] = h5py.SoftLink("/nowhere")
 
 
-def _external_link(file: h5py.File) -> None:
+def _external_link_to_no_file(file: h5py.File) -> None:
     _good(file)
     file["bad"] = h5py.ExternalLink("elsewhere.h5", "/v")
 
 
-def _attribute_of_references(file: h5py.File) -> None:
+def _external_link_to_nothing(file: h5py.File) -> None:
     _good(file)
-    file["bad"] = numbers(3)
-    file["bad"].attrs["points_to"] = file["good"].ref
+    other = Path(file.filename).with_name("other.h5")
+    with h5py.File(other, "w") as there:
+        there["w"] = 1
+    file["bad"] = h5py.ExternalLink(other.name, "/v")
 
 
 REFUSED: dict[str, tuple[Fill, str]] = {
-    "virtual dataset": (_virtual_dataset, "virtual dataset"),
-    "external files": (_external, "external files"),
-    "compound": (_compound, "type"),
-    "arrays of varying length": (_varying_arrays, "type"),
-    "opaque": (_opaque, "type"),
-    "references": (_references, "type"),
-    "array type": (_array_type, "type"),
-    "unknown filter": (_unknown_filter, "filter 6"),
-    "soft link": (_soft_link, "link"),
-    "external link": (_external_link, "link"),
+    "source of a virtual dataset gone": (_source_of_virtual_dataset_gone, "'gone.h5'"),
+    "dataset of a virtual dataset gone": (_dataset_of_virtual_dataset_gone, "'gone'"),
+    "virtual dataset of itself": (_virtual_dataset_of_itself, "part of itself"),
+    "virtual dataset of a pattern": (_virtual_dataset_of_a_pattern, "part-%b.h5"),
+    "external file gone": (_external_file_gone, ".raw"),
+    "external file too short": (_external_file_too_short, "(size 8)"),
+    "references to regions": (_references_to_regions, "reference"),
+    "references in a compound": (_references_in_a_compound, "compound"),
+    "times": (_times, "time"),
+    "null dataspace": (_nothing, "null dataspace"),
+    "unknown filter": (_unknown_filter, "filter 32123"),
+    "soft link to nothing": (_soft_link_to_nothing, "/nowhere"),
+    "external link to no file": (_external_link_to_no_file, "elsewhere.h5"),
+    "external link to nothing": (_external_link_to_nothing, "other.h5"),
+}
+refused = pytest.mark.parametrize("which", REFUSED)
+
+
+def _refused(which: str, folder: Path) -> Path:
+    with h5py.File(folder / "a.h5", "w") as file:
+        REFUSED[which][0](file)
+    return folder / "a.h5"
+
+
+@refused
+def test_what_nobody_can_read_is_refused_by_name(which: str, tmp_path: Path) -> None:
+    path = _refused(which, tmp_path)
+    with pytest.raises((UnsupportedError, FormatError)) as caught:
+        virtual(path)
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert REFUSED[which][1] in text
+    assert "'bad'" in text
+    assert str(path) in text
+    assert "drop_variables" in text or "scan" in text or "restore" in text or "fetch" in text
+
+
+@refused
+def test_a_refused_variable_can_be_left_out(which: str, tmp_path: Path) -> None:
+    ds = virtual(_refused(which, tmp_path), drop_variables="bad")
+    assert list(ds.variables) == ["good"]
+
+
+@refused
+def test_a_refused_variable_is_skipped_with_a_report(which: str, tmp_path: Path) -> None:
+    path = _refused(which, tmp_path)
+    with pytest.warns(UserWarning, match=r"(?s)could not be read.*bad: ") as caught:
+        ds = virtual(path, on_error="skip")
+    assert REFUSED[which][1] in str(caught[0].message)
+    assert list(ds.variables) == ["good"]
+    assert caught[0].filename == __file__
+
+
+@refused
+def test_a_refused_variable_may_be_kept_and_refuses_to_be_read(which: str, tmp_path: Path) -> None:
+    path = _refused(which, tmp_path)
+    with pytest.warns(UserWarning, match="bad: "):
+        kept = virtual(path, on_error="keep")
+    with pytest.warns(UserWarning, match="bad: "):
+        lazy = xr.open_dataset(path, engine="virtual", on_error="keep")
+    for ds in (kept, lazy, xr.concat([kept, kept], "new", data_vars="all")):
+        np.testing.assert_array_equal(ds["good"].isel(new=0, missing_dims="ignore"), numbers(3))
+        if "bad" in ds:  # a link that leads nowhere has no shape to show
+            with pytest.raises(UnsupportedError, match=re.escape(REFUSED[which][1])):
+                np.asarray(ds["bad"].isel({d: slice(1) for d in ds["bad"].dims}))
+    if "bad" in kept:
+        with pytest.raises(UnsupportedError, match=re.escape(REFUSED[which][1])):
+            kept.virtual.to_manifest(tmp_path / "refs.json")
+
+
+def test_on_error_knows_three_answers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'raise', 'skip', 'keep'"):
+        virtual(some_file(tmp_path), on_error="ignore")
+
+
+@pytest.mark.parametrize("where", ["group", "variable"])
+def test_an_attribute_that_cannot_be_read_costs_no_more_than_itself(
+    where: str, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        _good(file)
+        owner = file if where == "group" else file["good"]
+        owner.attrs["points_to"] = file["good"].regionref[:1]
+        owner.attrs["units"] = "K"
+    with pytest.raises(UnsupportedError, match="'points_to'"):
+        virtual(tmp_path / "a.h5")
+    with pytest.warns(UserWarning, match=":points_to: "):
+        ds = virtual(tmp_path / "a.h5", on_error="skip")
+    assert (ds if where == "group" else ds["good"]).attrs == {"units": "K"}
+    np.testing.assert_array_equal(ds["good"], numbers(3))
+
+
+# ---------------------------------------------------------------------- what only h5py reads
+
+
+def _heap_strings(file: h5py.File) -> None:
+    file.create_dataset("v", data=[["a", "é"], ["", "long"]], dtype=h5py.string_dtype())
+
+
+def _heap_arrays(file: h5py.File) -> None:
+    rows = file.create_dataset("v", (3,), h5py.vlen_dtype("i4"))
+    for n in range(3):
+        rows[n] = np.arange(n)
+
+
+def _heap_in_compound(file: h5py.File) -> None:
+    kind = np.dtype([("n", "i4"), ("name", h5py.string_dtype())])
+    rows = file.create_dataset("v", (3,), kind)
+    for n in range(3):
+        rows[n] = (n, "x" * n)
+
+
+def _object_references(file: h5py.File) -> None:
+    file["there/w"] = 1
+    to = np.array([file["there/w"].ref, file["there"].ref, None], h5py.ref_dtype)
+    file.create_dataset("v", data=to, dtype=h5py.ref_dtype)
+
+
+def _array_type_with_fill(file: h5py.File) -> None:
+    values = np.arange(12.0).reshape(3, 2, 2)
+    rows = file.create_dataset("v", (3,), np.dtype(("f8", (2, 2))), chunks=(2,))
+    rows[...] = values
+
+
+def _bfloat16(file: h5py.File) -> None:
+    kind = h5py.h5t.IEEE_F16LE.copy()
+    kind.set_fields(15, 7, 8, 0, 7)
+    kind.set_ebias(127)
+    low_level(file, "v", kind, np.array([1.5, -2.0, 1e30, np.inf], "f4"))
+
+
+HEAPS: dict[str, Fill] = {
+    "strings": _heap_strings,
+    "arrays of varying length": _heap_arrays,
+    "strings in a compound": _heap_in_compound,
+    "references to objects": _object_references,
+    "array type": _array_type_with_fill,
+    "a float of odd layout": _bfloat16,
 }
 
 
-@pytest.mark.parametrize("which", REFUSED)
-def test_what_byte_ranges_cannot_express_is_refused_by_name(which: str, tmp_path: Path) -> None:
-    fill, cause = REFUSED[which]
+def _as_h5py_reads(path: Path) -> Any:
+    with h5py.File(path) as file:
+        dataset = file["v"]
+        if h5py.check_string_dtype(dataset.dtype) and dataset.dtype.hasobject:
+            return dataset.asstr()[()]
+        if h5py.check_ref_dtype(dataset.dtype) is not None:
+            return np.array([file[r].name if r else "" for r in dataset[()]], object)
+        return dataset[()]
+
+
+def _same(found: Any, expected: Any) -> bool:
+    return np.shape(found) == np.shape(expected) and all(
+        np.array_equal(a, b)
+        for a, b in zip(np.ravel(found).tolist(), np.ravel(expected).tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("limit", [0, 16384])
+@pytest.mark.parametrize("which", HEAPS)
+def test_what_only_h5py_reads_is_read_now_or_when_somebody_asks(
+    which: str, limit: int, tmp_path: Path
+) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        fill(file)
+        HEAPS[which](file)
+    expected = _as_h5py_reads(path)
+    with virtualds.set_options(small_variable=limit):
+        found = parsed(path).variables["v"]
+        lazy = xr.open_dataset(path, engine="virtual")["v"]
+        kept = virtual(path)["v"]
+    read_later = not isinstance(found.data, np.ndarray | ManifestArray)
+    assert read_later == (limit == 0 and which != "array type")
+    assert found.data.shape == expected.shape
+    for values in (found.read(), lazy.values, kept.values, pickle.loads(pickle.dumps(lazy)).values):
+        assert _same(values, expected)
+    flat = not isinstance(expected.flat[0], np.ndarray)
+    for key in ([0], slice(None, None, -1), [1, 0, 0], slice(0), -1 if flat else [-1]):
+        again = xr.open_dataset(path, engine="virtual")["v"]
+        assert _same(again[{again.dims[0]: key}].values, expected[key])
+
+
+def _odd_integers(path: Path) -> Path:
+    kind = h5py.h5t.STD_I16LE.copy()
+    kind.set_precision(12)
+    with h5py.File(path, "w") as file:
+        low_level(file, "v", kind, np.array([[-1, 5], [-2000, 7]], "i2"))
+    return path
+
+
+def test_what_is_read_later_is_not_read_of_another_file(tmp_path: Path) -> None:
+    path = _odd_integers(tmp_path / "a.h5")
+    with virtualds.set_options(small_variable=0):
+        first, second, third = (virtual(path)["v"] for _ in range(3))
+    assert first.values.tolist() == [[-1, 5], [-2000, 7]]
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(ReadError, match=r"(?s)a\.h5.*when it was scanned"):
+        second.values.sum()
+    path.unlink()
+    with pytest.raises(ReadError, match="restore the file"):
+        third.values.sum()
+
+
+def test_what_is_read_later_is_written_inline_or_refused(tmp_path: Path) -> None:
+    path = _odd_integers(tmp_path / "a.h5")
+    with virtualds.set_options(small_variable=0):
+        later = virtual(path)
+    with virtualds.set_options(load_limit=7), pytest.raises(UnsupportedError, match="inline"):
+        later.virtual.to_manifest(tmp_path / "refs.json")
+    later.virtual.to_manifest(tmp_path / "refs.json")
+    path.unlink()
+    again = xr.open_dataset(tmp_path / "refs.json", engine="virtual")
+    assert again["v"].values.tolist() == [[-1, 5], [-2000, 7]]
+
+
+@pytest.mark.parametrize("which", ["arrays of varying length", "strings in a compound"])
+def test_a_writer_that_cannot_hold_heaps_says_so(which: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        HEAPS[which](file)
     with pytest.raises(UnsupportedError) as caught:
-        virtual(path)
-    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
-    assert cause in text
-    assert "bad" in text
-    assert str(path) in text
-    assert "drop_variables" in text
+        virtual(tmp_path / "a.h5").virtual.to_manifest(tmp_path / "refs.json")
+    assert "'v'" in str([*caught.value.__notes__]) or "variable v" in str(caught.value.__notes__)
+    assert not (tmp_path / "refs.json").exists()
 
 
-@pytest.mark.parametrize("which", REFUSED)
-def test_a_refused_variable_can_be_left_out(which: str, tmp_path: Path) -> None:
+def test_virtual_and_external_datasets_are_references(archive: Archive) -> None:
+    """And so they are combined without reading."""
+    for case, variables in {
+        "virtual_datasets": ("end_to_end", "side_by_side", "with_gaps", "of_virtual_ones"),
+        "external_files": ("one", "in_rows"),
+        "links": ("elsewhere", "elsewhere_and_on", "soft", "hard"),
+    }.items():
+        found = parsed(archive.path(case)).variables
+        for name in variables:
+            assert isinstance(found[name].data, ManifestArray), name
+    joined = found["elsewhere"].data
+    assert joined.sources[0].url.endswith("links_lead_here.h5")
+    whole = parsed(archive.path("virtual_datasets")).variables["end_to_end"].data
+    assert len(whole.fragments) == 2  # one source is contiguous, two are chunked alike
+    assert len(whole.sources) == 3
+
+
+def test_circles_of_groups_are_walked_once(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        REFUSED[which][0](file)
-    ds = virtual(tmp_path / "a.h5", drop_variables="bad")
-    assert list(ds.variables) == ["good"]
+        file["v"] = numbers(3)
+        file["round"] = h5py.SoftLink("/")
+    assert list(virtual(tmp_path / "a.h5").variables) == ["v"]
+    assert list(virtual(tmp_path / "a.h5", group="round/round").variables) == ["v"]
 
 
-def test_a_null_dataset_has_a_fill_value_and_no_bytes(tmp_path: Path) -> None:
+def test_a_group_may_lie_in_another_file(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["deep/v"] = numbers(3)
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["v"] = h5py.Empty("f4")
+        file["there"] = h5py.ExternalLink("b.h5", "/deep")
+        file["v"] = numbers(3, seed=1)
+    ds = virtual(tmp_path / "a.h5", group="there")
+    assert ds["v"].data.sources[0].url.endswith("b.h5")
+    np.testing.assert_array_equal(ds["v"], numbers(3))
+
+
+def test_attributes_of_every_type_are_read(tmp_path: Path) -> None:
+    pair = np.array([(1, 2.5)], [("a", ">i4"), ("b", "f8")])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
         _good(file)
-    ds = virtual(tmp_path / "a.h5", drop_variables="v")
-    assert list(ds.variables) == ["good"]
+        attrs = file.attrs
+        attrs["compound"], attrs["compounds"] = pair[0], np.repeat(pair, 2)
+        attrs["opaque"], attrs["bool"] = np.void(b"abc"), True
+        attrs["to"] = file["good"].ref
+        attrs.create("all_to", [file["good"].ref, file.ref], dtype=h5py.ref_dtype)
+        rows = np.empty(2, object)
+        rows[:] = [np.array([1, 2], "i4"), np.array([3], "i4")]
+        attrs.create("rows", rows, dtype=h5py.vlen_dtype("i4"))
+        attrs.create("row", rows[:1], dtype=h5py.vlen_dtype("i4"))
+        attrs["table"] = np.array([[1.0, np.inf], [np.nan, -0.0]])
+        attrs.create("level", 1, dtype=h5py.enum_dtype({"low": 0, "high": 1}))
+    found = parsed(tmp_path / "a.h5").attributes
+    assert found["compound"].tolist() == (1, 2.5)
+    assert found["compounds"].dtype["a"] == "i4"
+    assert found["compounds"].tolist() == [(1, 2.5)] * 2
+    assert found["opaque"].tobytes() == b"abc"
+    assert bool(found["bool"])
+    assert found["to"] == "/good"
+    assert found["all_to"] == ["/good", "/"]
+    assert [row.tolist() for row in found["rows"]] == [[1, 2], [3]]
+    assert found["row"].tolist() == [1, 2]
+    assert found["table"].shape == (2, 2)
+    assert found["level"] == 1
 
 
 # ---------------------------------------------------------------------- files that are none

@@ -15,6 +15,7 @@ from virtualds.codecs.numcodecs_family import (
 )
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.szip import Szip
+from virtualds.codecs.unreadable import Unreadable
 from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import UnsupportedError
 
@@ -88,6 +89,7 @@ __all__ = [
     "Numcodecs",
     "Shuffle",
     "Szip",
+    "Unreadable",
     "Zlib",
     "codec_from_hdf5",
     "codec_from_zarr_v2",

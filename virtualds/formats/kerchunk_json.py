@@ -19,8 +19,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import NO_FILTERS
 from virtualds.errors import (
     AccessError,
     FormatError,
@@ -35,11 +37,12 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, Stora
 from virtualds.stores import store_for
 from virtualds.urls import join_url, normalise_url, scheme_of
 from virtualds.zarr_metadata import (
-    NO_FILTERS,
     ZarrArray,
     array_from_zarr_v2,
     check_zarr_v2,
     chunk_grid,
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
     fill_from_zarr_v2,
     fill_to_attribute,
     fill_to_zarr_v2,
@@ -521,9 +524,9 @@ class _Writer:
         if isinstance(variable.data, ManifestArray):
             metadata = self._add_array(path, variable.data, attributes)
         else:
-            metadata = self._add_values(path, variable.data)
+            metadata = self._add_values(path, variable.read())
         fill = attributes.get("_FillValue")
-        dtype = np.dtype(metadata["dtype"])
+        dtype = dtype_from_zarr_v2(metadata["dtype"])
         settled = fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype)
         if settled:
             metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
@@ -597,11 +600,13 @@ class _Writer:
 
     def _add_values(self, path: str, values: npt.NDArray[Any]) -> dict[str, Any]:
         """Hold values inline, as one chunk."""
+        if values.dtype.names:
+            values = _without_gaps(values)
         metadata: dict[str, Any] = {
             "zarr_format": 2,
             "shape": list(values.shape),
             "chunks": [max(n, 1) for n in values.shape],
-            "dtype": values.dtype.str,
+            "dtype": dtype_to_zarr_v2(values.dtype),
             "compressor": None,
             "filters": None,
             "fill_value": None,
@@ -650,6 +655,16 @@ def _base64(data: bytes) -> str:
     return "base64:" + base64.b64encode(data).decode()
 
 
+def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values of a compound type without bytes between its members."""
+    if values.dtype.hasobject:
+        raise UnsupportedError(
+            f"its members {values.dtype} hold strings or arrays of varying length, for which "
+            f"kerchunk-json has no form; leave the variable out with ds.drop_vars"
+        )
+    return recfunctions.repack_fields(values, recurse=True)
+
+
 def _encode_strings(values: npt.NDArray[Any]) -> bytes:
     import numcodecs
 
@@ -665,12 +680,8 @@ def _declared(variable: ManifestVariable) -> dict[str, Any]:
     """Return what of an encoding cannot be derived from the metadata."""
     found: dict[str, Any] = {}
     encoding = variable.encoding
-    if isinstance(variable.data, ManifestArray) and NO_FILTERS.keys() <= encoding.keys():
-        # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
-        derived = storage_encoding(variable.data, variable.dims)
-        names = (*NO_FILTERS, "contiguous") if variable.data.nchunks <= 1 else NO_FILTERS
-        differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}
-        found = {"encoding": differing} if differing else {}
+    if NO_FILTERS.keys() <= encoding.keys() and not variable.data.dtype.hasobject:
+        found = _storage(variable)
     enum = getattr(encoding.get("dtype"), "metadata", None)
     if enum and "enum" in enum:
         members = {name: int(value) for name, value in enum["enum"].items()}
@@ -678,6 +689,18 @@ def _declared(variable: ManifestVariable) -> dict[str, Any]:
     if "least_significant_digit" in encoding:
         found["least_significant_digit"] = int(encoding["least_significant_digit"])
     return found
+
+
+def _storage(variable: ManifestVariable) -> dict[str, Any]:
+    """Return how the source stores values, where the references do not show it."""
+    encoding, data = variable.encoding, variable.data
+    if not isinstance(data, ManifestArray):
+        data = ManifestArray.from_values(np.empty(data.shape, data.dtype))
+    # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
+    derived = storage_encoding(data, variable.dims)
+    names = (*NO_FILTERS, "contiguous") if data.nchunks <= 1 else NO_FILTERS
+    differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}
+    return {"encoding": differing} if differing else {}
 
 
 def _is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:

@@ -1,24 +1,41 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group. What netCDF makes of HDF5's structure is `virtualds.hdf5_structure`,
-how the values of a dataset are stored is `virtualds.hdf5_storage`.
+This is the walk over a group. What netCDF makes of HDF5's structure is `virtualds.hdf5_structure`.
+The values of a dataset are references into chunks (`virtualds.hdf5_storage`) or into the datasets
+that it is put together from (`virtualds.hdf5_mapping`); what neither can hold is read through h5py
+(`virtualds.hdf5_values`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.array import ManifestArray
+from virtualds.codec import NO_FILTERS
+from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
-from virtualds.hdf5_storage import read_strings, stored_type, virtual_array
-from virtualds.hdf5_structure import Dataset, Dimensions, attributes_of, members
+from virtualds.hdf5_attributes import attribute, of_the_user
+from virtualds.hdf5_file import HDF5Files
+from virtualds.hdf5_mapping import is_virtual, mapped_array
+from virtualds.hdf5_storage import stored_array
+from virtualds.hdf5_structure import (
+    Dataset,
+    Dimensions,
+    Place,
+    attribute_names,
+    descend,
+    members,
+    numbered_before,
+)
+from virtualds.hdf5_types import stored_type
+from virtualds.hdf5_values import values_of
 from virtualds.manifest import SourceFile
-from virtualds.stores import store_for
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -34,7 +51,7 @@ def detect(head: bytes) -> bool:
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
-    """Read the structure of one group of a file.
+    """Read the structure of one group of a file; what cannot be read is among its `problems`.
 
     Parameters
     ----------
@@ -51,104 +68,82 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         The file is damaged or truncated.
     FileNotFoundError
         There is no such group.
-    UnsupportedError
-        A variable holds what byte ranges cannot express.
     """
-    import h5py
-
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
-    local = scheme_of(source.url) == "file"
-    target: Any = (
-        local_path(source.url) if local else store_for(source.url).open(source.url, source.options)
-    )
-    try:
-        with h5py.File(target, "r", locking="best-effort" if local else None) as file:
-            return _Reader(file, source, frozenset(skip)).read(group)
-    except (OSError, RuntimeError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError | VirtualdsError):
-            raise
-        raise FormatError(
-            f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
-            f"fetch it again"
-        ) from error
-    finally:
-        if not local:
-            target.close()
+    with HDF5Files(source) as files:
+        return _Reader(files, frozenset(skip)).read(group or "")
 
 
 class _Reader:
     """The walk over one group, with what its datasets share."""
 
-    def __init__(self, file: Any, source: SourceFile, skip: frozenset[str]) -> None:
-        self.file = file
-        self.source = source
+    def __init__(self, files: HDF5Files, skip: frozenset[str]) -> None:
+        self.files = files
         self.skip = skip
+        self.problems: dict[str, VirtualdsError] = {}
 
-    def read(self, path: str | None) -> ManifestGroup:
-        group = self._descend(path)
-        datasets, children, links = members(group)
-        for link in links:
-            if link not in self.skip:
-                raise UnsupportedError(
-                    f"{self.source.url}: {link!r} is a soft or external link, which is not "
-                    f"followed; leave it out with drop_variables, and open what it points to"
-                )
-        dims = Dimensions(datasets.values(), self._scales_above(group))
+    def read(self, path: str) -> ManifestGroup:
+        """Read the group at a path."""
+        import h5py
+
+        source = self.files.source
+        root = Place(h5py.h5g.open(self.files.open(source).id, b"/"), source)
+        *above, here = descend(root, path, self.files)
+        found = members(here, self.files)
+        for name in found.broken.keys() - self.skip:
+            self._note(name, found.broken[name])
+        scales = [d for g in above for d in members(g, self.files).datasets.values() if d.is_scale]
+        first = (
+            partial(numbered_before, root, path, self.files)
+            if above or found.groups
+            else lambda: sum(d.is_scale for d in found.datasets.values())
+        )
+        dims = Dimensions(found.datasets.values(), scales, first)
         variables = {}
         for name, names in dims.of.items():
             shown = name.removeprefix(NOT_A_COORDINATE)
-            if shown in self.skip:
-                continue
-            try:
-                variables[shown] = self._variable(datasets[name], names, dims.lengths)
-            except VirtualdsError as error:
-                error.add_note(f"variable {shown!r} of {self.source.url}")
-                raise
+            if shown not in self.skip:
+                dataset = found.datasets[name]
+                shape = tuple(
+                    dims.lengths.get(d, n) for d, n in zip(names, dataset.shape, strict=True)
+                )
+                variables[shown] = self._variable(shown, dataset, names, shape)
         return ManifestGroup(
             variables,
-            attributes_of(group),
-            dict.fromkeys(children, ManifestGroup()),
+            self._attributes("", here),
+            dict.fromkeys(found.groups, ManifestGroup()),
             {"unlimited_dims": dims.unlimited_here},
+            self.problems,
         )
 
-    def _descend(self, path: str | None) -> Any:
-        import h5py
+    def _note(self, name: str, error: VirtualdsError) -> None:
+        error.add_note(f"variable {name!r} of {self.files.source.url}")
+        self.problems[name] = error
 
-        found = self.file
-        for part in (path or "").strip("/").split("/"):
-            if part:
-                found = found.get(part)
-                if not isinstance(found, h5py.Group):
-                    raise FileNotFoundError(
-                        f"{self.source.url}: there is no group {path!r}; look at its groups with "
-                        f"h5py or ncdump -h"
-                    )
-        return found
-
-    def _scales_above(self, group: Any) -> list[Dataset]:
-        """Return the dimension scales of the groups above a group, outermost first."""
-        found: list[Dataset] = []
-        while group.name != "/":
-            group = group.parent
-            found = [d for d in members(group)[0].values() if d.is_scale] + found
+    def _attributes(self, variable: str, owner: Any) -> dict[str, Any]:
+        """Return the attributes of a group or dataset that are the user's."""
+        found = {}
+        for name in of_the_user(attribute_names(owner)):
+            try:
+                found[name] = attribute(owner, name)
+            except VirtualdsError as error:
+                # as in CDL: "variable:attribute", and ":attribute" of the group
+                self._note(f"{variable}:{name}", error)
         return found
 
     def _variable(
-        self, dataset: Dataset, dims: tuple[str, ...], lengths: Mapping[str, int]
+        self, name: str, dataset: Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
     ) -> ManifestVariable:
-        attributes = attributes_of(dataset)
-        shape = tuple(lengths.get(dim, n) for dim, n in zip(dims, dataset.shape, strict=True))
-        stored = stored_type(dataset)
-        encoding: dict[str, Any] = {"dtype": stored.declared}
-        data: Data
-        if stored.dtype is None:
-            data = read_strings(dataset, shape)
-        else:
-            data = virtual_array(dataset, stored.dtype, dims, self.source, encoding)
-            if shape != data.shape:
-                data = replace(data, shape=shape, fill_value=data.pipelines[0].fill_value)
-        if stored.dtype is not None and stored.dtype.kind == "S" and "_FillValue" in attributes:
+        attributes = self._attributes(name, dataset)
+        encoding: dict[str, Any] = {}
+        try:
+            data = self._data(dataset, dims, shape, encoding)
+        except VirtualdsError as error:
+            self._note(name, error)
+            data = ManifestArray.unreadable(shape, f"V{dataset.kind.get_size()}", str(error))
+            return ManifestVariable(dims, data, attributes)
+        if data.dtype.kind == "S" and "_FillValue" in attributes:
             fill = attributes["_FillValue"]
             attributes["_FillValue"] = np.bytes_(fill.encode() if isinstance(fill, str) else fill)
         if "least_significant_digit" in attributes:
@@ -156,6 +151,33 @@ class _Reader:
         encoding |= {"source": self._name_of_source(), "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
 
+    def _data(
+        self,
+        dataset: Dataset,
+        dims: tuple[str, ...],
+        shape: tuple[int, ...],
+        encoding: dict[str, Any],
+    ) -> Data:
+        """Return the values of a dataset: as references where they can hold them."""
+        if dataset.id.shape is None:
+            raise UnsupportedError(
+                "it has a null dataspace, so there are no values; leave the variable out with "
+                "drop_variables"
+            )
+        stored = stored_type(dataset.kind)
+        encoding["dtype"] = stored.declared
+        if is_virtual(dataset):
+            encoding |= NO_FILTERS | {"contiguous": True, "chunksizes": None}
+            array = mapped_array(dataset, stored, self.files)
+        else:
+            array = stored_array(dataset, stored, dims, encoding)
+        if array is None:
+            return values_of(dataset, stored, shape)
+        if shape == array.shape:
+            return array
+        fill = array.fill_value if array.has_gaps else array.pipelines[0].fill_value
+        return replace(array, shape=shape, fill_value=fill)
+
     def _name_of_source(self) -> str:
-        url = self.source.url
+        url = self.files.source.url
         return local_path(url) if scheme_of(url) == "file" else url

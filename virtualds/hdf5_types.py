@@ -1,0 +1,185 @@
+"""The types of HDF5: which of them numpy reads as they lie in the file.
+
+HDF5 converts while it reads: integers of odd precision, floats of odd layout, padded strings. Bytes
+that numpy reads as they are need no conversion; everything else is read through h5py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virtualds.errors import UnsupportedError
+
+
+class Class(IntEnum):
+    """Datatype classes (HDF5 file format, IV.A.2.d, Datatype message)."""
+
+    INTEGER = 0
+    FLOAT = 1
+    TIME = 2
+    STRING = 3
+    BITFIELD = 4
+    OPAQUE = 5
+    COMPOUND = 6
+    REFERENCE = 7
+    ENUM = 8
+    VLEN = 9
+    ARRAY = 10
+    COMPLEX = 11
+
+
+TEXT = np.dtype("O", metadata={"element_type": str})
+"""Strings of varying length, as xarray marks them."""
+
+
+class StoredType(NamedTuple):
+    """How the elements of a dataset are stored.
+
+    Parameters
+    ----------
+    dtype : numpy dtype
+        Of the values; objects where they lie in a heap.
+    declared : numpy dtype or type
+        What xarray's ``encoding["dtype"]`` says of it.
+    in_chunks : bool
+        Whether the bytes of a chunk, decoded, are values of this dtype.
+    shape : tuple of int
+        Axes that every element has (array types).
+    """
+
+    dtype: np.dtype[Any]
+    declared: Any
+    in_chunks: bool
+    shape: tuple[int, ...] = ()
+
+
+def stored_type(kind: Any) -> StoredType:
+    """Return how elements of an HDF5 type are stored.
+
+    Raises
+    ------
+    UnsupportedError
+        Neither numpy nor h5py has a value for it.
+    """
+    import h5py
+
+    of_class = kind.get_class()
+    if of_class == Class.ENUM:
+        return _enum(kind)
+    if of_class == Class.ARRAY:
+        base = stored_type(kind.get_super())
+        return base._replace(shape=(*kind.get_array_dims(), *base.shape))
+    if of_class == Class.REFERENCE and kind.equal(h5py.h5t.STD_REF_OBJ):
+        return StoredType(TEXT, str, in_chunks=False)
+    if _holds_references(kind):
+        raise _unsupported(kind, "references to regions, or within other types, have no values")
+    try:
+        dtype = kind.dtype
+    except (TypeError, ValueError) as error:
+        raise _unsupported(kind, str(error)) from error
+    if dtype.hasobject and h5py.check_string_dtype(dtype) is not None:
+        return StoredType(TEXT, str, in_chunks=False)
+    if not dtype.itemsize:
+        raise _unsupported(kind, "its elements have no bytes")
+    plain = dtype if dtype.names else np.dtype(dtype.str)
+    declared = plain.newbyteorder("=") if plain.names else plain
+    return StoredType(plain, declared, in_chunks=_is_plain(kind))
+
+
+def _unsupported(kind: Any, reason: str) -> UnsupportedError:
+    known = kind.get_class() in set(Class)
+    name = Class(kind.get_class()).name.lower() if known else str(kind.get_class())
+    return UnsupportedError(
+        f"its type {name} cannot be read ({reason}); leave the variable out with drop_variables, "
+        f"or pass on_error='skip'"
+    )
+
+
+def _enum(kind: Any) -> StoredType:
+    """Return an enum as its integers, with the names in the metadata as xarray holds them."""
+    base = kind.get_super()
+    dtype = np.dtype(base.dtype.str)
+    members = {
+        kind.get_member_name(i).decode(): kind.get_member_value(i)
+        for i in range(kind.get_nmembers())
+    }
+    declared = np.dtype(dtype, metadata={"enum": members, "enum_name": _name_of(kind)})
+    return StoredType(dtype, declared, in_chunks=_is_plain(base))
+
+
+def _name_of(kind: Any) -> str:
+    import h5py
+
+    if not kind.committed():
+        return "enum"
+    name = h5py.h5i.get_name(kind)
+    return name.decode().rpartition("/")[2] if name else "enum"
+
+
+def _holds_references(kind: Any) -> bool:
+    return kind.get_class() == Class.REFERENCE or any(map(_holds_references, _parts(kind)))
+
+
+def _parts(kind: Any) -> list[Any]:
+    """Return the types that a type is made of."""
+    of_class = kind.get_class()
+    if of_class == Class.COMPOUND:
+        return [kind.get_member_type(i) for i in range(kind.get_nmembers())]
+    if of_class in (Class.ARRAY, Class.VLEN, Class.ENUM):
+        return [kind.get_super()]
+    return []
+
+
+def _is_plain(kind: Any) -> bool:
+    """Say whether numpy reads the bytes of a type as h5py does."""
+    rule = PLAIN.get(kind.get_class())
+    return rule is not None and bool(rule(kind))
+
+
+def _is_plain_integer(kind: Any) -> bool:
+    # bits that are not used are none of the number
+    return bool(kind.get_precision() == 8 * kind.get_size() and not kind.get_offset())
+
+
+def _is_plain_bitfield(kind: Any) -> bool:
+    import h5py
+
+    names = (f"STD_B{8 * kind.get_size()}{order}" for order in ("LE", "BE"))
+    return any(hasattr(h5py.h5t, n) and kind.equal(getattr(h5py.h5t, n)) for n in names)
+
+
+def _is_plain_float(kind: Any) -> bool:
+    import h5py
+
+    dtype = kind.dtype
+    return dtype.itemsize == kind.get_size() and bool(kind.equal(h5py.h5t.py_create(dtype)))
+
+
+def _is_plain_string(kind: Any) -> bool:
+    import h5py
+
+    if kind.is_variable_str():
+        return False
+    # what follows the end of a string, and spaces that pad it, are none of it
+    return bool(kind.get_size() == 1 or kind.get_strpad() == h5py.h5t.STR_NULLPAD)
+
+
+def _is_made_of_plain(kind: Any) -> bool:
+    return all(map(_is_plain, _parts(kind)))
+
+
+PLAIN: dict[int, Callable[[Any], bool]] = {
+    Class.INTEGER: _is_plain_integer,
+    Class.BITFIELD: _is_plain_bitfield,
+    Class.FLOAT: _is_plain_float,
+    Class.STRING: _is_plain_string,
+    Class.OPAQUE: lambda kind: True,
+    Class.ENUM: _is_made_of_plain,
+    Class.ARRAY: _is_made_of_plain,
+    Class.COMPOUND: _is_made_of_plain,
+}
+"""What says of each class whether its bytes are its values; of classes not listed they are not."""

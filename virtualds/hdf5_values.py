@@ -1,0 +1,138 @@
+"""Values that only h5py can read: heaps, types and layouts that HDF5 converts or puts together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import FormatError, ReadError
+from virtualds.hdf5_attributes import path_of
+from virtualds.hdf5_file import opened
+from virtualds.hdf5_structure import Dataset
+from virtualds.hdf5_types import TEXT, StoredType
+from virtualds.manifest import SourceFile
+from virtualds.options import get_options
+from virtualds.stores import store_for
+
+Values = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class HDF5Array:
+    """An array that h5py reads when somebody asks for values.
+
+    Parameters
+    ----------
+    source : SourceFile
+    path : str
+        Of the dataset, within the file.
+    shape : tuple of int
+        As netCDF sees it: longer than the dataset where another variable is longer along an
+        unlimited dimension.
+    dtype : numpy dtype
+    """
+
+    source: SourceFile
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def read(self, key: Sequence[Any]) -> Values:
+        """Read a selection: per axis an int, a slice, or a 1-D array of positions.
+
+        Raises
+        ------
+        ReadError
+            The file is gone, has changed, or is damaged.
+        """
+        box, within = zip(*map(_bounds, key, self.shape), strict=True) if key else ((), ())
+        try:
+            _check(self.source)
+            with opened(self.source) as file:
+                values = read_box(file[self.path], box, self.dtype)
+        except (FormatError, OSError, KeyError) as error:
+            if isinstance(error, ReadError):
+                raise
+            raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
+        for axis, places in enumerate(within):
+            values = values[(slice(None),) * axis + (places,)]
+        # an element of an array of arrays would come out as an array
+        dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
+        return values.squeeze(dropped)
+
+
+def _bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
+    """Return the stretch of an axis that an index lies in, and its positions there."""
+    places = np.atleast_1d(np.arange(size)[key])
+    if not places.size:
+        return slice(0, 0), places
+    first = int(places.min())
+    return slice(first, int(places.max()) + 1), places - first
+
+
+def _check(source: SourceFile) -> None:
+    """Refuse a file that is not the one that was scanned."""
+    if not get_options().check_sources:
+        return
+    found = store_for(source.url).describe(source.url, source.options)
+    for name in ("size", "mtime", "etag"):
+        was, now = getattr(source, name), getattr(found, name)
+        if was is not None and now is not None and was != now:
+            raise ReadError(
+                f"{source.url}: its {name} was {was} when it was scanned and is {now}; scan it "
+                f"again (virtualds.set_options(check_sources=False) reads it all the same)"
+            )
+
+
+def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values:
+    """Read a box of a dataset; what lies past its end is its fill value."""
+    rank = len(dataset.shape or ())
+    inside = tuple(
+        slice(min(k.start, n), min(k.stop, n))
+        for k, n in zip(box[:rank], dataset.shape or (), strict=True)
+    )
+    found = _values(dataset, inside, dtype)
+    within: Any = (*(slice(None),) * rank, *box[rank:], ...)
+    found = np.asarray(found[within], dtype)
+    shape = tuple(k.stop - k.start for k in box)
+    if found.shape == shape:
+        return found
+    whole = np.full(shape, "" if dtype == TEXT else dataset.fillvalue, dtype)
+    whole[tuple(slice(0, n) for n in found.shape)] = found
+    return whole
+
+
+def _values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Values:
+    """Read a box that lies inside: strings as str, references as paths."""
+    import h5py
+
+    if h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.hasobject:
+        return np.asarray(dataset.asstr(errors="replace")[(*box, ...)], dtype)
+    found = np.asarray(dataset[(*box, ...)])
+    if dtype != TEXT or h5py.check_ref_dtype(dataset.dtype) is None:
+        return found.astype(dtype.newbyteorder("="), copy=False)
+    paths = np.empty(found.shape, dtype)
+    for place in np.ndindex(found.shape):
+        paths[place] = path_of(found[place], dataset)
+    return paths
+
+
+def values_of(dataset: Dataset, stored: StoredType, shape: tuple[int, ...]) -> Values | HDF5Array:
+    """Return the values of a dataset: read now if they are few, else when somebody asks."""
+    import h5py
+
+    if prod(shape) * stored.dtype.itemsize <= get_options().small_variable:
+        box = tuple(slice(0, n) for n in shape)
+        return read_box(h5py.Dataset(dataset.id), box, stored.dtype)
+    path = h5py.h5i.get_name(dataset.id).decode("utf-8", "surrogateescape")
+    return HDF5Array(dataset.source, path, shape, stored.dtype.newbyteorder("="))
