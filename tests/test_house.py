@@ -24,7 +24,7 @@ FLOORS = (
     {"read", "hdf5_file"},
     {"array", "hdf5_structure"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
-    {"lazy", "time_packing", "numpy_functions", "hdf5_mapping"},
+    {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
     {"parsers", "formats", "dataset"},
     {"api"},
     {"accessor", "combine"},
@@ -34,7 +34,7 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
-    "read": ("subdivide", "plan", "memory", "decode", "pool", "fetch"),
+    "read": ("subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }
 
 # xarray comes in where values begin to be told as xarray tells them (CF times, lazy arrays).

@@ -31,6 +31,7 @@ from virtualds import set_options as set_virtualds_options
 from virtualds.manifest import INLINE
 from virtualds.packing import Packing
 from virtualds.read import pool
+from virtualds.read.plan import plan
 from virtualds.stores import LocalStore
 
 TESTS = Path(__file__).parent
@@ -93,6 +94,53 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
         array = array.crop(axis, start, stop)
         values = values[(slice(None),) * axis + (slice(start, stop),)]
     exactly(array.read(), values)
+
+
+SHARING: dict[str, Any] = {
+    "broadcast": lambda a: np.broadcast_to(a[None, :, None], (50, 6, 3, 8)),
+    "every second": lambda a: a[:, ::2],
+    "backwards": lambda a: a[::-1, ::-1],
+    "the same again": lambda a: np.concatenate([a, a[1:], a], axis=0),
+    "on top of itself": lambda a: np.stack([a] * 20, axis=1),
+    "in two orders": lambda a: np.concatenate([a[:, ::-1], a[:, 3:], a[:, :3]], axis=1)[[3, 0, 3]],
+    "turned": lambda a: np.broadcast_to(a[:, None], (6, 9, 8)).transpose(2, 0, 1)[1:],
+}
+
+
+@pytest.mark.parametrize("codecs", [PLAIN, ZLIB, SHUFFLED], ids=["plain", "zlib", "shuffled"])
+@pytest.mark.parametrize("view", SHARING)
+def test_a_chunk_that_is_shown_often_is_fetched_once(folder: Path, view: str, codecs: Any) -> None:
+    values = np.random.default_rng(0).integers(0, 99, (6, 8))
+    array = virtual(values, folder, chunks=(2, 5), codecs=codecs, missing=[5], inline=[0])
+    values[4:, 5:] = 0
+    seen = SHARING[view](array)
+    assert isinstance(seen, ManifestArray)
+    with counted_reads() as store:
+        exactly(seen, SHARING[view](values))
+    if codecs != PLAIN:  # of chunks without codecs only what is wanted is read
+        assert len(store.ranges) == len(set(store.ranges)) <= 4
+
+
+def test_a_field_shown_at_many_times_is_decoded_once(folder: Path) -> None:
+    """However many chunks it has: they are planned chunk by chunk, not time by time."""
+    field = ManifestArray.from_arrays(
+        shape=(300, 300), chunks=(1, 1), dtype="f4", path="s3://b/a.nc",
+        offsets=np.arange(90_000).reshape(300, 300) * 4, lengths=9, codecs=ZLIB,
+    )  # fmt: skip
+    shown = np.broadcast_to(field, (10, 300, 300))
+    batches = list(plan(shown, (slice(None),) * 3).batches)
+    assert sum(len(batch.tasks) for batch in batches) == 90_000
+    assert all(len(list(task.places)) == 10 for batch in batches for task in batch.tasks)
+
+
+def test_chunks_that_are_alike_by_half_are_not_shared(folder: Path) -> None:
+    """Repeated offsets of other files, and rows of which one chunk differs."""
+    one, two = (virtual(np.full((2, 4), k), folder, chunks=(1, 2), codecs=ZLIB) for k in (1, 2))
+    joined = np.concatenate([one, two, one])
+    assert sum(len(b.tasks) for b in plan(joined, (slice(None),) * 2).batches) == 8
+    mixed = np.concatenate([one, np.concatenate([one[:, :2], two[:, 2:]], axis=1)])
+    exactly(mixed, [[1, 1, 1, 1]] * 2 + [[1, 1, 2, 2]] * 2)
+    assert sum(len(b.tasks) for b in plan(mixed, (slice(None),) * 2).batches) == 8
 
 
 @pytest.mark.parametrize("position", [5, -6, np.array([0, 5]), np.array([-6])], ids=str)

@@ -21,12 +21,13 @@ from virtualds.errors import (
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 
 # importing these registers ``ds.virtual`` and what numpy's functions do with virtual arrays
-del _accessor, _comparison, _implements
+del _accessor, _comparison, _getitem, _implements
 
 __all__ = [
     "AccessError",

@@ -27,7 +27,8 @@ from virtualds.read import read, read_points
 from virtualds.urls import normalise_url
 
 NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What numpy's functions do with virtual arrays; filled by `virtualds.numpy_functions`."""
+"""What numpy's functions do with virtual arrays; filled by `virtualds.numpy_functions` and
+`virtualds.indexing`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
 """What ufuncs do with virtual arrays, where they do not need the values at once."""
 
@@ -85,7 +86,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
             if not inside:
                 raise ValueError(
                     f"ManifestArray: a fragment from {fragment.start} to {fragment.stop} does not "
-                    f"lie inside {self.shape}"
+                    f"lie inside {self.shape}; crop it, or give the array a shape that holds it"
                 )
 
     # ------------------------------------------------------------------ building
@@ -161,8 +162,8 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the array that holds values in memory as one inline chunk."""
         if values.dtype.hasobject:
             raise CombineError(
-                f"values of dtype {values.dtype} cannot join a virtual array; load the virtual "
-                f"part first (ds.virtual.load())"
+                f"concatenate: values of dtype {values.dtype} cannot join a virtual array; load "
+                f"the virtual part first (ds.virtual.load())"
             )
         return cls._of_bytes(values.shape, values.dtype, values.tobytes())
 
@@ -197,6 +198,11 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+    @property
+    def label(self) -> str:
+        """What errors call the array: its name and shape."""
+        return f"{self.name or 'virtual array'} {self.shape}"
 
     @property
     def nbytes(self) -> int:
@@ -273,7 +279,10 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         order = tuple(range(self.ndim))[::-1] if order is None else order
         order = tuple(int(np.arange(self.ndim)[i]) for i in order)
         if sorted(order) != list(range(self.ndim)):
-            raise ValueError(f"transpose: {order} is no permutation of {self.ndim} axes")
+            raise ValueError(
+                f"transpose {self.label}: {order} is no permutation of its axes; name each of "
+                f"the {self.ndim} once"
+            )
         return replace(
             self,
             shape=tuple(self.shape[i] for i in order),
@@ -318,6 +327,8 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def broadcast_to(self, shape: Sequence[int]) -> ManifestArray:
         """Repeat the array along new leading axes and axes of one element."""
+        if len(shape) < self.ndim:
+            raise self._no_broadcast(shape)
         result = self
         for _ in range(len(shape) - self.ndim):
             result = result.insert_axis(0)
@@ -325,8 +336,14 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
             if old == 1 and new != 1:
                 result = result.repeat(axis, new)
             elif old != new:
-                raise ValueError(f"broadcast_to: {self.shape} does not broadcast to {tuple(shape)}")
+                raise self._no_broadcast(shape)
         return result
+
+    def _no_broadcast(self, shape: Sequence[int]) -> ValueError:
+        return ValueError(
+            f"broadcast_to {self.label}: it does not broadcast to {tuple(shape)}; only axes of one "
+            f"element are repeated, and new ones come first"
+        )
 
     def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> ManifestArray:
         """Forget everything along an axis but some stretches; the rest becomes fill."""
@@ -386,7 +403,10 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
         if copy is False:
-            raise ValueError("ManifestArray: values that lie in files cannot be had without a copy")
+            raise ValueError(
+                f"{self.label}: values that lie in files cannot be had without a copy; "
+                f"leave out copy=False"
+            )
         self.check_limit(self.nbytes)
         values = self.read()
         return values if dtype is None else values.astype(dtype, copy=False)
@@ -402,7 +422,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         limit = get_options().load_limit
         if nbytes > limit:
             raise UnsupportedError(
-                f"{self.name or 'virtual array'} {self.shape}: this would load "
+                f"{self.label}: this would load "
                 f"{nbytes:,} bytes, more than the limit of {limit:,}; "
                 f"select less, call ds.virtual.to_lazy(chunks={{}}) for dask arrays, "
                 f"ds.virtual.load() to load it all the same, or raise "
@@ -436,7 +456,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of an array without axes")
+            raise TypeError(f"len({self.label}): the array has no axes; use .size")
         return self.shape[0]
 
     def __copy__(self) -> ManifestArray:
@@ -504,8 +524,12 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def same_scalar(a: Any, b: Any) -> bool:
-    """Say whether two scalars are the same value, no value being the same as no value."""
-    return bool(a == b) or bool(a != a and b != b)
+    """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
+    if a != b:
+        return bool(a != a and b != b)
+    one, two = np.asarray(a), np.asarray(b)
+    kind = np.result_type(one, two)
+    return one.astype(kind).tobytes() == two.astype(kind).tobytes()
 
 
 def _file_table(path: str | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,11 @@ from virtualds.array import ManifestArray, same_scalar
 from virtualds.errors import CombineError
 from virtualds.fragment import CodecPipeline, Fragment, join
 from virtualds.grid import ChunkAxis
-from virtualds.manifest import ChunkManifest
+from virtualds.manifest import MISSING, ChunkManifest
+
+Box = tuple[tuple[int, int], ...]
+"""Where a box begins and stops, per axis."""
+MOST_PIPELINES = np.iinfo(np.uint16).max + 1
 
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
@@ -67,17 +71,17 @@ def assemble(
     moved = []
     for begin, array in parts:
         numbers = [table.setdefault(p, len(table)) for p in array.pipelines]
+        if len(table) > MOST_PIPELINES:
+            raise CombineError(
+                f"concatenate {array.label}: the parts are decoded in more than "
+                f"{MOST_PIPELINES} ways; join fewer, or load some (ds.virtual.load())"
+            )
         for fragment in array.fragments:
             if 0 in fragment.shape:
                 continue
             start = tuple(map(operator.add, begin, fragment.start))
             manifest = fragment.manifest.with_pipelines(numbers)
             moved.append(Fragment(start, fragment.axes, manifest))
-    if len(table) > np.iinfo(np.uint16).max:
-        raise CombineError(
-            f"concatenate {name or 'arrays'}: {len(table)} ways to decode, 65535 are the most; "
-            f"combine fewer files at a time"
-        )
     joined = tuple(moved)
     for axis in axes:
         joined = join(joined, axis)
@@ -93,10 +97,13 @@ def _converted(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
     """Return the axis counted from the front, refusing arrays that cannot be laid end to end."""
     if not arrays:
-        raise CombineError("concatenate: no arrays were given")
+        raise CombineError("concatenate: no arrays were given; give at least one")
     first = arrays[0]
     if not -first.ndim <= axis < first.ndim:
-        raise CombineError(f"concatenate: axis {axis} of arrays with {first.ndim} axes")
+        raise CombineError(
+            f"concatenate {first.label}: axis {axis} is none of its {first.ndim} axes; "
+            f"join along one that exists, or stack along a new one"
+        )
     axis %= first.ndim
     for array in arrays[1:]:
         other = [n for i, n in enumerate(array.shape) if i != axis]
@@ -122,26 +129,43 @@ def _common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Manifes
     if all(same_scalar(a.fill_value, fill) for a in gapped):
         return fill, arrays
     return fill, [
-        a if not a.has_gaps or same_scalar(a.fill_value, fill) else _without_gaps(a) for a in arrays
+        a if not a.has_gaps or same_scalar(a.fill_value, fill) else without_gaps(a) for a in arrays
     ]
 
 
-def _without_gaps(array: ManifestArray) -> ManifestArray:
-    """Hold an array that is all fill as one missing chunk."""
-    if array.fragments:
-        raise CombineError(
-            f"concatenate {array.name}: gaps are filled with different values, "
-            f"{array.fill_value!r} among them; reindex all parts with one fill_value"
-        )
+def without_gaps(array: ManifestArray) -> ManifestArray:
+    """Hold the gaps of an array as missing chunks, which have their fill value to themselves."""
     pipeline = CodecPipeline(
         array.dtype,
         fill=np.asarray(array.fill_value, array.dtype).tobytes(),
         layout=tuple(range(array.ndim)),
     )
-    axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in array.shape)
-    manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
-    return replace(
-        array,
-        pipelines=(pipeline,),
-        fragments=(Fragment((0,) * array.ndim, axes, manifest),),
-    )
+    table = array.pipelines
+    if pipeline not in table:
+        table = (*table, pipeline)
+    number = table.index(pipeline)
+    filled = [_missing(box, number) for box in _gaps(array.shape, array.fragments)]
+    return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
+
+
+def _missing(box: Box, number: int) -> Fragment:
+    """Return a box that is one missing chunk of a pipeline."""
+    axes = tuple(ChunkAxis.regular(stop - start, stop - start) for start, stop in box)
+    manifest = ChunkManifest.build((1,) * len(box), file=MISSING, pipeline=number)
+    return Fragment(tuple(start for start, _ in box), axes, manifest)
+
+
+def _gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box]:
+    """Cut the space that no fragment covers into boxes, axis after axis."""
+    if not fragments:
+        if 0 not in shape:
+            yield tuple((0, n) for n in shape)
+        return
+    axis = len(fragments[0].axes) - len(shape)
+    if not shape:
+        return
+    cuts = {0, shape[0], *(f.start[axis] for f in fragments), *(f.stop[axis] for f in fragments)}
+    for start, stop in pairwise(sorted(cuts)):
+        met = [f for f in fragments if f.start[axis] < stop and f.stop[axis] > start]
+        for rest in _gaps(shape[1:], met):
+            yield ((start, stop), *rest)

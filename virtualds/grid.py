@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -316,6 +316,26 @@ def as_slice(positions: Ints) -> AxisKey:
     if (steps == steps[0]).all() and steps[0] > 0:
         return slice(int(positions[0]), int(positions[-1]) + 1, int(steps[0]))
     return positions
+
+
+def counted_positions(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
+    """Return positions along an axis, counted from its front.
+
+    Raises
+    ------
+    IndexError
+        They are no integers, or one lies outside the axis.
+    """
+    if positions.dtype.kind not in "iu" and positions.size:
+        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
+    counted = positions.astype(np.int64)
+    counted = np.where(counted < 0, counted + size, counted)
+    if counted.size and not 0 <= counted.min() <= counted.max() < size:
+        bad = positions[(counted < 0) | (counted >= size)][0]
+        raise IndexError(
+            f"axis {axis}: position {bad} lies outside {size} elements; count from either end of it"
+        )
+    return counted
 
 
 def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:

@@ -181,13 +181,14 @@ class ChunkManifest:
         files: dict[SourceFile, int] = {}
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
         columns["file"] = [_renumber(m, files) for m in manifests]
-        inline: list[bytes] = []
+        inline: dict[bytes, int] = {}
         for k, m in enumerate(manifests):
             if m.inline:
+                numbers = np.array([inline.setdefault(chunk, len(inline)) for chunk in m.inline])
                 file, offset = compact(m.file), compact(m.offset)
-                moved = np.where(file == INLINE, offset + len(inline), offset)
+                held = file == INLINE
+                moved = np.where(held, numbers[np.where(held, offset, 0)], offset)
                 columns["offset"][k] = np.broadcast_to(moved, m.shape)
-                inline.extend(m.inline)
         joined = {name: _concatenate(parts, axis) for name, parts in columns.items()}
         return ChunkManifest(files=tuple(files), inline=tuple(inline), **joined)
 

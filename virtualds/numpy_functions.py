@@ -5,26 +5,21 @@ A function that is not listed, or that returns `NotImplemented`, gets the values
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from functools import reduce
 from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.array_utils import normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from virtualds.array import NUMPY_FUNCTIONS, ManifestArray, same_scalar
 from virtualds.concatenation import concatenate as join_arrays
+from virtualds.concatenation import without_gaps
 from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
-from virtualds.grid import Ints
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-FREE_SEGMENTS = 64
-"""Stretches that an integer index may have and stay virtual, however few chunks it meets."""
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -69,8 +64,11 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
         return NotImplemented
     shapes = {a.shape for a in arrays}
     if len(shapes) > 1:
-        raise CombineError(f"stack: arrays of one shape are needed, got {sorted(shapes)}")
-    axis = axis % (arrays[0].ndim + 1)
+        raise CombineError(
+            f"stack: the arrays have shapes {sorted(shapes)}; bring them to one (reindex, or isel "
+            f"the common part)"
+        )
+    axis = normalize_axis_index(axis, arrays[0].ndim + 1)
     return concatenate([expand_dims(a, axis) for a in arrays], axis)
 
 
@@ -96,7 +94,9 @@ def squeeze(array: ManifestArray, axis: int | Sequence[int] | None = None) -> Ma
     else:
         axes = list(normalize_axis_tuple(axis, array.ndim))
     if long := [i for i in axes if array.shape[i] != 1]:
-        raise ValueError(f"squeeze: axes {long} of {array.shape} have more than one element")
+        raise ValueError(
+            f"squeeze {array.label}: axes {long} have more than one element; pick one with an index"
+        )
     for i in sorted(axes, reverse=True):
         array = array.drop_axis(i)
     return array
@@ -239,7 +239,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         return NotImplemented
     fill = np.asarray(y)[()]
     if x.has_gaps and not same_scalar(x.fill_value, fill):
-        return NotImplemented
+        x = without_gaps(x)
     for axis, along in enumerate(kept):
         if not along.all():
             x = x.keep(axis, runs_of(np.flatnonzero(along)))
@@ -253,205 +253,3 @@ def _separate(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]] | None
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(m)) for m in along):
         return None
     return along
-
-
-# ---------------------------------------------------------------------- indexing
-
-
-@implements(np.ndarray.__getitem__)
-def getitem(array: ManifestArray, key: Any) -> Any:
-    """Index as numpy does; contiguous slices and integers stay virtual."""
-    entries = [_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
-    if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
-        return np.asarray(array)[key]
-    full, new_axes, gap = _expand(array, entries)
-    apart = _are_apart(full, gap)
-    advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
-    mesh = _open_mesh([full[i] for i in advanced])
-    ints_too = bool(advanced) and any(isinstance(k, int) for k in full)
-    if new_axes and (mesh is None or ints_too or len(advanced) > 1):
-        return np.asarray(array)[key]
-    if mesh is None or (ints_too and (len(advanced) > 1 or apart)):
-        return _pointwise(array, full, apart)
-    for i, positions in zip(advanced, mesh, strict=True):
-        full[i] = positions
-    found = _insert(_orthogonal(array, full), new_axes)
-    if apart and len(advanced) > 1:
-        return np.moveaxis(found, advanced, range(len(advanced)))
-    return found
-
-
-def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
-    """Return one entry per axis (masks as positions), the new axes, and the ellipsis's place."""
-    used = sum((k is not None and k is not Ellipsis and _consumes(k)) or 0 for k in entries)
-    if used > array.ndim:
-        raise IndexError(f"{used} indices for {array.ndim} axes")
-    if Ellipsis not in [k if k is Ellipsis else None for k in entries]:
-        entries.append(Ellipsis)
-    full: list[Any] = []
-    new_axes: list[int] = []
-    place = gap = 0
-    for k in entries:
-        if k is Ellipsis:
-            count, gap = array.ndim - used, len(full)
-            full += [slice(None)] * count
-            place += count
-        elif k is None:
-            new_axes.append(place)
-            place += 1
-        elif isinstance(k, np.ndarray) and k.dtype == bool:
-            full += _positions_of(k, array.shape[len(full) : len(full) + k.ndim])
-            place += 1
-        else:
-            full.append(k)
-            place += not isinstance(k, int)
-    return full, new_axes, gap
-
-
-def _entry(key: Any) -> Any:
-    if key is None or key is Ellipsis or isinstance(key, slice):
-        return key
-    if isinstance(key, bool | np.bool_):
-        return np.asarray(key)
-    if np.ndim(key) == 0:
-        return _whole(key)
-    positions = np.asarray(key)
-    if positions.dtype.kind not in "iub" and positions.size:
-        raise IndexError(f"{positions.dtype} cannot index; use integers or booleans")
-    return positions if positions.size else positions.astype(np.int64)
-
-
-def _whole(key: Any) -> int:
-    try:
-        return operator.index(key)
-    except TypeError as error:
-        raise IndexError(f"{key!r} cannot index; use integers, slices or arrays") from error
-
-
-def _positions_of(mask: npt.NDArray[np.bool_], shape: tuple[int, ...]) -> list[Ints]:
-    """Return where a mask is true, per axis."""
-    if mask.shape != shape:
-        raise IndexError(f"a mask of {mask.shape} for axes of {shape}")
-    return list(mask.nonzero())
-
-
-def _consumes(key: Any) -> int:
-    """Return how many axes an entry indexes."""
-    if isinstance(key, np.ndarray) and key.dtype == bool:
-        return key.ndim
-    return 1
-
-
-def _open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
-    """Return 1-D positions if arrays select orthogonally (one array, or as np.ix_ makes them)."""
-    if len(arrays) <= 1:
-        return arrays if all(a.ndim == 1 for a in arrays) else None
-    try:
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-    except ValueError as error:
-        raise IndexError(f"indices that select together are to have one shape: {error}") from error
-    if len(shape) != len(arrays):
-        return None
-    for i, a in enumerate(arrays):
-        padded = (1,) * (len(shape) - a.ndim) + a.shape
-        if any(n != 1 for j, n in enumerate(padded) if j != i):
-            return None
-    return [a.ravel() for a in arrays]
-
-
-def _are_apart(full: list[Any], gap: int) -> bool:
-    """Say whether a slice or an ellipsis lies between integers and arrays: it moves their axes."""
-    places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
-    if not places:
-        return False
-    return len(places) <= places[-1] - places[0] or places[0] < gap <= places[-1]
-
-
-def _orthogonal(array: ManifestArray, full: list[Any]) -> Any:
-    """Index every axis by itself: virtually if it pays, else by reading."""
-    if (virtual := _virtually(array, full)) is not None:
-        return virtual
-    counts = [_count(k, n) for k, n in zip(full, array.shape, strict=True)]
-    array.check_limit(prod(counts) * array.dtype.itemsize)
-    return array.read(tuple(full))
-
-
-def _virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
-    dropped = []
-    for axis, key in enumerate(full):
-        segments = _segments(key, array.shape[axis], axis)
-        slabs = sum(f.axes[axis].nchunks for f in array.fragments)
-        if len(segments) > FREE_SEGMENTS + 2 * slabs:
-            return None
-        array = _assemble(array, axis, segments)
-        if isinstance(key, int):
-            dropped.append(axis)
-    for axis in reversed(dropped):
-        array = array.drop_axis(axis)
-    return array
-
-
-Segment = tuple[int, int, int]
-"""Elements ``start`` to ``stop``, shown so many times each."""
-
-
-def _segments(key: Any, size: int, axis: int) -> list[Segment]:
-    """Return the stretches of an axis that an index shows, in order."""
-    if isinstance(key, slice):
-        start, stop, step = key.indices(size)
-        if step == 1:
-            return [(start, max(start, stop), 1)]
-        positions = np.arange(start, stop, step)
-    else:
-        positions = _positions(key, size, axis)
-    return _stretches(positions)
-
-
-def _positions(key: Any, size: int, axis: int) -> Ints:
-    found = np.atleast_1d(key)
-    if found.size and not -size <= found.min() <= found.max() < size:
-        raise IndexError(f"axis {axis}: index {key} is out of bounds for {size} elements")
-    return np.where(found < 0, found + size, found).astype(np.int64)
-
-
-def _stretches(positions: Ints) -> list[Segment]:
-    """Cut positions where they neither rise by one nor repeat."""
-    found: list[Segment] = []
-    for start, stop in runs_of(positions):
-        if found and stop - start == 1 and found[-1][:2] == (start, stop):
-            found[-1] = (start, stop, found[-1][2] + 1)
-        else:
-            found.append((start, stop, 1))
-    return found or [(0, 0, 1)]
-
-
-def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> ManifestArray:
-    parts = []
-    for start, stop, times in segments:
-        part = array.crop(axis, start, stop)
-        parts.append(part.repeat(axis, times) if times != 1 else part)
-    return parts[0] if len(parts) == 1 else join_arrays(parts, axis)
-
-
-def _pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArray[Any]:
-    """Index axes together, with the axes of the result where numpy puts them."""
-    places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
-    arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in places))
-    counts = [_count(k, n) for k, n in zip(full, array.shape, strict=True) if isinstance(k, slice)]
-    array.check_limit(prod(counts) * arrays[0].size * array.dtype.itemsize)
-    values = array.read_points(tuple(full))
-    if not apart:
-        points = list(range(arrays[0].ndim))
-        values = np.moveaxis(values, points, [p + places[0] for p in points])
-    return values
-
-
-def _count(key: Any, size: int) -> int:
-    """Return how many elements an index takes of an axis."""
-    if isinstance(key, slice):
-        return len(range(*key.indices(size)))
-    return int(np.size(key))
-
-
-def _insert(array: Any, new_axes: list[int]) -> Any:
-    return reduce(np.expand_dims, new_axes, array)

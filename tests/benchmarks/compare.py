@@ -20,10 +20,15 @@ READERS = {
     "index": ("virtualds", "h5py"),
     "concat": ("virtualds", "virtualizarr"),
     "import": ("virtualds",),
+    "ragged": ("regular", "ragged"),
+    "plan": ("uniform", "mixed"),
+    "mixed": ("uniform", "ragged", "unshuffled", "recoded"),
 }
-"""What is measured for every work, virtualds first."""
+"""What is measured for every work, virtualds first; of the last three, ways to store the same."""
 MODULES = {"netcdf4": "netCDF4"}
 """Names of the modules of readers that are called otherwise."""
+STORED = ("regular", "uniform", "ragged", "mixed", "unshuffled", "recoded")
+"""Ways to store, which need nothing to be installed."""
 
 
 def make_inputs(folder: Path) -> None:
@@ -35,6 +40,36 @@ def make_inputs(folder: Path) -> None:
         with h5py.File(folder / "index.nc", "w", libver="latest") as file:
             values = np.arange(4_000_000, dtype="f4").reshape(1000, 1000, 4)
             file.create_dataset("v", data=values, chunks=(1, 1, 4))
+    if not (folder / "months").exists():
+        _write_months(folder / "months")
+
+
+def _write_months(folder: Path) -> None:
+    """Write 384 steps: in files of 32, of 28 to 36, of 32 without shuffle, and with and without."""
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    x = np.linspace(0, 9, 512 * 512).reshape(512, 512)
+    noise = rng.normal(0, 0.3, (512, 512))
+    lengths = {
+        "uniform": (32,) * 12,
+        "ragged": (31, 28, 36, 33) * 3,
+    }
+    lengths |= dict.fromkeys(("unshuffled", "recoded"), lengths["uniform"])
+    for way, sizes in lengths.items():
+        begin = 0
+        for number, size in enumerate(sizes):
+            with h5py.File(folder / f"{way}{number:02}.nc", "w") as file:
+                shuffle = way != "unshuffled" and (way != "recoded" or number % 2 == 0)
+                options = {"chunks": (4, 512, 512), "compression": "gzip", "shuffle": shuffle}
+                field = file.create_dataset("t", (size, 512, 512), "f4", **options)
+                for step in range(size):
+                    wave = 280 + 5 * np.sin((begin + step) / 7 + x)
+                    field[step] = np.round(wave + np.roll(noise, begin + step), 2)
+                for axis, (name, count) in enumerate({"time": size, "y": 512, "x": 512}.items()):
+                    scale = file.create_dataset(name, data=np.arange(float(count)))
+                    scale.make_scale(name)
+                    field.dims[axis].attach_scale(scale)
+            begin += size
 
 
 def _write_field(path: Path) -> None:
@@ -55,7 +90,7 @@ def _write_field(path: Path) -> None:
 
 def is_installed(reader: str) -> bool:
     """Say whether a reader can be measured here."""
-    return importlib.util.find_spec(MODULES.get(reader, reader)) is not None
+    return reader in STORED or importlib.util.find_spec(MODULES.get(reader, reader)) is not None
 
 
 def measure(work: str, reader: str, folder: Path) -> dict[str, float]:

@@ -119,6 +119,68 @@ def _virtualizarr_part(url: str, offsets: Any) -> Any:
     return ManifestArray(metadata=metadata, chunkmanifest=manifest)
 
 
+def ragging(way: str, folder: Path) -> Job:
+    """Return a job that builds 10,000 arrays of one file each and joins them."""
+    import virtualds
+
+    lengths = [28, 31, 30] if way == "ragged" else [30]
+    sizes = [lengths[i % len(lengths)] for i in range(10_000)]
+
+    def build() -> int:
+        parts = [
+            virtualds.ManifestArray.from_arrays(
+                shape=(n, 100, 100),
+                chunks=(n, 100, 100),
+                dtype="f4",
+                path=f"s3://bucket/some/long/prefix/product_{i:06d}.nc",
+                offsets=4096,
+                lengths=1000,
+            )
+            for i, n in enumerate(sizes)
+        ]
+        return int(np.concatenate(parts, axis=0).nchunks)
+
+    return build
+
+
+def planning(way: str, folder: Path) -> Job:
+    """Return a job that plans to read 1,000,000 chunks."""
+    import virtualds
+    from virtualds.read.plan import plan
+
+    def rows(dtype: str, count: int, chunk: int) -> Any:
+        grid = (count // chunk, 1000, 1)
+        return virtualds.ManifestArray.from_arrays(
+            shape=(count, 1000, 4),
+            chunks=(chunk, 1, 4),
+            dtype=dtype,
+            path=f"s3://bucket/{dtype}{chunk}.nc",
+            offsets=np.arange(np.prod(grid)).reshape(grid) * 20,
+            lengths=20,
+            codecs=[{"id": "zlib", "level": 1}],
+        )
+
+    if way == "mixed":  # cut every element, every two, and every three, of two byte orders
+        parts = [rows("<f4", 300, 1), rows(">f4", 800, 2), rows("<f4", 900, 3)]
+    else:
+        parts = [rows("<f4", 1000, 1)]
+    array = np.concatenate(parts, axis=0)
+    return lambda: sum(len(b.tasks) for b in plan(array, (slice(None),) * 3).batches)
+
+
+def reading_months(way: str, folder: Path) -> Job:
+    """Return a job that reads 384 MiB out of twelve files, stored in some way."""
+    import virtualds
+
+    files = sorted((folder / "months").glob(f"{way}*.nc"))
+    parts = [virtualds.open_virtual_dataset(path) for path in files]
+    field = xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override")["t"]
+    field[-1, -1, -1].values.sum()
+    np.ones(2**27).sum()
+    with virtualds.set_options(load_limit=2**40):
+        return lambda: float(field.variable._data.read().sum(dtype="f8"))
+
+
 def importing(reader: str, folder: Path) -> Job:
     """Return a job that imports the backend, xarray being there already."""
 
@@ -137,6 +199,9 @@ JOBS: dict[str, Callable[[str, Path], Job]] = {
     "index": indexing,
     "concat": concatenating,
     "import": importing,
+    "ragged": ragging,
+    "plan": planning,
+    "mixed": reading_months,
 }
 
 

@@ -17,12 +17,13 @@ Array = npt.NDArray[Any]
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
-    """Fill the part of the result that a missing chunk stands for."""
-    out[task.outer] = pipeline.missing_value
+    """Fill the parts of the result that a missing chunk stands for."""
+    for _, outer in task.places:
+        out[outer] = pipeline.missing_value
 
 
 def place(pipeline: CodecPipeline, data: Buffer, task: Task, out: Array) -> None:
-    """Decode a chunk and write what the task selects of it into the result.
+    """Decode a chunk and write what the task selects of it into the result, place by place.
 
     Raises
     ------
@@ -44,7 +45,9 @@ def place(pipeline: CodecPipeline, data: Buffer, task: Task, out: Array) -> None
         last.decode_into(data, unshuffled)
         data = unshuffled.data
     stored = np.frombuffer(data, pipeline.dtype).reshape(shape)
-    write(pipeline, select(show(pipeline, stored, task.encoded), task), task.outer, out)
+    chunk = show(pipeline, stored, task.encoded)
+    for inner, outer in task.places:
+        write(pipeline, select(chunk, inner, task.points), outer, out)
 
 
 def _decode(pipeline: CodecPipeline, data: Buffer, nbytes: int, stop: int) -> Buffer:
@@ -67,13 +70,12 @@ def show(pipeline: CodecPipeline, stored: Array, encoded: tuple[int, ...]) -> Ar
     return chunk.reshape(encoded)
 
 
-def select(chunk: Array, task: Task) -> Array:
+def select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
     """Return the selected part of a chunk, its pointwise axes first and as one."""
-    inner = task.inner
-    if task.points:
-        others = [i for i in range(chunk.ndim) if i not in task.points]
-        chunk = chunk.transpose((*task.points, *others))
-        chunk = chunk[tuple(inner[i] for i in task.points)]
+    if points:
+        others = [i for i in range(chunk.ndim) if i not in points]
+        chunk = chunk.transpose((*points, *others))
+        chunk = chunk[tuple(inner[i] for i in points)]
         inner = (slice(None), *(inner[i] for i in others))
     if all(isinstance(k, slice) for k in inner):
         whole: Array = chunk[inner]
@@ -97,7 +99,7 @@ def write(pipeline: CodecPipeline, stored: Array, outer: tuple[Any, ...], out: A
 
 def _whole_target(pipeline: CodecPipeline, task: Task, out: Array) -> npt.NDArray[np.uint8] | None:
     """Return the bytes of the result that a whole chunk is, if it is one run of it as stored."""
-    if pipeline.packing or task.points or pipeline.dtype != out.dtype:
+    if pipeline.packing or task.points or task.more or pipeline.dtype != out.dtype:
         return None
     target = out[(*task.outer, ...)]
     if target.shape != task.encoded or not target.flags.c_contiguous:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from functools import partial
+from itertools import chain, groupby, product, repeat
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import AxisKey, Ints, Projection, as_slice
+from virtualds.grid import AxisKey, Ints, Projection, as_slice, counted_positions
+from virtualds.read.share import alike_along
 from virtualds.read.subdivide import subdivide
 
 BATCH_TASKS = 256
@@ -52,6 +54,7 @@ class Task(NamedTuple):
 
     ``inner`` selects within the chunk, in the array's axes; ``outer`` is the part of the result
     that it fills. ``points`` holds, for a pointwise selection, the axes that are indexed together.
+    ``more`` holds further pairs of ``inner`` and ``outer``, of a chunk that is shown several times.
     """
 
     offset: int
@@ -61,6 +64,12 @@ class Task(NamedTuple):
     inner: tuple[Any, ...]
     outer: tuple[Any, ...]
     points: tuple[int, ...] = ()
+    more: tuple[tuple[Any, Any], ...] = ()
+
+    @property
+    def places(self) -> Iterator[tuple[Any, Any]]:
+        """Every pair of ``inner`` and ``outer``."""
+        return chain([(self.inner, self.outer)], self.more)
 
 
 class Batch(NamedTuple):
@@ -78,6 +87,10 @@ class Part(NamedTuple):
     fragment: Fragment
     pipelines: Sequence[CodecPipeline]
     projections: list[Projection]
+
+
+AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
+"""`Task._make` without its check, for millions of rows."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,10 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     """Plan a pointwise selection: arrays that broadcast together, and slices."""
     together = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
     arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in together))
-    points = [_inside(a.ravel(), source.shape[i], i) for a, i in zip(arrays, together, strict=True)]
+    points = [
+        counted_positions(a.ravel(), source.shape[i], i)
+        for a, i in zip(arrays, together, strict=True)
+    ]
     others = [i for i in range(len(key)) if i not in together]
     axes = {i: _normalise(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
     shape = (points[0].size, *(axes[i].size for i in others))
@@ -150,9 +166,11 @@ def _normalise(key: Any, size: int, axis: int) -> AxisPlan:
     positions = np.asarray(key)
     if positions.dtype == bool:
         if positions.size != size:
-            raise IndexError(f"axis {axis}: a mask of {positions.size} for {size} elements")
+            raise IndexError(
+                f"axis {axis}: a mask of {positions.size} for {size} elements; make it as long"
+            )
         positions = np.flatnonzero(positions)
-    positions = _inside(np.atleast_1d(positions), size, axis)
+    positions = counted_positions(np.atleast_1d(positions), size, axis)
     if not positions.size:
         return AxisPlan(slice(0, 0, 1), 0, None)
     rising, inverse = np.unique(positions, return_inverse=True)
@@ -169,18 +187,6 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
     low = start + (count - 1) * step
     flip = (slice(None),) * axis + (slice(None, None, -1),)
     return AxisPlan(slice(low, start + 1, -step), count, lambda values: values[flip])
-
-
-def _inside(positions: Array, size: int, axis: int) -> Ints:
-    """Return positions counted from the front, refusing those outside."""
-    if positions.dtype.kind not in "iu" and positions.size:
-        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
-    counted = positions.astype(np.int64)
-    counted = np.where(counted < 0, counted + size, counted)
-    if counted.size and not 0 <= counted.min() <= counted.max() < size:
-        bad = positions[(counted < 0) | (counted >= size)][0]
-        raise IndexError(f"axis {axis}: position {bad} lies outside {size} elements")
-    return counted
 
 
 def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
@@ -215,6 +221,39 @@ def _box_batches(parts: list[Part]) -> Iterator[Batch]:
 
 def _box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[tuple[int, Task]]:
     """Yield every chunk of a box with the number of its file, in C order, a block at a time."""
+    shared = [alike_along(fragment, projections, axis) for axis in range(len(projections))]
+    if any(groups is not None for groups in shared):
+        yield from _shared_tasks(fragment, projections, shared)
+        return
+    yield from _distinct_tasks(fragment, projections)
+
+
+def _shared_tasks(
+    fragment: Fragment, projections: list[Projection], shared: list[list[Ints] | None]
+) -> Iterator[tuple[int, Task]]:
+    """Yield every chunk once, whatever number of slabs shows it."""
+    gathered = [_gathered(p, g) for p, g in zip(projections, shared, strict=True)]
+    for file, task in _distinct_tasks(fragment, gathered):
+        places = zip(product(*task.inner), product(*task.outer), strict=True)
+        inner, outer = next(places)
+        yield file, task._replace(inner=inner, outer=outer, more=tuple(places))
+
+
+def _gathered(projection: Projection, groups: list[Ints] | None) -> Projection:
+    """Return a projection on groups of slabs, each with all that is taken of its chunk."""
+    count = projection.chunk.size
+    places = [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
+
+    def gathered(column: list[Any]) -> list[Any]:
+        return [[column[i] for i in group] for group in places]
+
+    first = projection.chunk[[group[0] for group in places]]
+    return Projection(first, gathered(projection.inner), gathered(projection.outer))
+
+
+def _distinct_tasks(
+    fragment: Fragment, projections: list[Projection]
+) -> Iterator[tuple[int, Task]]:
     encoded = [_encoded(fragment, axis, p) for axis, p in enumerate(projections)]
     if not projections:
         yield from _block(fragment, projections, encoded)
@@ -242,13 +281,11 @@ def _block(
         product(*encoded),
         product(*(p.inner for p in projections)),
         product(*(p.outer for p in projections)),
-        strict=True,
+        repeat(()),
+        repeat(()),
+        strict=False,
     )
-    return zip(file, map(Task._make, map(_with_no_points, rows)), strict=True)
-
-
-def _with_no_points(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*row, ())
+    return zip(file, map(AS_TASK, rows), strict=True)
 
 
 def _encoded(fragment: Fragment, axis: int, projection: Projection) -> list[int]:
