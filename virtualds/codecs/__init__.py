@@ -140,11 +140,8 @@ __all__ = [
     "ScaleOffset",
     "Shuffle",
     "Szip",
-<<<<<<< HEAD
     "Unreadable",
-=======
     "Zfp",
->>>>>>> f4e16f5fb9b270886a7bd03586f1665ebc61f568
     "Zlib",
     "codec_from_hdf5",
     "codec_from_zarr_v2",
