@@ -192,7 +192,11 @@ def _stretches(positions: Ints) -> list[Segment]:
 
 
 def _slabs(fragment: Fragment, segments: list[list[Segment]]) -> int:
-    """Return how many slabs a fragment shows once every axis is cut into these stretches."""
+    """Return how many slabs a fragment shows once every axis is cut into these stretches.
+
+    What is shown many times counts once: it is read once, and where an outer join leaves a gap,
+    xarray shows the last element until the gap is filled.
+    """
     return prod(
         _slabs_along(cut, start, along)
         for cut, start, along in zip(fragment.axes, fragment.start, segments, strict=True)
@@ -200,11 +204,10 @@ def _slabs(fragment: Fragment, segments: list[list[Segment]]) -> int:
 
 
 def _slabs_along(cut: ChunkAxis, start: int, segments: list[Segment]) -> int:
-    low, high, times = np.array(segments).T
+    low, high, _ = np.array(segments).T
     low, high = (np.clip(edge - start, 0, cut.size) for edge in (low, high))
     met = high > low
-    count = cut.locate(high[met] - 1) - cut.locate(low[met]) + 1
-    return int((count * times[met]).sum())
+    return int((cut.locate(high[met] - 1) - cut.locate(low[met]) + 1).sum())
 
 
 def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> ManifestArray:
