@@ -21,7 +21,7 @@ FLOORS = (
     {"manifest", "codecs", "packing", "json_attributes", "hdf5_types", "hdf5_attributes"},
     {"fragment", "store"},
     {"stores"},
-    {"read", "hdf5_file"},
+    {"read", "hdf5_file", "duck_array", "display"},
     {"array", "hdf5_structure"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
     {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},

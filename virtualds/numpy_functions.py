@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from virtualds.array import NUMPY_FUNCTIONS, ManifestArray, same_scalar
+from virtualds.array import ManifestArray, same_scalar
 from virtualds.concatenation import concatenate as join_arrays
 from virtualds.concatenation import without_gaps
+from virtualds.duck_array import NUMPY_FUNCTIONS
 from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
 
@@ -48,12 +49,10 @@ def concatenate(
     """Lay arrays end to end; arrays in memory join as inline chunks."""
     if axis is None or out is not None or dtype is not None or casting is not None:
         return NotImplemented
-    if any(np.dtype(a.dtype).hasobject for a in arrays):
+    parts = [a if isinstance(a, ManifestArray) else np.asarray(a) for a in arrays]
+    if any(a.dtype.hasobject for a in parts):
         return NotImplemented
-    virtual = [
-        a if isinstance(a, ManifestArray) else ManifestArray.from_values(np.asarray(a))
-        for a in arrays
-    ]
+    virtual = [a if isinstance(a, ManifestArray) else ManifestArray.from_values(a) for a in parts]
     return join_arrays(virtual, axis)
 
 
@@ -62,13 +61,13 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
     """Lay arrays side by side along a new axis."""
     if out is not None or kwargs:
         return NotImplemented
-    shapes = {a.shape for a in arrays}
+    shapes = {np.shape(a) for a in arrays}
     if len(shapes) > 1:
         raise CombineError(
             f"stack: the arrays have shapes {sorted(shapes)}; bring them to one (reindex, or isel "
             f"the common part)"
         )
-    axis = normalize_axis_index(axis, arrays[0].ndim + 1)
+    axis = normalize_axis_index(axis, np.ndim(arrays[0]) + 1)
     return concatenate([expand_dims(a, axis) for a in arrays], axis)
 
 
@@ -146,6 +145,12 @@ def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> A
         if n == 1:
             array = array.insert_axis(axis)
     return array
+
+
+@implements(np.ravel)
+def ravel(array: ManifestArray, order: Any = "C") -> Any:
+    """Lay all elements along one axis: virtually where no more than one axis is longer than one."""
+    return np.reshape(array, array.size) if order in ("C", "A", "K") else NotImplemented
 
 
 # ---------------------------------------------------------------------- dtype and filling
