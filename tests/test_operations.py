@@ -1,14 +1,16 @@
 """What xarray does with a virtual dataset is what it does with the natively opened one."""
 
 import operator
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask.array
 import numpy as np
 import pytest
 import xarray as xr
-from virtual_arrays import no_reads
+from virtual_arrays import counted_reads, no_reads
 
 import virtualds
 from virtualds import ManifestArray, UnsupportedError
@@ -242,7 +244,7 @@ def test_methods_that_change_no_value_read_nothing(
 def test_methods_respect_the_limit_and_looking_for_them_reads_nothing(vds: xr.Dataset) -> None:
     array = vds["f4"].data
     with no_reads():
-        assert all(hasattr(array, n) for n in ("mean", "item", "ravel", "real", "tolist"))
+        assert all(hasattr(array, n) for n in ("mean", "item", "ravel", "real", "tolist", "copy"))
         assert not hasattr(array, "sort")
         assert not hasattr(array, "chunks")
     with virtualds.set_options(load_limit=100), no_reads():
@@ -264,3 +266,96 @@ def test_a_virtual_dataset_is_written_natively(
     ]
     xr.testing.assert_identical(*written)
     xr.testing.assert_identical(*(xr.load_dataset(p) for p in sorted(tmp_path.glob("*.nc"))))
+
+
+# ---------------------------------------------------------------------- dask
+
+CHUNKED: dict[str, Callable[[xr.Dataset], Any]] = {
+    "std": lambda ds: ds.std(),
+    "var along": lambda ds: ds.var("time"),
+    "mean": lambda ds: ds.mean(),
+    "sum along": lambda ds: ds.sum("time"),
+    "max": lambda ds: ds.max("x"),
+    "anomaly": lambda ds: ds - ds.mean("time"),
+    "shift": lambda ds: ds.shift(time=1),
+    "where": lambda ds: ds.where(ds.time > 3),
+    "index": lambda ds: ds.isel(time=[5, 1], x=2),
+    "nothing": lambda ds: ds,
+    "cumsum": lambda ds: ds.cumsum("time"),
+    "rolling": lambda ds: ds.rolling(time=3).sum(),
+    "groupby": lambda ds: ds.groupby(ds.time % 2).sum(),
+    "coarsen": lambda ds: ds.coarsen(time=3).max(),
+    "concat": lambda ds: xr.concat([ds, ds], "time"),
+    "diff": lambda ds: ds.diff("time"),
+}
+
+
+@pytest.mark.parametrize("chunks", [{"time": 5}, {"time": 4, "x": 2}, {}, -1, "auto"], ids=str)
+@pytest.mark.parametrize("which", CHUNKED)
+def test_chunks_of_dask_are_numpys(
+    vds: xr.Dataset, native: xr.Dataset, which: str, chunks: Any
+) -> None:
+    names = ["f4", "f8", "i2", "packed"]
+    with no_reads():
+        chunked = vds[names].chunk(chunks)
+        found = CHUNKED[which](chunked)
+    for name in names:
+        assert type(chunked[name].data._meta) is np.ndarray
+        assert type(found[name].data._meta) is np.ndarray
+        assert isinstance(found[name].data.compute(), np.ndarray | np.generic)
+    xr.testing.assert_identical(
+        found.compute(), CHUNKED[which](native[names].chunk(chunks)).compute()
+    )
+
+
+def test_chunks_of_dask_are_lazy_small_and_limited(tmp_path: Path) -> None:
+    values = np.arange(100_000.0).reshape(1000, 100)
+    xr.Dataset({"v": (("t", "x"), values)}).to_netcdf(
+        tmp_path / "a.nc", encoding={"v": {"chunksizes": (10, 100), "zlib": True}}
+    )
+    vds = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    with no_reads():
+        chunked = vds.chunk(t=100)["v"]
+        assert chunked.data.name == vds.chunk(t=100)["v"].data.name
+        assert chunked.data.name != vds.chunk(t=50)["v"].data.name
+        assert len(pickle.dumps(chunked)) < 20_000
+    with counted_reads() as store:
+        same(chunked[205].load(), xr.DataArray(values[205], dims="x", name="v"))
+    assert len(store.ranges) == 1
+    with virtualds.set_options(load_limit=100 * 100 * 8):
+        assert float(chunked.sum()) == values.sum()
+        with pytest.raises(UnsupportedError, match="limit"):
+            vds.chunk(t=101)["v"].sum().compute()
+    same(
+        pickle.loads(pickle.dumps(chunked)).load(), xr.DataArray(values, dims=("t", "x"), name="v")
+    )
+
+
+def test_an_array_without_axes_is_chunked(vds: xr.Dataset, native: xr.Dataset) -> None:
+    for key in ((), (0, 0, 0)):
+        with no_reads():
+            found = dask.array.from_array(vds["f4"].data[key])
+        assert not isinstance(found.compute(), ManifestArray)
+        np.testing.assert_array_equal(found.compute(), native["f4"].data[key])
+
+
+def test_chunks_of_dask_and_virtual_arrays_mix(vds: xr.Dataset, native: xr.Dataset) -> None:
+    for combine in (operator.add, operator.eq, lambda a, b: xr.concat([a, b], "time")):
+        with no_reads():
+            chunked = vds["f4"].chunk(time=5)
+        expected = combine(native["f4"], native["f4"])
+        same(combine(chunked, vds["f4"]), expected)
+        same(combine(vds["f4"], chunked), expected)
+
+
+def test_a_copy_gives_values_when_it_is_indexed(vds: xr.Dataset, native: xr.Dataset) -> None:
+    with no_reads():
+        copied = vds["f4"].data.copy()
+        assert isinstance(copied, ManifestArray)
+        assert "EagerArray" in repr(copied)
+        assert type(copied[:0]) is np.ndarray
+    for key in (0, (slice(2), 1), ([3, 1], slice(None), 0), (0, 0, 0), Ellipsis):
+        found = copied[key]
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_array_equal(found, native["f4"].data[key])
+    assert not isinstance(vds["f4"].copy(deep=True).data[:2], np.ndarray)

@@ -8,7 +8,7 @@ values that it needs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -433,6 +433,14 @@ class ManifestArray(DuckArray):
 
     # ------------------------------------------------------------------ being an object
 
+    def copy(self, order: Any = "C") -> EagerArray:
+        """Return the array as one that gives values when it is indexed.
+
+        `dask.array.from_array` takes a copy of an array and indexes it chunk by chunk, so that
+        ``.chunk()`` of xarray has chunks of numpy.
+        """
+        return EagerArray(*(getattr(self, f.name) for f in fields(self)))
+
     def __copy__(self) -> ManifestArray:
         return self
 
@@ -459,6 +467,13 @@ class ManifestArray(DuckArray):
 
     def _repr_html_(self) -> str:
         return table(self)
+
+
+class EagerArray(ManifestArray):
+    """A virtual array that gives values when it is indexed: what `ManifestArray.copy` returns."""
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        return np.asarray(super().__getitem__(key))
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
