@@ -268,6 +268,89 @@ def test_a_virtual_dataset_is_written_natively(
     xr.testing.assert_identical(*(xr.load_dataset(p) for p in sorted(tmp_path.glob("*.nc"))))
 
 
+# ---------------------------------------------------------------------- filling
+
+FILLING: dict[str, Callable[[xr.DataArray], Any]] = {
+    "shift": lambda a: a.shift(time=1),
+    "shift back": lambda a: a.shift(time=-2, x=1),
+    "shift by all": lambda a: a.shift(time=12),
+    "pad": lambda a: a.pad(time=1),
+    "pad unevenly": lambda a: a.pad(time=(0, 2), y=3),
+    "where": lambda a: a.where(a.time > 3),
+    "where of two dims": lambda a: a.where((a.time > 3) & (a.y < 2)),
+    "where in several stretches": lambda a: a.where(a.time.isin([0, 1, 5, 8])),
+    "where nothing": lambda a: a.where(a.time > 99),
+    "where everything": lambda a: a.where(a.time > -1),
+    "where one says": lambda a: a.where(np.bool_(False)),
+    "where a new dim": lambda a: a.where(xr.DataArray([True, False], dims="run")),
+    "twice": lambda a: a.shift(time=1).where(a.y > 0).pad(x=1),
+}
+PADS: dict[str, dict[str, Any]] = {
+    "zero": {"constant_values": 0},
+    "one": {"constant_values": 1},
+    "a fraction": {"constant_values": 1.5},
+    "too large": {"constant_values": 300},
+    "negative": {"constant_values": -1},
+    "two values": {"constant_values": (1, 2)},
+    "of a dimension": {"constant_values": {"time": 4}},
+    "edge": {"mode": "edge"},
+    "reflect": {"mode": "reflect"},
+    "mean": {"mode": "mean"},
+}
+HOLDS_GAPS = ("f4", "f8", "i2", "u1", "M8[ns]", "m8[ns]", "packed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", FILLING)
+def test_crops_and_stretches_are_filled(
+    vds: xr.Dataset, native: xr.Dataset, kind: str, which: str
+) -> None:
+    assert_alike(lambda ds: FILLING[which](ds[kind]), vds, native)
+    if kind in HOLDS_GAPS:
+        with no_reads():
+            found = FILLING[which](vds[kind])
+        assert isinstance(found.data, ManifestArray)
+        assert pickle.loads(pickle.dumps(found.data)).same_references(found.data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", PADS)
+def test_borders_are_numpys(vds: xr.Dataset, native: xr.Dataset, kind: str, which: str) -> None:
+    assert_alike(lambda ds: ds[kind].pad(time=(1, 2), **PADS[which]), vds, native)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (1,), ((1, 2),), ((0, 0),), ([(1, 2)] * 3,), (-1,), (1.0,), ((1, 2, 3),), ({0: 1},),
+        ([[1], [2], [0]],), (1, "wrap"), (1, "nonsense"), (True,),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"constant_values": 3}, {"stat_length": 2}], ids=str)
+def test_every_width_of_a_border_is_numpys(
+    vds: xr.Dataset, native: xr.Dataset, arguments: Any, options: Any
+) -> None:
+    assert_alike(lambda ds: np.asarray(np.pad(ds["f4"].data, *arguments, **options)), vds, native)
+
+
+def test_gaps_of_two_values_are_kept_apart(vds: xr.Dataset, native: xr.Dataset) -> None:
+    def do(ds: xr.Dataset) -> xr.DataArray:
+        return ds["f4"].pad(time=1, constant_values=5).pad(time=1, constant_values=6).shift(x=1)
+
+    with no_reads():
+        found = do(vds)
+    same(found, do(native))
+
+
+def test_a_mask_of_very_many_stretches_reads(tmp_path: Path) -> None:
+    xr.Dataset({"v": ("x", np.arange(1000.0))}).to_netcdf(tmp_path / "a.nc")
+    vds = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    mask = xr.DataArray(np.arange(1000) % 2 == 0, dims="x")
+    assert isinstance(vds["v"].where(mask).data, np.ndarray)
+    assert isinstance(vds["v"].where(mask | (mask.x > 40)).data, ManifestArray)
+
+
 # ---------------------------------------------------------------------- dask
 
 CHUNKED: dict[str, Callable[[xr.Dataset], Any]] = {
