@@ -50,7 +50,7 @@ class Mapping(NamedTuple):
 
 def is_virtual(dataset: Dataset) -> bool:
     """Say whether a dataset is put together from others."""
-    return bool(dataset.id.get_create_plist().get_layout() == VIRTUAL)
+    return bool(dataset.plist.get_layout() == VIRTUAL)
 
 
 def mapped_array(
@@ -84,7 +84,7 @@ def mapped_array(
             f"virtual dataset {dataset.name!r} of {dataset.source.url} is part of itself; leave it "
             f"out with drop_variables"
         )
-    plist = dataset.id.get_create_plist()
+    plist = dataset.plist
     mappings = [_mapping(plist, i, dataset.source) for i in range(plist.get_virtual_count())]
     parts = [_part(m, stored, files, above | {dataset.address}) for m in mappings]
     boxes = [m.target for m in mappings if m.target is not None]

@@ -46,7 +46,7 @@ def stored_array(
     UnsupportedError
         A filter is one that neither we nor h5py can undo.
     """
-    plist = dataset.id.get_create_plist()
+    plist = dataset.plist
     if stored.dtype.hasobject:
         return None
     chunks = plist.get_chunk() + stored.shape if plist.get_layout() == CHUNKED else None

@@ -341,6 +341,17 @@ def _external_link_to_nothing(file: h5py.File) -> None:
     file["bad"] = h5py.ExternalLink(other.name, "/v")
 
 
+def _damaged_index(file: h5py.File) -> None:
+    _good(file)
+    file.create_dataset("bad", data=numbers(40, 40), chunks=(4, 4))
+    path = Path(file.filename)
+    file.close()
+    raw = path.read_bytes()
+    # a node of the B-tree of chunks has type 1 (HDF5 file format, III.A.1)
+    assert b"TREE\x01" in raw
+    path.write_bytes(raw.replace(b"TREE\x01", b"FREE\x01"))
+
+
 REFUSED: dict[str, tuple[Fill, str]] = {
     "source of a virtual dataset gone": (_source_of_virtual_dataset_gone, "'gone.h5'"),
     "dataset of a virtual dataset gone": (_dataset_of_virtual_dataset_gone, "'gone'"),
@@ -356,6 +367,7 @@ REFUSED: dict[str, tuple[Fill, str]] = {
     "soft link to nothing": (_soft_link_to_nothing, "/nowhere"),
     "external link to no file": (_external_link_to_no_file, "elsewhere.h5"),
     "external link to nothing": (_external_link_to_nothing, "other.h5"),
+    "damaged index of chunks": (_damaged_index, "damaged"),
 }
 refused = pytest.mark.parametrize("which", REFUSED)
 
