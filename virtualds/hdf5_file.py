@@ -101,6 +101,11 @@ def find(name: str, beside: SourceFile, cwd_first: bool = False) -> SourceFile:
             return store_for(place).describe(place, beside.options)
         except FileNotFoundError:
             continue
+        except PermissionError as error:
+            raise AccessError(
+                f"{place}: {beside.url} refers to it, and it may not be read ({error}); ask for "
+                f"read access to it"
+            ) from error
     raise FormatError(
         f"{beside.url}: it refers to {name!r}, which is neither beside it nor in the working "
         f"directory; put it there, or leave the variable out with drop_variables"

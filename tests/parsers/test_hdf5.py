@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, low_level, numbers
+from range_server import range_server
 from transforms import bits
 
 import virtualds
@@ -597,6 +598,25 @@ def test_virtual_and_external_datasets_are_references(archive: Archive) -> None:
     whole = parsed(archive.path("virtual_datasets")).variables["end_to_end"].data
     assert len(whole.fragments) == 2  # one source is contiguous, two are chunked alike
     assert len(whole.sources) == 3
+
+
+@pytest.mark.parametrize("case", ["links", "virtual_datasets", "padded_strings"])
+def test_files_that_refer_to_others_are_read_over_http(case: str, archive: Archive) -> None:
+    path = archive.path(case)
+    with range_server(path.parent) as (url, _):
+        found = virtualds.open_virtual_dataset(f"{url}/{path.name}").virtual.load()
+        xr.testing.assert_identical(found, archive.native(case))
+
+
+def test_a_remote_file_may_not_lead_to_local_ones(archive: Archive) -> None:
+    path = archive.path("external_files")
+    with range_server(path.parent) as (url, _):
+        with pytest.raises(AccessError, match="which a remote file may not"):
+            virtualds.open_virtual_dataset(f"{url}/{path.name}")
+        with pytest.warns(UserWarning, match="in_rows: "):
+            kept = virtualds.open_virtual_dataset(f"{url}/{path.name}", on_error="keep")
+    with pytest.raises(UnsupportedError, match="which a remote file may not"):
+        kept["one"].values.sum()
 
 
 def test_circles_of_groups_are_walked_once(tmp_path: Path) -> None:
