@@ -359,7 +359,7 @@ REFUSED: dict[str, tuple[Fill, str]] = {
     "virtual dataset of itself": (_virtual_dataset_of_itself, "part of itself"),
     "virtual dataset of a pattern": (_virtual_dataset_of_a_pattern, "part-%b.h5"),
     "external file gone": (_external_file_gone, ".raw"),
-    "external file too short": (_external_file_too_short, "(size 8)"),
+    "external file too short": (_external_file_too_short, "it has 8 bytes"),
     "references to regions": (_references_to_regions, "reference"),
     "references in a compound": (_references_in_a_compound, "compound"),
     "times": (_times, "time"),
@@ -555,6 +555,26 @@ def test_what_is_read_later_is_not_read_of_another_file(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(ReadError, match="restore the file"):
         third.values.sum()
+
+
+@pytest.mark.parametrize(
+    ("case", "variable", "needed"),
+    [
+        ("virtual_datasets_that_references_cannot_hold", "strided", "*_1.h5"),
+        ("external_files", "within_rows", "external_1.raw"),
+    ],
+)
+def test_hdf5_fills_nothing_of_files_that_are_gone(
+    case: str, variable: str, needed: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.nc"
+    CASES[case].write(path)
+    with virtualds.set_options(small_variable=0):
+        first, second = (virtual(path)[variable] for _ in range(2))
+    assert np.asarray(first).any()
+    next(tmp_path.glob(needed)).unlink()
+    with pytest.raises(ReadError, match=needed.strip("*")):
+        np.asarray(second)
 
 
 def test_what_is_read_later_is_written_inline_or_refused(tmp_path: Path) -> None:

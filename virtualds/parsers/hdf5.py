@@ -22,7 +22,7 @@ from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5_attributes import attribute, of_the_user
 from virtualds.hdf5_file import HDF5Files, damage_of
-from virtualds.hdf5_mapping import is_virtual, mapped_array
+from virtualds.hdf5_mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5_storage import stored_array
 from virtualds.hdf5_structure import (
     Dataset,
@@ -174,7 +174,7 @@ class _Reader:
         else:
             array = stored_array(dataset, stored, dims, encoding)
         if array is None:
-            return values_of(dataset, stored, shape)
+            return values_of(dataset, stored, shape, needed_files(dataset, self.files))
         if shape == array.shape:
             return array
         fill = fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
