@@ -23,8 +23,21 @@ def opened(source: SourceFile) -> Iterator[Any]:
         local_path(source.url) if local else store_for(source.url).open(source.url, source.options)
     )
     try:
-        with h5py.File(target, "r", locking="best-effort" if local else None) as file:
+        with (
+            damage_of(source),
+            h5py.File(target, "r", locking="best-effort" if local else None) as file,
+        ):
             yield file
+    finally:
+        if not local:
+            target.close()
+
+
+@contextmanager
+def damage_of(source: SourceFile) -> Iterator[None]:
+    """Turn what HDF5 complains of within the block into `FormatError`."""
+    try:
+        yield
     except (OSError, RuntimeError) as error:
         if isinstance(error, FileNotFoundError | PermissionError | VirtualdsError):
             raise
@@ -32,9 +45,6 @@ def opened(source: SourceFile) -> Iterator[Any]:
             f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
             f"fetch it again"
         ) from error
-    finally:
-        if not local:
-            target.close()
 
 
 class HDF5Files:
@@ -91,6 +101,11 @@ def find(name: str, beside: SourceFile, cwd_first: bool = False) -> SourceFile:
             return store_for(place).describe(place, beside.options)
         except FileNotFoundError:
             continue
+        except PermissionError as error:
+            raise AccessError(
+                f"{place}: {beside.url} refers to it, and it may not be read ({error}); ask for "
+                f"read access to it"
+            ) from error
     raise FormatError(
         f"{beside.url}: it refers to {name!r}, which is neither beside it nor in the working "
         f"directory; put it there, or leave the variable out with drop_variables"

@@ -16,7 +16,7 @@ from virtualds.array import ManifestArray
 from virtualds.concatenation import assemble
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.hdf5_file import HDF5Files, find
-from virtualds.hdf5_storage import fill_of, stored_array
+from virtualds.hdf5_storage import external_segments, fill_of, stored_array
 from virtualds.hdf5_structure import Dataset
 from virtualds.hdf5_types import StoredType, stored_type
 from virtualds.manifest import SourceFile
@@ -50,7 +50,7 @@ class Mapping(NamedTuple):
 
 def is_virtual(dataset: Dataset) -> bool:
     """Say whether a dataset is put together from others."""
-    return bool(dataset.id.get_create_plist().get_layout() == VIRTUAL)
+    return bool(dataset.plist.get_layout() == VIRTUAL)
 
 
 def mapped_array(
@@ -84,7 +84,7 @@ def mapped_array(
             f"virtual dataset {dataset.name!r} of {dataset.source.url} is part of itself; leave it "
             f"out with drop_variables"
         )
-    plist = dataset.id.get_create_plist()
+    plist = dataset.plist
     mappings = [_mapping(plist, i, dataset.source) for i in range(plist.get_virtual_count())]
     parts = [_part(m, stored, files, above | {dataset.address}) for m in mappings]
     boxes = [m.target for m in mappings if m.target is not None]
@@ -96,6 +96,27 @@ def mapped_array(
     native = stored.dtype.newbyteorder("=")
     axes = range(len(dataset.shape))
     return assemble(dataset.shape, native, np.asarray(rest, native)[()], placed, axes)
+
+
+def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
+    """Return the other files that h5py needs to read a dataset.
+
+    HDF5 fills what it misses of them without a word.
+
+    Raises
+    ------
+    FormatError
+        One of them is missing, or too short.
+    """
+    needed: dict[SourceFile, None] = {}
+    if is_virtual(dataset):
+        for number in range(dataset.plist.get_virtual_count()):
+            source = _source(_mapping(dataset.plist, number, dataset.source), files)
+            needed[source.source] = None
+            needed |= dict.fromkeys(needed_files(source, files))
+    else:
+        needed = dict.fromkeys(file for file, _, _ in external_segments(dataset))
+    return tuple(needed)
 
 
 def _mapping(plist: Any, number: int, source: SourceFile) -> Mapping:

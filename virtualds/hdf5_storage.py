@@ -17,13 +17,13 @@ import numpy.typing as npt
 from virtualds.array import ManifestArray
 from virtualds.codec import NO_FILTERS
 from virtualds.codecs import Codec, codec_from_hdf5
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.hdf5_file import find
 from virtualds.hdf5_structure import Dataset
 from virtualds.hdf5_types import StoredType
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 
 COMPACT, CONTIGUOUS, CHUNKED = 0, 1, 2
 """Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
@@ -46,7 +46,7 @@ def stored_array(
     UnsupportedError
         A filter is one that neither we nor h5py can undo.
     """
-    plist = dataset.id.get_create_plist()
+    plist = dataset.plist
     if stored.dtype.hasobject:
         return None
     chunks = plist.get_chunk() + stored.shape if plist.get_layout() == CHUNKED else None
@@ -59,7 +59,8 @@ def stored_array(
     axes = tuple(range(len(dataset.shape)))
     pipeline = CodecPipeline(stored.dtype, fill=fill_of(plist, stored.dtype), layout=axes)
     if chunks is None:
-        read = _in_external_files if plist.get_external_count() else _in_one_piece
+        elsewhere = plist.get_external_count() and prod(dataset.shape)
+        read = _in_external_files if elsewhere else _in_one_piece
         return read(dataset, pipeline, plist)
     try:
         codecs = _codecs(plist, stored.dtype.itemsize * prod(stored.shape))
@@ -214,31 +215,48 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline, plist: Any) -> Mani
 def _in_external_files(
     dataset: Dataset, pipeline: CodecPipeline, plist: Any
 ) -> ManifestArray | None:
-    """Return a dataset whose bytes follow each other in other files.
-
-    HDF5 file format, IV.A.2.h, External Data Files message. None where a file ends within a row.
-    """
-    nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
-    files, offsets = [], []
-    lengths: list[int] = []
-    for number in range(plist.get_external_count()):
-        name, offset, size = plist.get_external(number)
-        files.append(find(os.fsdecode(name), beside=dataset.source, cwd_first=True))
-        offsets.append(offset)
-        lengths.append(min(size, nbytes - sum(lengths)))
-    rows = max(dataset.shape[0], 1) if dataset.shape else 1
-    row = max(nbytes // rows, 1)
+    """Return a dataset whose bytes lie in other files; None where a file ends within a row."""
+    segments = external_segments(dataset)
+    files, offsets, lengths = zip(*segments, strict=True) if segments else ((), (), ())
     manifest = ChunkManifest.build(
         (len(files),), files=files, file=np.arange(len(files)), offset=offsets, length=lengths
     )
+    rows = max(dataset.shape[0], 1) if dataset.shape else 1
+    row = max(sum(lengths) // rows, 1)
     if any(length % row for length in lengths):
         return None
-    manifest = manifest.take(0, np.flatnonzero(lengths))
-    rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
-    counts = np.array([n // row for n in lengths if n])
+    counts = np.array([n // row for n in lengths], np.int64)
     cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
+    rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
     grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
     return _array((*cut, *rest), manifest.reshape(grid), (pipeline,))
+
+
+def external_segments(dataset: Dataset) -> list[tuple[SourceFile, int, int]]:
+    """Return where the bytes of a dataset with external files lie: file, offset, length.
+
+    HDF5 file format, IV.A.2.h, External Data Files message.
+
+    Raises
+    ------
+    FormatError
+        A file is missing, or shorter than it has to be: HDF5 would read zeros.
+    """
+    left = prod(dataset.id.shape or ()) * dataset.kind.get_size()
+    segments = []
+    for number in range(dataset.plist.get_external_count()):
+        name, offset, size = dataset.plist.get_external(number)
+        file = find(os.fsdecode(name), beside=dataset.source, cwd_first=True)
+        length = min(size, left)
+        left -= length
+        if length and file.size is not None and offset + length > file.size:
+            raise FormatError(
+                f"{file.url}: it has {file.size} bytes, and {dataset.name!r} of "
+                f"{dataset.source.url} needs {offset + length} of it; fetch it again"
+            )
+        if length:
+            segments.append((file, offset, length))
+    return segments
 
 
 def _array(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.hdf5_file import HDF5Files, find
+from virtualds.hdf5_file import HDF5Files, damage_of, find
 from virtualds.hdf5_types import Class
 from virtualds.manifest import SourceFile
 
@@ -69,7 +69,7 @@ class Dataset:
         The file that it lies in: links lead to other files.
     """
 
-    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "shape", "source")
+    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "plist", "shape", "source")
 
     def __init__(self, name: str, found: Any, source: SourceFile) -> None:
         import h5py
@@ -78,6 +78,7 @@ class Dataset:
         self.id = found
         self.source = source
         self.kind = found.get_type()
+        self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
         self.shape: tuple[int, ...] = (found.shape or ()) + _axes_within(self.kind)
         self.is_scale: bool = h5py.h5ds.is_scale(found)
@@ -136,7 +137,7 @@ class Members:
     datasets : dict of str to Dataset
     groups : dict of str to Place
     broken : dict of str to VirtualdsError
-        Links that lead nowhere.
+        Links that lead nowhere, and what is damaged.
     """
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -153,14 +154,14 @@ def members(place: Place, files: HDF5Files) -> Members:
         name = raw.decode("utf-8", "surrogateescape")
         link = place.id.links.get_info(raw).type
         try:
-            found, source = follow(place, raw, link, files)
-        except FormatError as error:
+            with damage_of(place.source):
+                found, source = follow(place, raw, link, files)
+                if isinstance(found, h5py.h5d.DatasetID):
+                    result.datasets[name] = Dataset(name, found, source)
+                elif isinstance(found, h5py.h5g.GroupID):
+                    result.groups[name] = Place(found, source)
+        except VirtualdsError as error:
             result.broken[name] = error
-            continue
-        if isinstance(found, h5py.h5d.DatasetID):
-            result.datasets[name] = Dataset(name, found, source)
-        elif isinstance(found, h5py.h5g.GroupID):
-            result.groups[name] = Place(found, source)
     return result
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,7 +130,7 @@ def _parts(kind: Any) -> list[Any]:
     of_class = kind.get_class()
     if of_class == Class.COMPOUND:
         return [kind.get_member_type(i) for i in range(kind.get_nmembers())]
-    if of_class in (Class.ARRAY, Class.VLEN, Class.ENUM):
+    if of_class in (Class.ARRAY, Class.VLEN, Class.ENUM, Class.COMPLEX):
         return [kind.get_super()]
     return []
 
@@ -153,10 +154,16 @@ def _is_plain_bitfield(kind: Any) -> bool:
 
 
 def _is_plain_float(kind: Any) -> bool:
+    dtype = kind.dtype
+    return dtype.itemsize == kind.get_size() and bool(kind.equal(_type_of(dtype)))
+
+
+@cache
+def _type_of(dtype: np.dtype[Any]) -> Any:
+    """Return the HDF5 type whose bytes are of a dtype."""
     import h5py
 
-    dtype = kind.dtype
-    return dtype.itemsize == kind.get_size() and bool(kind.equal(h5py.h5t.py_create(dtype)))
+    return h5py.h5t.py_create(dtype)
 
 
 def _is_plain_string(kind: Any) -> bool:
@@ -181,5 +188,6 @@ PLAIN: dict[int, Callable[[Any], bool]] = {
     Class.ENUM: _is_made_of_plain,
     Class.ARRAY: _is_made_of_plain,
     Class.COMPOUND: _is_made_of_plain,
+    Class.COMPLEX: _is_made_of_plain,
 }
 """What says of each class whether its bytes are its values; of classes not listed they are not."""

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, low_level, numbers
+from range_server import range_server
 from transforms import bits
 
 import virtualds
@@ -341,13 +342,24 @@ def _external_link_to_nothing(file: h5py.File) -> None:
     file["bad"] = h5py.ExternalLink(other.name, "/v")
 
 
+def _damaged_index(file: h5py.File) -> None:
+    _good(file)
+    file.create_dataset("bad", data=numbers(40, 40), chunks=(4, 4))
+    path = Path(file.filename)
+    file.close()
+    raw = path.read_bytes()
+    # a node of the B-tree of chunks has type 1 (HDF5 file format, III.A.1)
+    assert b"TREE\x01" in raw
+    path.write_bytes(raw.replace(b"TREE\x01", b"FREE\x01"))
+
+
 REFUSED: dict[str, tuple[Fill, str]] = {
     "source of a virtual dataset gone": (_source_of_virtual_dataset_gone, "'gone.h5'"),
     "dataset of a virtual dataset gone": (_dataset_of_virtual_dataset_gone, "'gone'"),
     "virtual dataset of itself": (_virtual_dataset_of_itself, "part of itself"),
     "virtual dataset of a pattern": (_virtual_dataset_of_a_pattern, "part-%b.h5"),
     "external file gone": (_external_file_gone, ".raw"),
-    "external file too short": (_external_file_too_short, "(size 8)"),
+    "external file too short": (_external_file_too_short, "it has 8 bytes"),
     "references to regions": (_references_to_regions, "reference"),
     "references in a compound": (_references_in_a_compound, "compound"),
     "times": (_times, "time"),
@@ -356,6 +368,7 @@ REFUSED: dict[str, tuple[Fill, str]] = {
     "soft link to nothing": (_soft_link_to_nothing, "/nowhere"),
     "external link to no file": (_external_link_to_no_file, "elsewhere.h5"),
     "external link to nothing": (_external_link_to_nothing, "other.h5"),
+    "damaged index of chunks": (_damaged_index, "damaged"),
 }
 refused = pytest.mark.parametrize("which", REFUSED)
 
@@ -544,6 +557,26 @@ def test_what_is_read_later_is_not_read_of_another_file(tmp_path: Path) -> None:
         third.values.sum()
 
 
+@pytest.mark.parametrize(
+    ("case", "variable", "needed"),
+    [
+        ("virtual_datasets_that_references_cannot_hold", "strided", "*_1.h5"),
+        ("external_files", "within_rows", "external_1.raw"),
+    ],
+)
+def test_hdf5_fills_nothing_of_files_that_are_gone(
+    case: str, variable: str, needed: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.nc"
+    CASES[case].write(path)
+    with virtualds.set_options(small_variable=0):
+        first, second = (virtual(path)[variable] for _ in range(2))
+    assert np.asarray(first).any()
+    next(tmp_path.glob(needed)).unlink()
+    with pytest.raises(ReadError, match=needed.strip("*")):
+        np.asarray(second)
+
+
 def test_what_is_read_later_is_written_inline_or_refused(tmp_path: Path) -> None:
     path = _odd_integers(tmp_path / "a.h5")
     with virtualds.set_options(small_variable=0):
@@ -585,6 +618,25 @@ def test_virtual_and_external_datasets_are_references(archive: Archive) -> None:
     whole = parsed(archive.path("virtual_datasets")).variables["end_to_end"].data
     assert len(whole.fragments) == 2  # one source is contiguous, two are chunked alike
     assert len(whole.sources) == 3
+
+
+@pytest.mark.parametrize("case", ["links", "virtual_datasets", "padded_strings"])
+def test_files_that_refer_to_others_are_read_over_http(case: str, archive: Archive) -> None:
+    path = archive.path(case)
+    with range_server(path.parent) as (url, _):
+        found = virtualds.open_virtual_dataset(f"{url}/{path.name}").virtual.load()
+        xr.testing.assert_identical(found, archive.native(case))
+
+
+def test_a_remote_file_may_not_lead_to_local_ones(archive: Archive) -> None:
+    path = archive.path("external_files")
+    with range_server(path.parent) as (url, _):
+        with pytest.raises(AccessError, match="which a remote file may not"):
+            virtualds.open_virtual_dataset(f"{url}/{path.name}")
+        with pytest.warns(UserWarning, match="in_rows: "):
+            kept = virtualds.open_virtual_dataset(f"{url}/{path.name}", on_error="keep")
+    with pytest.raises(UnsupportedError, match="which a remote file may not"):
+        kept["one"].values.sum()
 
 
 def test_circles_of_groups_are_walked_once(tmp_path: Path) -> None:

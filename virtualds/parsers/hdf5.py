@@ -21,8 +21,8 @@ from virtualds.codec import NO_FILTERS
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5_attributes import attribute, of_the_user
-from virtualds.hdf5_file import HDF5Files
-from virtualds.hdf5_mapping import is_virtual, mapped_array
+from virtualds.hdf5_file import HDF5Files, damage_of
+from virtualds.hdf5_mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5_storage import stored_array
 from virtualds.hdf5_structure import (
     Dataset,
@@ -139,7 +139,8 @@ class _Reader:
         attributes = self._attributes(name, dataset)
         encoding: dict[str, Any] = {}
         try:
-            data = self._data(dataset, dims, shape, encoding)
+            with damage_of(dataset.source):
+                data = self._data(dataset, dims, shape, encoding)
         except VirtualdsError as error:
             self._note(name, error)
             data = ManifestArray.unreadable(shape, f"V{dataset.kind.get_size()}", str(error))
@@ -173,10 +174,10 @@ class _Reader:
         else:
             array = stored_array(dataset, stored, dims, encoding)
         if array is None:
-            return values_of(dataset, stored, shape)
+            return values_of(dataset, stored, shape, needed_files(dataset, self.files))
         if shape == array.shape:
             return array
-        fill = fill_beyond(dataset.id.get_create_plist(), array.dtype.newbyteorder("="))
+        fill = fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
         return replace(array, shape=shape, fill_value=fill)
 
     def _name_of_source(self) -> str:
