@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"errors", "grid", "options", "codec", "urls"},
     {"manifest", "codecs", "packing", "json_attributes", "hdf5_types", "hdf5_attributes"},
-    {"fragment", "store"},
+    {"fragment", "store", "template", "compressed_file"},
     {"stores"},
     {"read", "hdf5_file", "referenced_files"},
     {"array", "hdf5_structure"},

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.compressed_file import beginning, compressed, expanded
+from virtualds.errors import FormatError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.stores import store_for
+from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
 
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
@@ -29,7 +31,10 @@ COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
 def detect(head: bytes) -> bool:
     """Say whether a file that begins with ``head`` may be a reference set in JSON."""
-    text = head.lstrip()
+    text = beginning(head)
+    if text is None:
+        return True  # no other format is compressed, and the first block is longer than this
+    text = text.lstrip()
     return text.startswith(b"{") and (
         b'"refs"' in text or b'".zgroup"' in text or b"/.zarray" in text or b'"version"' in text
     )
@@ -44,7 +49,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     Parameters
     ----------
     source : SourceFile
-        The JSON file.
+        The JSON file, which may be compressed.
     group : str, optional
         Path of a group; the root group by default.
     skip : iterable of str
@@ -53,13 +58,13 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     Raises
     ------
     FormatError
-        It is no JSON, or no reference set.
+        It is no JSON, or no reference set, or its templates are more than the specification says.
     UnsupportedError
-        It uses a codec that is not known, ``gen``, or templates with arguments.
+        It uses a codec that is not known.
     AccessError
         A remote set refers to local files.
     """
-    raw = store_for(source.url).read_all(source.url, source.options)
+    raw = expanded(store_for(source.url).read_all(source.url, source.options), source.url)
     try:
         document = json.loads(raw)
     except ValueError as error:
@@ -78,37 +83,42 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 
 
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the references of a document of either version, templates put in."""
+    """Return the references of a document of either version, rendered, and our notes."""
     if not isinstance(document, dict):
         raise FormatError(
             f"{url}: a reference set is a JSON object, found {type(document).__name__}"
         )
     if "version" not in document:
         return document, {}
-    if document["version"] not in (0, 1) or not isinstance(document.get("refs"), dict):
+    refs = document.get("refs", {})
+    whole = isinstance(refs, dict) and ("refs" in document or "gen" in document)
+    if document["version"] not in (0, 1) or not whole:
         raise FormatError(
             f"{url}: version {document['version']!r} with keys {sorted(document)}; versions 0 and "
             f"1 with 'refs' are known"
         )
-    if document.get("gen"):
-        raise UnsupportedError(f"{url}: 'gen' is not read yet; expand it with fsspec first")
-    templates = document.get("templates") or {}
-    refs = document["refs"]
-    if templates:
-        refs = {key: _fill_in(value, templates, url) for key, value in refs.items()}
+    try:
+        templates = Templates(document.get("templates") or {})
+        if templates.texts:
+            refs = _rendered(refs, templates)
+        refs = refs | generated(document.get("gen") or (), templates)
+    except FormatError as error:
+        error.add_note(f"templates and generators of {url}")
+        raise
     return refs, document.get(NOTES) or {}
 
 
-def _fill_in(value: Any, templates: Mapping[str, str], url: str) -> Any:
-    """Put plain templates into the url of a reference."""
-    if not isinstance(value, list) or "{{" not in value[0]:
-        return value
-    target = value[0]
-    for name, text in templates.items():
-        target = target.replace("{{" + name + "}}", text)
-    if "{{" in target or "{{" in "".join(templates.values()):
-        raise UnsupportedError(f"{url}: the template {value[0]!r} takes arguments; not read yet")
-    return [target, *value[1:]]
+def _rendered(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
+    """Put templates into the urls of references, once into each that differs."""
+    known: dict[str, str] = {}
+    found = {}
+    for key, value in refs.items():
+        if isinstance(value, list) and "{{" in value[0]:
+            if (url := known.get(value[0])) is None:
+                url = known[value[0]] = templates.text(value[0])
+            value = [url, *value[1:]]
+        found[key] = value
+    return found
 
 
 class _References:
@@ -236,7 +246,12 @@ def _spread(
 
 
 def write(
-    group: ManifestGroup, url: str, options: StorageOptions | None = None, *, replace: bool = True
+    group: ManifestGroup,
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    templates: bool = False,
 ) -> None:
     """Write a reference set: all of it, or nothing.
 
@@ -244,11 +259,14 @@ def write(
     ----------
     group : ManifestGroup
     url : str
-        Of the JSON file.
+        Of the JSON file; a suffix ``.gz`` or ``.zst`` compresses it.
     options : StorageOptions, optional
         Access options of the target.
     replace : bool
         Whether an existing file may be replaced.
+    templates : bool
+        Whether the folders that sources lie in are written once, as templates, and referred to by
+        name: a smaller file, and one place to change when an archive moves.
 
     Raises
     ------
@@ -258,10 +276,22 @@ def write(
         The file exists and may not be replaced.
     """
     hierarchy = Hierarchy.of(group, url, "kerchunk-json")
-    store_for(url).write_all(url, _document(hierarchy).encode(), options, replace=replace)
+    named = _folders(hierarchy.notes["files"]) if templates else {}
+    text = _document(hierarchy, named)
+    store_for(url).write_all(url, compressed(text.encode(), url), options, replace=replace)
 
 
-def _document(hierarchy: Hierarchy) -> str:
+def _folders(urls: Iterable[str]) -> dict[str, str]:
+    """Return a name for every folder that files lie in."""
+    urls = list(urls)
+    if any("{{" in url for url in urls):
+        return {}  # where templates are, braces have a meaning
+    # readers that put templates in with str.format stumble over braces beside them
+    folders = dict.fromkeys(u.rpartition("/")[0] for u in urls if not {"{", "}"} & set(u))
+    return {folder: f"u{number}" for number, folder in enumerate(filter(None, folders))}
+
+
+def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     """Return a whole set as strict JSON."""
     # older readers expect metadata as JSON text inside the JSON
     members = [
@@ -269,15 +299,17 @@ def _document(hierarchy: Hierarchy) -> str:
         for key, value in hierarchy.metadata.items()
     ]
     for path, manifest in hierarchy.manifests.items():
-        members += _references(path, manifest)
+        members += _references(path, manifest, folders)
     body = ",\n".join(members)
     noted = json.dumps(hierarchy.noted(), **COMPACT_JSON)
-    return f'{{"version":1,"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
+    texts = {name: folder for folder, name in folders.items()}
+    named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
+    return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
 
 
-def _references(path: str, manifest: ChunkManifest) -> Iterator[str]:
+def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:
     """Yield every chunk that there is as a JSON member."""
-    heads = [f"[{json.dumps(file.url)}," for file in manifest.files]
+    heads = [f"[{json.dumps(_named(file.url, folders))}," for file in manifest.files]
     prefix = json.dumps(path)[:-1] + "/"
     keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
     columns = (manifest.file, manifest.offset, manifest.length)
@@ -287,6 +319,13 @@ def _references(path: str, manifest: ChunkManifest) -> Iterator[str]:
             yield f'{prefix}{key or "0"}":{heads[file]}{offset},{length}]'
         elif file == INLINE:
             yield f'{prefix}{key or "0"}":"{_base64(manifest.inline[offset])}"'
+
+
+def _named(url: str, folders: Mapping[str, str]) -> str:
+    """Return a url with the name of its folder in place of it, where it has one."""
+    folder, _, name = url.rpartition("/")
+    plain = folder not in folders or {"{", "}"} & set(url)
+    return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
 
 
 def _base64(data: bytes) -> str:
