@@ -163,13 +163,15 @@ class VirtualDatasetAccessor:
         format: str | None = None,
         mode: str = "w",
         storage_options: Mapping[str, Any] | None = None,
+        **choices: Any,
     ) -> None:
         """Write the references of the dataset; loaded variables go along.
 
         Parameters
         ----------
         url : str or path
-            Where to. The suffix chooses the format: ``.json`` is kerchunk-json.
+            Where to. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
+            ``.json.zst``, is kerchunk-json.
         format : str, optional
             Name of the format, where the suffix does not say it.
         mode : {"w", "w-"}
@@ -177,9 +179,14 @@ class VirtualDatasetAccessor:
             old set or the new one.
         storage_options : dict, optional
             Access options of the target, for fsspec.
+        **choices
+            What the format lets one choose. kerchunk-json: ``templates=True`` writes every folder
+            that sources lie in once, as a url template.
 
         Raises
         ------
+        TypeError
+            The format has no such choice.
         UnsupportedError
             The format cannot hold the dataset; nothing has been written.
         FileExistsError
@@ -187,7 +194,7 @@ class VirtualDatasetAccessor:
         ValueError
             No such format or mode.
         """
-        write_manifest(self._dataset, url, format, mode, storage_options)
+        write_manifest(self._dataset, url, format, mode, storage_options, choices)
 
 
 def _prefix_changer(

@@ -192,14 +192,20 @@ def write_manifest(
     format: str | None = None,
     mode: str = "w",
     storage_options: Mapping[str, Any] | None = None,
+    choices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
     if mode not in ("w", "w-"):
         raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
     absolute = normalise_url(url)
     target = _format_for(absolute, format)
+    if unknown := set(choices or ()) - set(target.choices):
+        raise TypeError(
+            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
+        )
     options = StorageOptions(storage_options) if storage_options else None
-    target.write(group_from_dataset(dataset), absolute, options, replace=mode == "w")
+    write: Callable[..., None] = target.write
+    write(group_from_dataset(dataset), absolute, options, replace=mode == "w", **(choices or {}))
 
 
 def _format_for(url: str, name: str | None) -> Format:

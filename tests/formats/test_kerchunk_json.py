@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import fsspec
 import h5py
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -19,6 +21,7 @@ from cases import CASES, Archive, numbers
 from transforms import without_gaps
 
 import virtualds
+import virtualds.compressed_file as compressed_file
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
 from virtualds.formats import kerchunk_json
@@ -296,6 +299,43 @@ def test_a_reader_keeps_the_set_that_it_opened(archive: Archive, tmp_path: Path)
     xr.testing.assert_identical(opened.load(), archive.native("contiguous"))
 
 
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.zst"])
+@pytest.mark.parametrize("templates", [False, True])
+def test_the_suffix_compresses_and_templates_name_folders(
+    suffix: str, templates: bool, archive: Archive, tmp_path: Path
+) -> None:
+    ds = virtualds.open_virtual_dataset(archive.path("contiguous"), loadable_variables=[])
+    target = tmp_path / f"refs{suffix}"
+    ds.virtual.to_manifest(target, templates=templates)
+    data = target.read_bytes()
+    assert data.startswith({".json": b"{", ".json.gz": b"\x1f\x8b"}.get(suffix, b"\x28\xb5"))
+    document = strict(compressed_file.expanded(data, "refs"))
+    folder = f"file://{archive.path('contiguous').parent}"
+    assert document.get("templates") == ({"u0": folder} if templates else None)
+    urls = {value[0] for value in document["refs"].values() if isinstance(value, list)}
+    assert urls == {f"{'{{u0}}' if templates else folder}/{archive.path('contiguous').name}"}
+    again = virtualds.open_virtual_dataset(target, loadable_variables=[])
+    assert again["v"].data.sources == ds["v"].data.sources
+    xr.testing.assert_identical(lazy(target).load(), archive.native("contiguous"))
+
+
+@pytest.mark.parametrize("name", ["a{b}.nc", "a{{b}}.nc", "{{u0}}.nc"])
+def test_braces_in_names_survive_templates(name: str, tmp_path: Path) -> None:
+    parts = []
+    for which in ("plain.nc", name):
+        CASES["contiguous"].write(tmp_path / which)
+        parts.append(virtualds.open_virtual_dataset(tmp_path / which, loadable_variables=[]))
+    ds = xr.concat(parts, "part", data_vars="all", coords="minimal", compat="override")
+    ds.virtual.to_manifest(tmp_path / "refs.json", templates=True)
+    again = virtualds.open_virtual_dataset(tmp_path / "refs.json", loadable_variables=[])
+    assert again["v"].data.sources == ds["v"].data.sources
+
+
+def test_a_choice_that_the_format_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'tempaltes' is no option of kerchunk-json"):
+        xr.Dataset().virtual.to_manifest(tmp_path / "refs.json", tempaltes=True)
+
+
 # ---------------------------------------------------------------------- every spelling is read
 
 VALUES = np.arange(12, dtype="<i2").reshape(4, 3)
@@ -348,6 +388,30 @@ SPELLINGS: dict[str, Callable[[str], Any]] = {
         refs("{{dir}}/{{name}}"),
         templates={"dir": d.rpartition("/")[0], "name": d.rpartition("/")[2]},
     ),
+    "template with arguments": lambda d: version_1(
+        refs("{{f(c='data', e='bin')}}"),
+        templates={"f": d.rpartition("/")[0] + "/{{c}}.{{e}}"},
+    ),
+    "generated": lambda d: version_1(
+        refs(d, **{"v/0.0": None, "v/1.0": None}),
+        gen=[
+            {
+                "key": "v/{{i}}.0", "url": d, "offset": "{{5 + 12 * i}}", "length": "12",
+                "dimensions": {"i": {"stop": 2}},
+            }
+        ],
+    ),
+    "generated without refs of chunks": lambda d: version_1(
+        refs(d, **{"v/0.0": None, "v/1.0": None}),
+        templates={"dir": d.rpartition("/")[0], "file": "{{name}}.bin"},
+        gen=[
+            {
+                "key": "v/{{i}}.{{j}}", "url": "{{dir}}/{{file(name='data')}}",
+                "offset": "{{(i * 1 + j) * 12 + 10 // 2}}", "length": "{{24 / 2}}",
+                "dimensions": {"i": [1, 0], "j": {"start": 0, "stop": 1, "step": 3}},
+            }
+        ],
+    ),
     "template nobody uses": lambda d: version_1(refs(d), templates={"u": "s3://x/{{c}}"}),
     "JSON values": lambda d: refs(
         d, **{"v/.zarray": ZARRAY, "v/.zattrs": ZATTRS, ".zgroup": {"zarr_format": 2}}
@@ -376,6 +440,47 @@ SPELLINGS: dict[str, Callable[[str], Any]] = {
     "keys of others": lambda d: version_1(refs(d), virtualds={}, comment="by hand"),
     "no attributes": lambda d: refs(d, **{"v/.zattrs": {"_ARRAY_DIMENSIONS": ["y", "x"]}}),
 }  # fmt: skip
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": lambda text: bytes(numcodecs.Zstd().encode(text)),
+}
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_compressed_sets_are_known_by_their_bytes(
+    compression: str, name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data.bin").write_bytes(b"x" * HEADER + VALUES.tobytes())
+    # so much noise that the first block is longer than what a format is found by
+    noise = np.random.default_rng(0).bytes(60_000).hex()
+    for comment in ("", noise):
+        document = version_1(refs("data.bin"), comment=comment)
+        text = json.dumps(document).encode()
+        (tmp_path / name).write_bytes(COMPRESSIONS[compression](text))
+        np.testing.assert_array_equal(lazy(tmp_path / name)["v"].values, VALUES)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path) -> None:
+    whole = COMPRESSIONS[compression](json.dumps(refs("data.bin")).encode())
+    for data in (whole[:-9], whole[:10], whole[:10] + b"nonsense" * 9):
+        (tmp_path / "refs.json").write_bytes(data)
+        with pytest.raises(FormatError, match=r"refs\.json"):
+            lazy(tmp_path / "refs.json")
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_what_swells_without_end_is_a_format_error(
+    compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compressed_file, "SWELLS_BY", 100)
+    bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
+    (tmp_path / "refs.json").write_bytes(bomb)
+    with pytest.raises(FormatError, match="expand to more"):
+        virtualds.open_virtual_dataset(tmp_path / "refs.json", parser="kerchunk-json")
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
@@ -530,6 +635,16 @@ NONSENSE: dict[str, Any] = {
     "shape that is text": _with_zarray(shape="ab"),
     "dimensions of another number": refs("data.bin", **{"v/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}}),
     "fill that is no number": _with_zarray(fill_value="many"),
+    "gen without dimensions": version_1(refs("data.bin"), gen=[{"key": "v/0.0", "url": "x"}]),
+    "gen that is no list": version_1(refs("data.bin"), gen=3),
+    "gen of a number": version_1(refs("data.bin"), gen=[3]),
+    "gen that computes no key": version_1(
+        refs("data.bin"), gen=[{"key": "v/{{i}}", "url": "x", "dimensions": {"i": [0]}}]
+    ),
+    "templates that are a list": version_1(refs("{{u}}"), templates=["u"]),
+    "template of a number": version_1(refs("{{u}}"), templates={"u": 3}),
+    "no such template": version_1(refs("{{v}}"), templates={"u": "x"}),
+    "hostile template": version_1(refs("{{u.__class__}}"), templates={"u": "x"}),
     "two lengths of one dimension": refs(
         "data.bin", **{"w/.zarray": ZARRAY | {"shape": [5, 3]}, "w/.zattrs": ZATTRS}
     ),
@@ -559,11 +674,6 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
     "unknown codec": (_with_zarray(compressor={"id": "nonsense"}), "nonsense"),
     "unknown filter": (_with_zarray(filters=[{"id": "pickle"}]), "pickle"),
     "pickled objects": (_with_zarray(dtype="|O", filters=[{"id": "pickle"}]), "pickle"),
-    "gen": (version_1(refs("data.bin"), gen=[{"key": "v/0.0", "url": "x"}]), "gen"),
-    "template with arguments": (
-        version_1(refs("{{f(c='a')}}"), templates={"f": "{{c}}.bin"}),
-        "template",
-    ),
 }
 
 

@@ -200,6 +200,16 @@ def test_others_read_many_files_that_we_joined(
 
 
 @pytest.mark.parametrize("reader", ["zarr-python", "kerchunk"])
+def test_others_read_our_templates(reader: str, archive_files: list[Path], tmp_path: Path) -> None:
+    joined = virtualds.open_virtual_mfdataset(archive_files)
+    joined.virtual.to_manifest(tmp_path / "plain.json")
+    joined.virtual.to_manifest(tmp_path / "named.json", templates=True)
+    assert "{{u0}}" in (tmp_path / "named.json").read_text()
+    found = READERS[reader](tmp_path / "named.json").load()
+    xr.testing.assert_identical(found, READERS[reader](tmp_path / "plain.json").load())
+
+
+@pytest.mark.parametrize("reader", ["zarr-python", "kerchunk"])
 def test_others_read_files_of_awkward_names(reader: str, tmp_path: Path) -> None:
     source = tmp_path / "a b#c%20d.nc"
     CASES["contiguous"].write(source)

@@ -44,6 +44,8 @@ class Format:
     detect : callable
         Takes the first bytes of a file and says whether it is of this format.
     read, write : callable
+    choices : tuple of str
+        Keyword arguments that ``write`` takes beyond those of every format.
     """
 
     name: str
@@ -51,10 +53,16 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
+    choices: tuple[str, ...] = ()
 
 
 FORMATS: tuple[Format, ...] = (
     Format(
-        "kerchunk-json", (".json",), kerchunk_json.detect, kerchunk_json.read, kerchunk_json.write
+        "kerchunk-json",
+        (".json", ".json.gz", ".json.zst"),
+        kerchunk_json.detect,
+        kerchunk_json.read,
+        kerchunk_json.write,
+        choices=("templates",),
     ),
 )

@@ -1,0 +1,478 @@
+"""A group of variables to and from the keys of a Zarr v2 hierarchy.
+
+Zarr storage specification version 2, "Hierarchies" and "Attributes". The formats that hold such a
+hierarchy differ only in how they hold its metadata and where the bytes of each chunk lie.
+
+What Zarr metadata cannot say of netCDF data (the types of numbers in attributes, how the source
+stores values, fingerprints of source files) goes into notes beside them, which a format writes
+under the key `NOTES`, and other readers pass over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import recfunctions
+
+from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import NO_FILTERS
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.fragment import CodecPipeline
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.json_attributes import from_json, to_json
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.referenced_files import unreachable
+from virtualds.stores import store_for
+from virtualds.zarr_metadata import (
+    ZarrArray,
+    array_from_zarr_v2,
+    check_zarr_v2,
+    chunk_grid,
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
+    fill_from_zarr_v2,
+    fill_to_attribute,
+    fill_to_zarr_v2,
+    obstacles,
+    storage_encoding,
+    to_zarr_v2,
+)
+
+NOTES = "virtualds"
+"""The top-level key that a format writes the notes under."""
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute of a Zarr v2 array that xarray reads its dimensions from."""
+MOST_INLINE = 2**20
+"""Bytes that missing chunks of one array may take when they have to be written out."""
+
+Chunks = Callable[[str, tuple[int, ...]], ChunkManifest]
+"""Takes the path of an array and its chunk grid, and says where the chunks lie."""
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True)
+class HierarchyReader:
+    """What a format knows of a hierarchy, to make groups of it.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The reference set.
+    metadata : mapping of str to JSON values
+        By key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on.
+    notes : mapping
+        As `Hierarchy.notes`; empty for the sets of others.
+    chunks : callable
+        Where the chunks of an array lie.
+    skip : set of str
+        Names of variables to leave out.
+    """
+
+    source: SourceFile
+    metadata: Mapping[str, Any]
+    notes: Mapping[str, Any]
+    chunks: Chunks
+    skip: frozenset[str] = frozenset()
+
+    def tree(self, path: str | None = None) -> ManifestGroup:
+        """Return the group at a path with everything below it.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such group.
+        FormatError
+            Metadata or references make no sense.
+        UnsupportedError
+            A codec or dtype is not known.
+        """
+        try:
+            return self._group("").group(path)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, VirtualdsError):
+                raise
+            raise malformed(self.source.url, error) from error
+
+    def _group(self, path: str) -> ManifestGroup:
+        prefix = f"{path}/" if path else ""
+        arrays: list[str] = []
+        children: dict[str, None] = {}
+        for key in self.metadata:
+            name, slash, rest = key.removeprefix(prefix).partition("/")
+            if not key.startswith(prefix) or not slash:
+                continue
+            if rest == ".zarray":
+                arrays.append(name)
+            elif (
+                rest not in (".zattrs", ".zgroup") or f"{prefix}{name}/.zarray" not in self.metadata
+            ):
+                children[name] = None
+        variables = {}
+        for name in arrays:
+            if name in self.skip:
+                continue
+            try:
+                variables[name] = self._variable(prefix + name)
+            except VirtualdsError as error:
+                error.add_note(f"variable {prefix}{name} of {self.source.url}")
+                raise
+        notes = self._noted("groups", path)
+        groups = {name: self._group(prefix + name) for name in children if name not in arrays}
+        encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
+        try:
+            return ManifestGroup(variables, self._attributes(path, notes), groups, encoding)
+        except FormatError as error:
+            error.add_note(f"group /{path} of {self.source.url}")
+            raise
+
+    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
+        return found
+
+    def _attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        found = self.metadata.get(f"{path}/.zattrs" if path else ".zattrs", {})
+        types = notes.get("attributes", {})
+        return {name: from_json(value, types.get(name)) for name, value in found.items()}
+
+    def _variable(self, path: str) -> ManifestVariable:
+        metadata = self.metadata[f"{path}/.zarray"]
+        check_zarr_v2(metadata)
+        notes = self._noted("arrays", path)
+        attributes = self._attributes(path, notes)
+        dims = attributes.pop(DIMENSIONS, None)
+        if dims is None:
+            dims = [f"dim_{n}" for n in metadata["shape"]]
+        dims = tuple(dims)
+        if len(dims) != len(metadata["shape"]):
+            raise FormatError(f"dimensions {dims} for an array of shape {metadata['shape']}")
+        manifest = self.chunks(path, chunk_grid(metadata))
+        if metadata["dtype"] == "|O":
+            values = _objects(metadata, manifest)
+            encoding = {"dtype": str, "original_shape": values.shape}
+            return ManifestVariable(dims, values, attributes, encoding)
+        array = array_from_zarr_v2(metadata, manifest)
+        fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
+        if fill is not None:
+            # as xarray reads Zarr v2: its fill value is the netCDF attribute, whatever that says
+            attributes["_FillValue"] = fill
+        encoding = self._encoding(array, dims, notes)
+        return ManifestVariable(dims, array, attributes, encoding)
+
+    def _encoding(
+        self, array: ManifestArray, dims: tuple[str, ...], notes: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        found = storage_encoding(array, dims)
+        found |= notes.get("encoding", {})
+        if found["contiguous"]:
+            found["chunksizes"] = None
+            found.pop("preferred_chunks", None)
+        found["dtype"] = array.dtype
+        if "enum" in notes:
+            found["dtype"] = np.dtype(array.dtype, metadata=dict(notes["enum"]))
+        if "least_significant_digit" in notes:
+            found["least_significant_digit"] = notes["least_significant_digit"]
+        return found | {"source": self.source.url, "original_shape": array.shape}
+
+
+def malformed(url: str, error: Exception) -> FormatError:
+    """Return the error that says that a set is not of the form that its specification lays down."""
+    return FormatError(
+        f"{url}: its metadata or references are not of the form that the specification "
+        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
+    )
+
+
+def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArray[Any]:
+    """Decode strings of varying length (filter ``vlen-utf8``)."""
+    import numcodecs
+
+    filters = metadata.get("filters") or []
+    if [f.get("id") for f in filters] != ["vlen-utf8"]:
+        raise UnsupportedError(f"objects encoded with {filters}; only vlen-utf8 is read")
+    kind = np.dtype("O", metadata={"element_type": str})
+    values = np.full(metadata["shape"], "", kind)
+    chunks, compressor = metadata["chunks"], metadata.get("compressor")
+    for chunk_id in np.argwhere(manifest.file != MISSING).tolist():
+        data = _stored_bytes(manifest, tuple(chunk_id))
+        if compressor is not None:
+            data = numcodecs.get_codec(compressor).decode(data)
+        block = numcodecs.VLenUTF8().decode(data).reshape(chunks)
+        box = tuple(
+            slice(i * c, min(i * c + c, n))
+            for i, c, n in zip(chunk_id, chunks, values.shape, strict=True)
+        )
+        values[box] = block[tuple(slice(0, b.stop - b.start) for b in box)]
+    return values
+
+
+def _stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
+    row = manifest.lookup(chunk_id)
+    if row.file == INLINE:
+        return manifest.inline[row.offset]
+    file = manifest.files[row.file]
+    try:
+        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
+    except OSError as error:
+        raise unreachable(file.url, error) from error
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@dataclass
+class Hierarchy:
+    """A group and all below it as a Zarr v2 hierarchy.
+
+    Parameters
+    ----------
+    metadata : dict of str to JSON values
+        By key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on.
+    manifests : dict of str to ChunkManifest
+        By path of the array. A value in memory is one inline chunk.
+    notes : dict
+        What the metadata cannot say: ``files`` (url to size, mtime, etag), ``groups`` and
+        ``arrays`` by path.
+    """
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    manifests: dict[str, ChunkManifest] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"files": {}, "groups": {}, "arrays": {}}
+    )
+
+    @classmethod
+    def of(cls, group: ManifestGroup, url: str, format: str) -> Hierarchy:
+        """Return the hierarchy that holds a group.
+
+        ``url`` and ``format`` say in errors what was to be written.
+
+        Raises
+        ------
+        UnsupportedError
+            Variables that Zarr v2 metadata cannot describe; all of them are named.
+        """
+        found = cls()
+        problems = [p for path, part in group.walk() for p in found._add_group(path, part)]
+        if problems:
+            raise _refusal(url, format, problems)
+        return found
+
+    def _add_group(self, path: str, group: ManifestGroup) -> Iterable[str]:
+        """Add a group, and yield what does not fit."""
+        prefix = f"{path}/" if path else ""
+        self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
+        try:
+            attributes, types = to_json(group.attributes)
+        except UnsupportedError as error:
+            yield f"{path or 'the dataset'}: {error}"
+            return
+        self.metadata[f"{prefix}.zattrs"] = attributes
+        notes: dict[str, Any] = {"attributes": types} if types else {}
+        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
+            notes["unlimited_dims"] = unlimited
+        if notes:
+            self.notes["groups"][path] = notes
+        for name, variable in group.variables.items():
+            found = obstacles(variable.data) if isinstance(variable.data, ManifestArray) else []
+            try:
+                if not found:
+                    self._add_variable(prefix + name, variable)
+            except UnsupportedError as error:
+                found = [str(error)]
+            yield from (f"{prefix}{name}: {reason}" for reason in found)
+
+    def _add_variable(self, path: str, variable: ManifestVariable) -> None:
+        attributes = dict(variable.attributes)
+        if isinstance(variable.data, ManifestArray):
+            metadata, manifest = _array(variable.data, attributes)
+        else:
+            metadata, manifest = _values(variable.read())
+        for file in manifest.files:
+            self._note(file)
+        fill = attributes.get("_FillValue")
+        dtype = dtype_from_zarr_v2(metadata["dtype"])
+        settled = fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype)
+        if settled:
+            metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
+            # xarray takes the fill value of Zarr v2 for it; who turns v2 into v3 looks here
+            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
+        plain, types = to_json(attributes)
+        if settled:
+            types.pop("_FillValue", None)
+        self.metadata[f"{path}/.zarray"] = metadata
+        self.metadata[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
+        self.manifests[path] = manifest
+        notes = _declared(variable) | ({"attributes": types} if types else {})
+        if notes:
+            self.notes["arrays"][path] = notes
+
+    def _note(self, file: SourceFile) -> None:
+        """Note the fingerprint of a file."""
+        found = [file.size, file.mtime, file.etag]
+        noted = self.notes["files"].setdefault(file.url, found)
+        if noted != found:
+            raise UnsupportedError(
+                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{noted} and {found}); scan it again"
+            )
+
+    def noted(self) -> dict[str, Any]:
+        """Return the notes as they are written: what is empty is left out."""
+        filled = {name: part for name, part in self.notes.items() if part}
+        return {"files": {}} | filled
+
+
+def _refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
+    """Return an error that names everything that does not fit; nothing has been written."""
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    return UnsupportedError(
+        f"{url}: {format} cannot hold {len(problems)} properties of this dataset:\n{listed}\n"
+        f"load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), "
+        f"or write the files that differ to sets of their own; a pickle of the dataset holds it "
+        f"as it is"
+    )
+
+
+def _array(
+    array: ManifestArray, attributes: Mapping[str, Any]
+) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata and the chunks of a virtual array."""
+    found = to_zarr_v2(array)
+    # an attribute of another dtype stays an attribute: it fills nothing
+    known = attributes.get("_FillValue")
+    known = known if _is_exact(known, found.pipeline.dtype) else None
+    if _reads_as(found.pipeline.fill_value, known):
+        return found.metadata, found.manifest
+    return found.metadata, _missing_written_out(found)
+
+
+def _missing_written_out(array: ZarrArray) -> ChunkManifest:
+    """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
+
+    They take ``fill_value`` for the attribute ``_FillValue``; the fill value of HDF5 is none.
+    """
+    manifest = array.manifest
+    missing = manifest.file == MISSING
+    count = np.count_nonzero(missing)
+    if not count:
+        return manifest
+    chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
+    data = _encoded(chunk.tobytes(), array.pipeline)
+    if count * len(data) > MOST_INLINE:
+        raise UnsupportedError(
+            f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
+            f"is not its _FillValue; this format has no place for such a fill value"
+        )
+    return ChunkManifest.build(
+        manifest.shape,
+        files=manifest.files,
+        file=np.where(missing, INLINE, manifest.file),
+        offset=np.where(missing, len(manifest.inline), manifest.offset),
+        length=np.where(missing, len(data), manifest.length),
+        inline=(*manifest.inline, data),
+    )
+
+
+def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata of values in memory, and the one chunk that holds them inline."""
+    if values.dtype.names:
+        values = _without_gaps(values)
+    metadata: dict[str, Any] = {
+        "zarr_format": 2,
+        "shape": list(values.shape),
+        "chunks": [max(n, 1) for n in values.shape],
+        "dtype": dtype_to_zarr_v2(values.dtype),
+        "compressor": None,
+        "filters": None,
+        "fill_value": None,
+        "order": "C",
+        "dimension_separator": ".",
+    }
+    data = values.tobytes()
+    if values.dtype.kind in "OUT":
+        metadata |= {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
+        data = _encode_strings(values)
+    grid = chunk_grid(metadata)
+    return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
+
+
+def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values of a compound type without bytes between its members."""
+    if values.dtype.hasobject:
+        raise UnsupportedError(
+            f"its members {values.dtype} hold strings or arrays of varying length, for which "
+            f"kerchunk-json has no form; leave the variable out with ds.drop_vars"
+        )
+    return recfunctions.repack_fields(values, recurse=True)
+
+
+def _encode_strings(values: npt.NDArray[Any]) -> bytes:
+    import numcodecs
+
+    texts = values.astype(object)
+    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
+        raise UnsupportedError(
+            f"it holds {bad[0]!r} among its strings; only strings can be written"
+        )
+    return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
+
+
+def _declared(variable: ManifestVariable) -> dict[str, Any]:
+    """Return what of an encoding cannot be derived from the metadata."""
+    found: dict[str, Any] = {}
+    encoding = variable.encoding
+    if NO_FILTERS.keys() <= encoding.keys() and not variable.data.dtype.hasobject:
+        found = _storage(variable)
+    enum = getattr(encoding.get("dtype"), "metadata", None)
+    if enum and "enum" in enum:
+        members = {name: int(value) for name, value in enum["enum"].items()}
+        found["enum"] = {"enum": members, "enum_name": enum.get("enum_name")}
+    if "least_significant_digit" in encoding:
+        found["least_significant_digit"] = int(encoding["least_significant_digit"])
+    return found
+
+
+def _storage(variable: ManifestVariable) -> dict[str, Any]:
+    """Return how the source stores values, where the references do not show it."""
+    encoding, data = variable.encoding, variable.data
+    if not isinstance(data, ManifestArray):
+        data = ManifestArray.from_values(np.empty(data.shape, data.dtype))
+    # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
+    derived = storage_encoding(data, variable.dims)
+    names = (*NO_FILTERS, "contiguous") if data.nchunks <= 1 else NO_FILTERS
+    differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}
+    return {"encoding": differing} if differing else {}
+
+
+def _is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
+    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
+    return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
+
+
+def _reads_as(fill: Any, attribute: Any) -> bool:
+    """Say whether missing chunks read alike for a reader that knows only the attribute."""
+    if attribute is None:
+        return bool(fill == np.zeros((), np.asarray(fill).dtype))
+    return same_scalar(fill, attribute)
+
+
+def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
+    """Encode the bytes of one chunk."""
+    import numcodecs
+
+    for codec in pipeline.codecs:
+        try:
+            encoder = numcodecs.get_codec(codec.to_zarr_v2())
+        except ValueError as error:
+            raise UnsupportedError(
+                f"its missing chunks have a fill value that would have to be encoded, which cannot "
+                f"be done with {codec.zarr_v2_id}; load the variable first"
+            ) from error
+        data = bytes(encoder.encode(data))
+    return data
