@@ -18,8 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"errors", "grid", "options", "codec", "urls"},
-    {"manifest", "codecs", "packing", "json_attributes", "hdf5_types", "hdf5_attributes"},
-    {"fragment", "store", "template", "compressed_file"},
+    {"manifest", "codecs", "packing", "json_attributes", "hdf5_types"},
+    {"hdf5_attributes", "fragment", "store", "template", "compressed_file"},
     {"stores"},
     {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
     {"array", "hdf5_structure"},

@@ -143,8 +143,9 @@ class ManifestArray(DuckArray):
         cls, fragment: Fragment, pipeline: CodecPipeline, name: str = ""
     ) -> ManifestArray:
         """Return the array that one fragment covers, its values as stored."""
-        fill = default_fill(pipeline.dtype)
-        return cls(fragment.shape, pipeline.dtype, fill, (pipeline,), (fragment,), name)
+        # xarray turns the byte order of numbers, and knows not how to turn that of compound types
+        dtype = pipeline.decoded_dtype if pipeline.dtype.names else pipeline.dtype
+        return cls(fragment.shape, dtype, default_fill(dtype), (pipeline,), (fragment,), name)
 
     @classmethod
     def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:

@@ -37,6 +37,7 @@ def open_virtual_mfdataset(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
+    on_error: str = "raise",
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -59,7 +60,7 @@ def open_virtual_mfdataset(
         them from the first file without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
-    loadable_variables, drop_variables, group, storage_options, decode_cf
+    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error
         As in `open_virtual_dataset`.
 
     Returns
@@ -88,6 +89,7 @@ def open_virtual_mfdataset(
         group=group,
         storage_options=storage_options,
         decode_cf=decode_cf,
+        on_error=on_error,
     )
     flat = list(_flatten(files))
     if not flat:

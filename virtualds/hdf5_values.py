@@ -112,7 +112,7 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
     if found.shape == shape:
         return found
     plist = dataset.id.get_create_plist()
-    whole = np.full(shape, fill_beyond(plist, dtype.newbyteorder("=")), dtype)
+    whole = np.full(shape, fill_beyond(plist, dtype), dtype)
     whole[tuple(slice(0, n) for n in found.shape)] = found
     return whole
 
@@ -141,8 +141,9 @@ def values_of(
     """
     import h5py
 
-    if prod(shape) * stored.dtype.itemsize <= get_options().small_variable:
-        box = tuple(slice(0, n) for n in shape)
-        return read_box(h5py.Dataset(dataset.id), box, stored.dtype)
     path = h5py.h5i.get_name(dataset.id).decode("utf-8", "surrogateescape")
-    return HDF5Array(dataset.source, path, shape, stored.dtype.newbyteorder("="), needs)
+    dtype = stored.dtype.newbyteorder("=")
+    if prod(shape) * dtype.itemsize > get_options().small_variable:
+        return HDF5Array(dataset.source, path, shape, dtype, needs)
+    box = tuple(slice(0, n) for n in shape)
+    return read_box(h5py.Dataset(dataset.id), box, dtype)

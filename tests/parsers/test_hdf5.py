@@ -631,11 +631,11 @@ def test_files_that_refer_to_others_are_read_over_http(case: str, archive: Archi
 def test_a_remote_file_may_not_lead_to_local_ones(archive: Archive) -> None:
     path = archive.path("external_files")
     with range_server(path.parent) as (url, _):
-        with pytest.raises(AccessError, match="which a remote file may not"):
+        with pytest.raises(AccessError, match="which a file may not do"):
             virtualds.open_virtual_dataset(f"{url}/{path.name}")
         with pytest.warns(UserWarning, match="in_rows: "):
             kept = virtualds.open_virtual_dataset(f"{url}/{path.name}", on_error="keep")
-    with pytest.raises(UnsupportedError, match="which a remote file may not"):
+    with pytest.raises(UnsupportedError, match="which a file may not do"):
         kept["one"].values.sum()
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.codec import NO_FILTERS
+from virtualds.concatenation import without_gaps
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5_attributes import attribute, of_the_user
@@ -91,12 +92,12 @@ class _Reader:
         source = self.files.source
         root = Place(h5py.h5g.open(self.files.open(source).id, b"/"), source)
         *above, here = descend(root, path, self.files)
-        found = members(here, self.files)
+        found = members(here, self.files, self.skip)
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
         scales = [d for g in above for d in members(g, self.files).datasets.values() if d.is_scale]
         first = (
-            partial(numbered_before, root, path, self.files)
+            cache(partial(numbered_before, root, path, self.files))
             if above or found.groups
             else lambda: sum(d.is_scale for d in found.datasets.values())
         )
@@ -127,7 +128,8 @@ class _Reader:
         found = {}
         for name in of_the_user(attribute_names(owner)):
             try:
-                found[name] = attribute(owner, name)
+                with damage_of(self.files.source):
+                    found[name] = attribute(owner, name)
             except VirtualdsError as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
                 self._note(f"{variable}:{name}", error)
@@ -178,6 +180,8 @@ class _Reader:
         if shape == array.shape:
             return array
         fill = fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
+        # gaps of its own are filled with something else
+        array = without_gaps(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 
     def _name_of_source(self) -> str:
