@@ -35,6 +35,8 @@ VIRTUAL = 3
 """Layout class of virtual datasets."""
 PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Names of files that are counted (HDF5 reference manual, `H5Pset_virtual`)."""
+MOST_CELLS = 10**8
+"""Cells into which the edges of all boxes may cut a virtual dataset to be told apart."""
 SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
@@ -256,10 +258,20 @@ def _reshaped(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | N
 
 
 def _overlap(boxes: list[Box]) -> bool:
-    """Say whether any two boxes share an element."""
+    """Say whether any two boxes share an element, or lie too irregularly to tell."""
+    if not boxes:
+        return False
     starts = np.array([box.start for box in boxes])
     stops = np.array([box.stop for box in boxes])
-    return any(
-        bool(((starts[:i] < stops[i]) & (stops[:i] > starts[i])).all(axis=1).any())
-        for i in range(1, len(boxes))
-    )
+    cuts = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
+    if prod(len(cut) for cut in cuts) > MOST_CELLS:
+        return True
+    seen = np.zeros([len(cut) for cut in cuts], bool)
+    first = [np.searchsorted(c, a).tolist() for c, a in zip(cuts, starts.T, strict=True)]
+    last = [np.searchsorted(c, b).tolist() for c, b in zip(cuts, stops.T, strict=True)]
+    for begin, end in zip(zip(*first, strict=True), zip(*last, strict=True), strict=True):
+        cells = tuple(map(slice, begin, end))
+        if seen[cells].any():
+            return True
+        seen[cells] = True
+    return False
