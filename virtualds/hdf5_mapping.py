@@ -259,8 +259,8 @@ def _reshaped(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | N
 
 def _overlap(boxes: list[Box]) -> bool:
     """Say whether any two boxes share an element, or lie too irregularly to tell."""
-    if not boxes:
-        return False
+    if len(boxes) < 2 or not boxes[0].shape:
+        return len(boxes) > 1
     starts = np.array([box.start for box in boxes])
     stops = np.array([box.stop for box in boxes])
     cuts = [np.unique([a, b]) for a, b in zip(starts.T, stops.T, strict=True)]
