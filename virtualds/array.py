@@ -239,7 +239,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
     @property
     def sources(self) -> tuple[SourceFile, ...]:
         """The distinct files that chunks lie in."""
-        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.files))
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
 
     @property
     def has_gaps(self) -> bool:
@@ -509,7 +509,9 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         return f"<table><caption>virtual array</caption>{cells}</table>"
 
     def _summary(self) -> str:
-        files = len(self.sources)
+        # what lies in a reference set is not read to be looked at
+        in_memory = all(f.manifest.is_loaded for f in self.fragments)
+        files = len(self.sources) if in_memory else 0
         parts = f" in {len(self.fragments)} fragments" if len(self.fragments) > 1 else ""
         of = f" of {files} file{'s' * (files != 1)}" if files else ""
         return f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}{of}{parts}"

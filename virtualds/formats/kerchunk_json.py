@@ -309,6 +309,7 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
 
 def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:
     """Yield every chunk that there is as a JSON member."""
+    manifest = manifest.loaded()
     heads = [f"[{json.dumps(_named(file.url, folders))}," for file in manifest.files]
     prefix = json.dumps(path)[:-1] + "/"
     keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
