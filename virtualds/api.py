@@ -43,7 +43,8 @@ def open_virtual_dataset(
     Parameters
     ----------
     url : str or path
-        A path, or a url with scheme. The format is found by the file's first bytes.
+        A path, or a url with scheme. The format is found by the file's first bytes, or, of a set
+        that is a folder, by the file that makes it one.
     group : str, optional
         Path of the group to open.
     drop_variables : str or iterable of str, optional

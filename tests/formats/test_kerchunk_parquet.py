@@ -478,6 +478,17 @@ def test_every_spelling_is_read(which: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(lazy(path, mask_and_scale=False)["v"].values, VALUES)
 
 
+def test_what_a_set_announces_takes_no_memory(tmp_path: Path) -> None:
+    path = by_hand(tmp_path, TABLES["not padded"], record_size=10**15)
+    document = json.loads((path / ".zmetadata").read_text())
+    huge = ZARRAY | {"shape": [4 * 10**12, 3]}
+    document["metadata"]["v/.zarray"] = huge
+    (path / ".zmetadata").write_text(json.dumps(document))
+    found = lazy(path, mask_and_scale=False)["v"]
+    np.testing.assert_array_equal(found[:4].values, VALUES)
+    assert (found[10**12 : 10**12 + 5].values == 7).all()
+
+
 @pytest.mark.parametrize("missing", ["row", "record"])
 def test_missing_chunks_read_as_fill(missing: str, tmp_path: Path) -> None:
     table = {"path": ["data.bin", None], "offset": [5, 0], "size": [12, 0]}

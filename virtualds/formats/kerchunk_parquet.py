@@ -132,8 +132,10 @@ class _Records:
         self.__dict__.update(state)
         self._open()
 
-    def get(self, path: str, number: int) -> ChunkManifest:
-        """Return a record as a row of chunks.
+    def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
+        """Return chunks of one record, with the files that they lie in.
+
+        Where others have not padded a record, what lies behind its end is missing.
 
         Raises
         ------
@@ -144,6 +146,10 @@ class _Records:
         AccessError
             It refers to files that the set may not mean.
         """
+        record = self._record(path, number)
+        return record.take(0, np.where(ids < record.size, ids, -1)).pruned()
+
+    def _record(self, path: str, number: int) -> ChunkManifest:
         with self._lock:
             if (path, number) in self._kept:
                 self._kept.move_to_end((path, number))
@@ -163,7 +169,7 @@ class _Records:
             data = store_for(url).read_all(url, self.source.options)
         except FileNotFoundError as error:
             if self.token is None:
-                return ChunkManifest.missing((self.size,))  # others leave out what is all missing
+                return ChunkManifest.missing((1,))  # others leave out what is all missing
             raise ReadError(
                 f"{url}: it is gone; the set was replaced after it was opened, or is damaged: open "
                 f"it again"
@@ -189,7 +195,13 @@ class _Records:
             raise malformed(url, error) from error
 
     def _manifest(self, table: Any) -> ChunkManifest:
-        """Return the rows of a record as chunks, padded where others have not."""
+        """Return the rows of a record as chunks."""
+        if table.num_rows > self.size:
+            raise FormatError(
+                f"a record of {table.num_rows} references where {self.size} were announced"
+            )
+        if not table.num_rows:
+            return ChunkManifest.missing((1,))
         file, urls = _paths(table)
         offset, length = (_integers(table, name) for name in ("offset", "size"))
         whole = (file >= 0) & (length == 0)
@@ -207,12 +219,7 @@ class _Records:
         length[held] = lengths
         used = [self._files.file(url) for url in urls]
         return ChunkManifest.build(
-            (self.size,),
-            files=used,
-            inline=inline,
-            file=_padded(file, self.size, MISSING),
-            offset=_padded(offset, self.size, 0),
-            length=_padded(length, self.size, 0),
+            file.shape, files=used, inline=inline, file=file, offset=offset, length=length
         )
 
 
@@ -246,7 +253,7 @@ class _Table:
         record, row = np.divmod(flat, self._records.size)
         cuts = np.flatnonzero(np.diff(record)) + 1
         parts = [
-            self._records.get(self._path, int(numbers[0])).take(0, rows).pruned()
+            self._records.rows(self._path, int(numbers[0]), rows)
             for numbers, rows in zip(np.split(record, cuts), np.split(row, cuts), strict=True)
         ]
         joined = ChunkManifest.concatenate(parts, 0)
@@ -303,8 +310,6 @@ def _integers(table: Any, name: str) -> npt.NDArray[np.int64]:
 
 
 def _padded(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
-    if column.size > size:
-        raise FormatError(f"a record of {column.size} references where {size} were announced")
     return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])
 
 
