@@ -292,6 +292,30 @@ def test_errors_name_the_chunk_of_a_lazy_array(tmp_path: Path) -> None:
     assert "chunk (18, 3)" in notes or "chunk (0, 1)" in notes
 
 
+def test_only_those_whole_files_are_measured_that_are_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    names = [f"{n}.bin" for n in range(9)]
+    for number, name in enumerate(names):
+        (tmp_path / name).write_bytes(np.full(6, number, "<i2").tobytes())
+    path = by_hand(tmp_path, {"path": names, "offset": [0] * 9, "size": [0] * 9}, record_size=9)
+    document = json.loads((path / ".zmetadata").read_text())
+    document["metadata"]["v/.zarray"] = ZARRAY | {"shape": [18, 3]}
+    (path / ".zmetadata").write_text(json.dumps(document))
+    found = lazy(path, mask_and_scale=False)["v"]
+    described: list[str] = []
+    describe = LocalStore.describe
+
+    def counted(self: LocalStore, url: str, options: Any) -> SourceFile:
+        described.append(url.rpartition("/")[2])
+        return describe(self, url, options)
+
+    monkeypatch.setattr(LocalStore, "describe", counted)
+    for _ in range(2):
+        assert found[3:6].values.ravel().tolist() == [1] * 3 + [2] * 6
+    assert described == ["1.bin", "2.bin"]
+
+
 # ---------------------------------------------------------------------- whole or not there
 
 

@@ -147,7 +147,11 @@ class _Records:
             It refers to files that the set may not mean.
         """
         record = self._record(path, number)
-        return record.take(0, np.where(ids < record.size, ids, -1)).pruned()
+        try:
+            return self._checked(record.take(0, np.where(ids < record.size, ids, -1)).pruned())
+        except (FormatError, ReadError) as error:
+            error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
+            raise
 
     def _record(self, path: str, number: int) -> ChunkManifest:
         with self._lock:
@@ -204,22 +208,37 @@ class _Records:
             return ChunkManifest.missing((1,))
         file, urls = _paths(table)
         offset, length = (_integers(table, name) for name in ("offset", "size"))
-        whole = (file >= 0) & (length == 0)
-        if whole.any():
-            # 0 is what no chunk is long, so that it is found if a size is not to be had
-            sizes = np.array([0, 0, *(-1 for _ in urls)], np.int64)
-            for number in np.unique(file[whole]).tolist():
-                sizes[number + 2] = self._files.size(urls[number]) or 0
-            length = np.where(whole, sizes[file + 2], length)
-            offset = np.where(whole, 0, offset)
         held, inline = _held(table)
         file = np.where(held, INLINE, file)
         offset = np.where(held, np.cumsum(held) - 1, offset)
         lengths = np.fromiter(map(len, inline), np.int64, len(inline))
         length[held] = lengths
-        used = [self._files.file(url) for url in urls]
+        return ChunkManifest(
+            files=tuple(self._files.file(url) for url in urls),
+            file=file.astype(np.int32),
+            offset=offset,
+            length=length,
+            pipeline=np.broadcast_to(np.uint16(0), file.shape),
+            inline=tuple(inline),
+        )
+
+    def _checked(self, rows: ChunkManifest) -> ChunkManifest:
+        """Return references that can be right; only now is it looked how long whole files are."""
+        offset, length = rows.offset, rows.length
+        whole = (rows.file >= 0) & (length == 0)
+        if whole.any():
+            sizes = np.zeros(len(rows.files), np.int64)
+            for number in np.unique(rows.file[whole]).tolist():
+                sizes[number] = self._files.size(rows.files[number]) or 0
+            length = np.where(whole, sizes[np.where(whole, rows.file, 0)], length)
+            offset = np.where(whole, 0, offset)
         return ChunkManifest.build(
-            file.shape, files=used, inline=inline, file=file, offset=offset, length=length
+            rows.shape,
+            files=rows.files,
+            inline=rows.inline,
+            file=rows.file,
+            offset=offset,
+            length=length,
         )
 
 
