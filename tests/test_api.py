@@ -169,6 +169,34 @@ def test_many_files_are_one_dataset(which: str, archive_files: list[Path]) -> No
     xr.testing.assert_identical(loaded, expected)
 
 
+def test_files_of_different_variables_merge(tmp_path: Path) -> None:
+    parts = [
+        xr.Dataset({name: ("x", [n, 2.0])}, {"x": [1, 2]}, {"of": name, name: n})
+        for n, name in enumerate("abc")
+    ]
+    paths = [tmp_path / f"{name}.nc" for name in "abc"]
+    for part, path in zip(parts, paths, strict=True):
+        part.to_netcdf(path)
+    for given in (None, [None]):
+        found = open_many(paths, combine="nested", concat_dim=given)
+        assert all(isinstance(found[name].data, ManifestArray) for name in "abc")
+        with xr.open_mfdataset(
+            paths, combine="nested", concat_dim=given, compat="equals", join="outer"
+        ) as native:
+            xr.testing.assert_identical(found.virtual.load(), native.load())
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_attributes_are_those_of_the_file_that_is_named(tmp_path: Path, kind: Any) -> None:
+    paths = [str(tmp_path / f"{n}.nc") for n in range(3)]
+    for n, path in enumerate(paths):
+        xr.Dataset({"v": ("x", [1.0])}, {"x": [n]}, {"of": n, f"only {n}": 1}).to_netcdf(path)
+    for given in (None, paths[2]):
+        found = open_many(paths, attrs_file=given and kind(given))
+        with xr.open_mfdataset(paths, attrs_file=given) as native:
+            assert found.attrs == native.attrs
+
+
 def test_many_files_are_joined_virtually(archive_files: list[Path]) -> None:
     with virtualds.set_options(small_variable=0, load_limit=0):
         ds = open_many(archive_files)
@@ -238,7 +266,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "no file": ([], {}, FileNotFoundError, "no file matches"),
     "a glob of nothing": ("/not/there/*.nc", {}, FileNotFoundError, "no file matches"),
     "a missing file": (["/not/there.nc"], {}, FileNotFoundError, "there.nc"),
-    "nested without dimension": (None, {"combine": "nested"}, ValueError, "needs concat_dim"),
+    "attributes of another file": (None, {"attrs_file": "odd.nc"}, ValueError, "none of the 2"),
     "by_coords with dimension": (None, {"concat_dim": "time"}, ValueError, "nested"),
     "an unknown combine": (None, {"combine": "auto"}, ValueError, "there are"),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 from archives import KINDS, Archives
@@ -49,3 +51,59 @@ def test_combining_reads_no_byte_and_stays_virtual(name: str, archives: Archives
 
 def _is_virtual(variable: Any) -> bool:
     return isinstance(variable._data, virtualds.ManifestArray)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_ragged_files_are_one_fragment() -> None:
+    months = [
+        virtualds.ManifestArray.from_arrays(
+            shape=(length, 4, 5),
+            chunks=(length, 4, 5),
+            dtype="f4",
+            path=f"s3://bucket/{length}.nc",
+            offsets=1000 + length,
+            lengths=length * 80,
+        )
+        for length in (28, 29, 30, 31)
+    ]
+    joined = np.concatenate(months * 25_000)
+    assert joined.shape == (118 * 25_000, 4, 5)
+    (fragment,) = joined.fragments
+    assert fragment.manifest.size == 100_000
+    # a reference is 20 bytes, a slab of an irregular axis two or three integers
+    assert joined.nbytes_virtual <= 100_000 * (20 + 24)
+    assert joined[118 * 12_345 + 27 : 118 * 12_345 + 29].nchunks == 2
+
+
+@pytest.mark.parametrize("coming", [True, False], ids=["coming defaults", "defaults of today"])
+def test_plain_concat_keeps_satellites_without_multiplying_them(
+    coming: bool, archives: Archives
+) -> None:
+    opened = parts(archives, "satellites_of_cf")
+    native = [xr.load_dataset(path) for path in archives.files("satellites_of_cf")]
+    with xr.set_options(use_new_combine_kwarg_defaults=coming), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        expected = xr.concat(native, "time")
+        with no_reads():
+            joined = xr.concat(opened, "time")
+    assert_identical(joined, expected)
+    mask = joined["mask"].variable.data
+    assert mask.shape == ((4, 5) if coming else (9, 4, 5))
+    assert mask.nbytes_virtual <= opened[0]["mask"].variable.data.nbytes_virtual * 3 + 1000
+
+
+def test_the_same_field_is_compared_without_reading(archives: Archives) -> None:
+    path = archives.files("satellites_of_cf")[0]
+    first, again = (virtualds.open_virtual_dataset(path) for _ in range(2))
+    with no_reads():
+        merged = xr.merge([first, again], compat="equals", join="exact")
+        assert first.identical(again)
+    assert_identical(merged, xr.load_dataset(path))
+
+
+def test_a_level_of_compression_is_no_difference(archives: Archives) -> None:
+    levels = [part["t"].variable.data for part in parts(archives, "codecs_that_differ")]
+    assert len(np.concatenate(levels[:2]).pipelines) == 1
+    assert len(np.concatenate(levels[:3]).pipelines) == 2
+    # twice there are two files that decode alike: zstd, and nothing at all, chunked or not
+    assert len(np.concatenate(levels).pipelines) == len(levels) - 3

@@ -137,26 +137,30 @@ def open_group(
         raise FormatError(
             f"{absolute}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
         ) from error
-    return ON_ERROR[on_error](found, absolute) if found.problems else found
+    if found.problems:
+        found = ON_ERROR[on_error](found)
+        listed = "\n".join(f"  {name}: {error}" for name, error in found.problems.items())
+        warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
+    return found
 
 
-def _raise(group: ManifestGroup, url: str) -> ManifestGroup:
-    raise next(iter(group.problems.values()))
+def _raise(group: ManifestGroup) -> ManifestGroup:
+    first, *others = group.problems.values()
+    for error in others:
+        first.add_note(f"and also: {error}")
+    raise first
 
 
-def _keep(group: ManifestGroup, url: str) -> ManifestGroup:
-    listed = "\n".join(f"  {name}: {error}" for name, error in group.problems.items())
-    warnings.warn(f"{url}: could not be read\n{listed}", stacklevel=5)
+def _keep(group: ManifestGroup) -> ManifestGroup:
     return group
 
 
-def _skip(group: ManifestGroup, url: str) -> ManifestGroup:
-    _keep(group, url)
+def _skip(group: ManifestGroup) -> ManifestGroup:
     kept = {name: v for name, v in group.variables.items() if name not in group.problems}
     return replace(group, variables=kept)
 
 
-ON_ERROR: dict[str, Callable[[ManifestGroup, str], ManifestGroup]] = {
+ON_ERROR: dict[str, Callable[[ManifestGroup], ManifestGroup]] = {
     "raise": _raise,
     "skip": _skip,
     "keep": _keep,

@@ -7,9 +7,8 @@ values that it needs.
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -18,6 +17,8 @@ import numpy.typing as npt
 
 from virtualds.codec import Codec
 from virtualds.codecs import Unreadable, codec_from_zarr_v2
+from virtualds.display import summary, table
+from virtualds.duck_array import DuckArray
 from virtualds.errors import CombineError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, compact
@@ -26,15 +27,9 @@ from virtualds.options import get_options
 from virtualds.read import read, read_points
 from virtualds.urls import normalise_url
 
-NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What numpy's functions do with virtual arrays; filled by `virtualds.numpy_functions` and
-`virtualds.indexing`."""
-UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
-"""What ufuncs do with virtual arrays, where they do not need the values at once."""
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
+class ManifestArray(DuckArray):
     """An array whose values lie in chunks of files, read when they are asked for.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
@@ -148,8 +143,9 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         cls, fragment: Fragment, pipeline: CodecPipeline, name: str = ""
     ) -> ManifestArray:
         """Return the array that one fragment covers, its values as stored."""
-        fill = default_fill(pipeline.dtype)
-        return cls(fragment.shape, pipeline.dtype, fill, (pipeline,), (fragment,), name)
+        # xarray turns the byte order of numbers, and knows not how to turn that of compound types
+        dtype = pipeline.decoded_dtype if pipeline.dtype.names else pipeline.dtype
+        return cls(fragment.shape, dtype, default_fill(dtype), (pipeline,), (fragment,), name)
 
     @classmethod
     def full(cls, shape: Sequence[int], fill_value: Any, dtype: npt.DTypeLike) -> ManifestArray:
@@ -365,7 +361,14 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         pipelines = tuple(self.pipelines[i] for i in used)
         return replace(self, pipelines=pipelines, fragments=tuple(kept))
 
-    def astype(self, dtype: npt.DTypeLike, copy: bool = True, casting: Any = "unsafe") -> Any:
+    def astype(
+        self,
+        dtype: npt.DTypeLike,
+        order: Any = "K",
+        casting: Any = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Any:
         """Convert the values: virtually where every value survives, else by reading them."""
         # numpy says what "S" or "M8", without a length or unit, mean for these values
         kind = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
@@ -376,7 +379,7 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         if (numbers or longer) and np.can_cast(self.dtype, kind, "safe"):
             fill = np.asarray(self.fill_value).astype(kind)[()]
             return replace(self, dtype=kind, fill_value=fill)
-        return np.asarray(self).astype(kind, copy=copy, casting=casting)
+        return np.asarray(self).astype(kind, order, casting, subok, copy)
 
     # ------------------------------------------------------------------ reading
 
@@ -429,50 +432,21 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
                 f"virtualds.set_options(load_limit=...)"
             )
 
-    # ------------------------------------------------------------------ being a duck array
+    # ------------------------------------------------------------------ being an object
 
-    def __array_function__(
-        self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
-    ) -> Any:
-        if func in NUMPY_FUNCTIONS:
-            result = NUMPY_FUNCTIONS[func](*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        loaded_args, loaded_kwargs = loaded((args, dict(kwargs)))
-        return func(*loaded_args, **loaded_kwargs)
+    def copy(self, order: Any = "C") -> EagerArray:
+        """Return the array as one that gives values when it is indexed.
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if ufunc in UFUNCS and method == "__call__" and not kwargs:
-            result = UFUNCS[ufunc](*inputs)
-            if result is not NotImplemented:
-                return result
-        # an in-place operation on an array that cannot be written gives a new one
-        if any(isinstance(o, ManifestArray) for o in kwargs.get("out", ())):
-            kwargs.pop("out")
-        return getattr(ufunc, method)(*loaded(inputs), **loaded(kwargs))
-
-    def __getitem__(self, key: Any) -> Any:
-        return NUMPY_FUNCTIONS[np.ndarray.__getitem__](self, key)
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError(f"len({self.label}): the array has no axes; use .size")
-        return self.shape[0]
+        `dask.array.from_array` takes a copy of an array and indexes it chunk by chunk, so that
+        ``.chunk()`` of xarray has chunks of numpy.
+        """
+        return EagerArray(*(getattr(self, f.name) for f in fields(self)))
 
     def __copy__(self) -> ManifestArray:
         return self
 
     def __deepcopy__(self, memo: Any) -> ManifestArray:
         return self
-
-    def __bool__(self) -> bool:
-        return bool(np.asarray(self))
-
-    def __float__(self) -> float:
-        return float(np.asarray(self))
-
-    def __int__(self) -> int:
-        return int(np.asarray(self))
 
     def __hash__(self) -> int:
         return id(self)
@@ -481,40 +455,26 @@ class ManifestArray(np.lib.mixins.NDArrayOperatorsMixin):
         from dask.base import normalize_token
 
         parts = [(f.start, f.axes, f.manifest.__getstate__()) for f in self.fragments]
-        fields = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
-        return ("virtualds", *map(normalize_token, fields))
+        described = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
+        return ("virtualds", *map(normalize_token, described))
 
     # ------------------------------------------------------------------ being looked at
 
     def __repr__(self) -> str:
-        return f"<ManifestArray {self.shape} {self.dtype}: {self._summary()}>"
+        return f"<{type(self).__name__} {self.shape} {self.dtype}: {summary(self)}>"
 
     def _repr_inline_(self, max_width: int) -> str:
-        return f"virtual: {self._summary()}"[:max_width]
+        return f"virtual: {summary(self)}"[:max_width]
 
     def _repr_html_(self) -> str:
-        rows = {
-            "Shape": self.shape,
-            "Data type": self.dtype,
-            "Values": f"{self.nbytes:,} bytes, in files",
-            "Chunks": self._summary(),
-            "References": f"{self.nbytes_virtual:,} bytes, in memory",
-            "Decoding": "; ".join(_describe(p) for p in self.pipelines[:3]) or "none",
-            "First file": self.sources[0].url if self.sources else "none",
-        }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
-            for name, value in rows.items()
-        )
-        return f"<table><caption>virtual array</caption>{cells}</table>"
+        return table(self)
 
-    def _summary(self) -> str:
-        # what lies in a reference set is not read to be looked at
-        in_memory = all(f.manifest.is_loaded for f in self.fragments)
-        files = len(self.sources) if in_memory else 0
-        parts = f" in {len(self.fragments)} fragments" if len(self.fragments) > 1 else ""
-        of = f" of {files} file{'s' * (files != 1)}" if files else ""
-        return f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}{of}{parts}"
+
+class EagerArray(ManifestArray):
+    """A virtual array that gives values when it is indexed: what `ManifestArray.copy` returns."""
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        return np.asarray(super().__getitem__(key))
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
@@ -545,19 +505,3 @@ def _file_table(path: str | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayL
             numbers == 0, MISSING, numbers - 1
         )
     return [SourceFile(normalise_url(str(n))) for n in names], numbers
-
-
-def loaded(value: Any, *kinds: type) -> Any:
-    """Replace every virtual array, and things of further kinds, in arguments by its values."""
-    if isinstance(value, (ManifestArray, *kinds)):
-        return np.asarray(value)
-    if isinstance(value, tuple | list):
-        return type(value)(loaded(item, *kinds) for item in value)
-    if isinstance(value, dict):
-        return {name: loaded(item, *kinds) for name, item in value.items()}
-    return value
-
-
-def _describe(pipeline: CodecPipeline) -> str:
-    names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
-    return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")

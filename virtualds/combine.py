@@ -14,7 +14,7 @@ import xarray as xr
 from virtualds.api import open_virtual_dataset
 from virtualds.dataset import Loadable
 from virtualds.errors import VirtualdsError
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import local_path, normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
 
@@ -31,11 +31,13 @@ def open_virtual_mfdataset(
     compat: str = "equals",
     join: Any = "outer",
     combine_attrs: Any = "override",
+    attrs_file: str | os.PathLike[str] | None = None,
     loadable_variables: Loadable = None,
     drop_variables: str | Iterable[str] | None = None,
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
+    on_error: str = "raise",
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -46,8 +48,8 @@ def open_virtual_mfdataset(
         A glob pattern, or the files in order; nested lists with ``combine="nested"``.
     combine : {"by_coords", "nested"}, default "by_coords"
         As in `xarray.open_mfdataset`.
-    concat_dim : str, or list of str, optional
-        With ``combine="nested"``: the dimension to join along.
+    concat_dim : str, or list of str or None, optional
+        With ``combine="nested"``: the dimension to join along; None merges.
     preprocess : callable, optional
         Applied to the dataset of every file.
     parallel : concurrent.futures.Executor, optional
@@ -56,7 +58,9 @@ def open_virtual_mfdataset(
         As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
         joined along it, and the others must be equal in all files; ``compat="override"`` takes
         them from the first file without a look.
-    loadable_variables, drop_variables, group, storage_options, decode_cf
+    attrs_file : str or path, optional
+        Which of the files the attributes of the dataset are those of.
+    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error
         As in `open_virtual_dataset`.
 
     Returns
@@ -68,7 +72,7 @@ def open_virtual_mfdataset(
     FileNotFoundError
         No file matches, or one is missing.
     ValueError
-        ``concat_dim`` is missing, or the files do not combine; the notes name the files.
+        ``attrs_file`` is none of the files, or they do not combine; the notes name the files.
 
     Examples
     --------
@@ -85,11 +89,13 @@ def open_virtual_mfdataset(
         group=group,
         storage_options=storage_options,
         decode_cf=decode_cf,
+        on_error=on_error,
     )
     flat = list(_flatten(files))
     if not flat:
         raise FileNotFoundError(f"open_virtual_mfdataset: no file matches {paths!r}")
-    results = dict(enumerate((parallel.map if parallel else map)(opened, flat)))
+    number = None if attrs_file is None else _place(attrs_file, flat)
+    results = list((parallel.map if parallel else map)(opened, flat))
     options = {
         "data_vars": data_vars,
         "coords": coords,
@@ -99,11 +105,13 @@ def open_virtual_mfdataset(
     }
     try:
         combined: xr.Dataset = _combined(
-            combine, concat_dim, _shaped(files, iter(results.values())), options | kwargs
+            combine, concat_dim, _shaped(files, iter(results)), options | kwargs
         )
     except (ValueError, TypeError, VirtualdsError) as error:
         error.add_note(f"while combining {len(flat)} files, {flat[0]} to {flat[-1]}")
         raise
+    if number is not None:
+        combined.attrs = results[number].attrs
     return combined
 
 
@@ -114,12 +122,17 @@ def _open(
     return preprocess(dataset) if preprocess else dataset
 
 
+def _place(attrs_file: str | os.PathLike[str], files: Sequence[Any]) -> int:
+    """Return which of the files gives the attributes."""
+    urls = [normalise_url(file) for file in files]
+    if (url := normalise_url(attrs_file)) not in urls:
+        raise ValueError(f"attrs_file {url}: it is none of the {len(urls)} files; give one of them")
+    return urls.index(url)
+
+
 def _combined(combine: str, concat_dim: Any, datasets: Any, options: dict[str, Any]) -> Any:
     if combine == "nested":
-        if concat_dim is None:
-            raise ValueError("combine='nested' needs concat_dim, the dimension to join along")
-        dims = [concat_dim] if isinstance(concat_dim, str) else concat_dim
-        return xr.combine_nested(datasets, concat_dim=dims, **options)
+        return xr.combine_nested(datasets, concat_dim=concat_dim, **options)
     if combine != "by_coords":
         raise ValueError(f"combine {combine!r}: there are 'by_coords' and 'nested'")
     if concat_dim is not None:

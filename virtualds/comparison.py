@@ -7,6 +7,7 @@ an expression first, and only what its references cannot answer reads values.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import NUMPY_FUNCTIONS, UFUNCS, ManifestArray, loaded
+from virtualds.array import ManifestArray
+from virtualds.duck_array import NUMPY_FUNCTIONS, UFUNCS, loaded
 
 CAN_BE_NULL = "fcMmV"
 
@@ -60,7 +62,9 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        values = self.ufunc(*(np.asarray(operand) for operand in self.operands))
+        # the operator compares records, which np.equal does not
+        compute = operator.eq if self.ufunc is np.equal else self.ufunc
+        values = compute(*(np.asarray(operand) for operand in self.operands))
         return np.asarray(values, dtype)
 
     def __getitem__(self, key: Any) -> Any:
@@ -145,9 +149,21 @@ def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
         virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
         if not virtual or len({o.shape for o in operands}) != 1:
             return NotImplemented
-        return Comparison(ufunc, operands)
+        return Comparison(ufunc, operands) if _computes(ufunc, operands) else NotImplemented
 
     return deferred
+
+
+def _computes(ufunc: np.ufunc, operands: tuple[Any, ...]) -> bool:
+    """Say whether a ufunc takes these dtypes, so that what it does not take fails at once."""
+    dtypes = [operand.dtype for operand in operands]
+    if ufunc is np.equal and all(dtype.kind == "V" for dtype in dtypes):
+        return True
+    try:
+        ufunc.resolve_dtypes((*dtypes, None))
+    except TypeError:
+        return False
+    return True
 
 
 for _ufunc in (

@@ -115,7 +115,9 @@ def _read_ahead(group: ManifestGroup) -> ManifestGroup:
     """Read what is loaded in any case once: decoding dates would look at it again and again."""
     variables = {
         name: replace(v, data=v.data.read())
-        if isinstance(v.data, ManifestArray) and v.dims in ((), (name,))
+        if isinstance(v.data, ManifestArray)
+        and v.dims in ((), (name,))
+        and name not in group.problems
         else v
         for name, v in group.variables.items()
     }

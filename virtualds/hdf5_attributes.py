@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
+from virtualds.hdf5_types import Class, check_values
 
 RESERVED = frozenset(
     {
@@ -38,8 +39,11 @@ def attribute(owner: Any, name: str) -> Any:
     import h5py
 
     try:
+        kind = h5py.h5a.open(owner.id, name.encode("utf-8", "surrogateescape")).get_type()
+        if kind.get_class() in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+            check_values(kind)
         value = owner.attrs[name]
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, UnsupportedError) as error:
         raise _unsupported(name, str(error)) from error
     if isinstance(value, h5py.Empty):
         return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)

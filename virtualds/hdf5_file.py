@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from errno import EMFILE, ENFILE
 from typing import Any
 
-from virtualds.errors import AccessError, FormatError, VirtualdsError
+from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.manifest import SourceFile
 from virtualds.stores import store_for
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
+
+PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
+"""Variables of the environment that change where HDF5 looks for files."""
 
 
 @contextmanager
@@ -23,18 +27,29 @@ def opened(source: SourceFile) -> Iterator[Any]:
         local_path(source.url) if local else store_for(source.url).open(source.url, source.options)
     )
     try:
-        with h5py.File(target, "r", locking="best-effort" if local else None) as file:
+        with (
+            damage_of(source),
+            h5py.File(target, "r", locking="best-effort" if local else None) as file,
+        ):
             yield file
-    except (OSError, RuntimeError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError | VirtualdsError):
+    finally:
+        if not local:
+            target.close()
+
+
+@contextmanager
+def damage_of(source: SourceFile) -> Iterator[None]:
+    """Turn what HDF5 complains of within the block into `FormatError`."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        known = FileNotFoundError | PermissionError | VirtualdsError
+        if isinstance(error, known) or getattr(error, "errno", None) in (EMFILE, ENFILE):
             raise
         raise FormatError(
             f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
             f"fetch it again"
         ) from error
-    finally:
-        if not local:
-            target.close()
 
 
 class HDF5Files:
@@ -63,35 +78,82 @@ class HDF5Files:
             self._open[source] = self._stack.enter_context(opened(source))
         return self._open[source]
 
+    @contextmanager
+    def lent(self, source: SourceFile) -> Iterator[Any]:
+        """Open a file for a while: there may be more than the system lets be open at once."""
+        if source in self._open:
+            yield self._open[source]
+            return
+        with opened(source) as file:
+            self._open[source] = file
+            try:
+                yield file
+            finally:
+                del self._open[source]
 
-def find(name: str, beside: SourceFile, cwd_first: bool = False) -> SourceFile:
+
+Places = Callable[[str, SourceFile], list[str]]
+"""From a name and the file that holds it to the urls where it may lie."""
+
+
+def beside(name: str, holder: SourceFile) -> list[str]:
+    """Return the place beside the file that holds a name, and beside what that is a link to."""
+    if scheme_of(holder.url) != "file":
+        return [join_url(holder.url, name)]
+    folder, real = (os.path.dirname(p(local_path(holder.url))) for p in (str, os.path.realpath))
+    return [normalise_url(os.path.join(place, name)) for place in dict.fromkeys((folder, real))]
+
+
+def absolute(name: str, holder: SourceFile) -> list[str]:
+    """Return an absolute name itself; another has no place."""
+    return [normalise_url(name)] if os.path.isabs(name) else []
+
+
+def in_working_directory(name: str, holder: SourceFile) -> list[str]:
+    """Return the place in the working directory; remote files have none."""
+    return [normalise_url(name)] if scheme_of(holder.url) == "file" else []
+
+
+def find(
+    name: str, holder: SourceFile, places: Sequence[Places] = (beside, in_working_directory)
+) -> SourceFile:
     """Return the file that another one refers to by ``name``.
 
-    Relative names are looked for beside the file that holds them and in the working directory, in
-    the order in which HDF5 does so (HDF5 reference manual, `H5Pset_virtual_prefix`,
-    `H5Pset_elink_prefix`, `H5Pset_efile_prefix`).
+    HDF5 looks beside the file that holds the name and then in the working directory (HDF5
+    reference manual, `H5Pset_virtual_prefix`, `H5Pset_elink_prefix`), for raw data in the working
+    directory alone (`H5Pset_efile_prefix`).
 
     Raises
     ------
     AccessError
-        A remote file refers to a local one.
+        A remote file refers to a local one, or any file to a url.
     FormatError
         There is no such file.
+    UnsupportedError
+        The environment tells HDF5 to look elsewhere.
     """
-    local = scheme_of(beside.url) == "file"
-    if not local and (os.path.isabs(name) or "://" in name):
-        raise AccessError(
-            f"{beside.url}: it refers to {name!r}, which a remote file may not; copy the files to "
-            f"local disk if you trust them"
+    if set_ := [variable for variable in PREFIXES if os.environ.get(variable)]:
+        raise UnsupportedError(
+            f"{holder.url}: it refers to {name!r}, and {set_[0]} tells HDF5 to look elsewhere; "
+            f"unset it"
         )
-    places = [join_url(beside.url, name)] if not os.path.isabs(name) else []
-    places += [normalise_url(name)] if local else []
-    for place in reversed(places) if cwd_first else places:
+    if "://" in name or (scheme_of(holder.url) != "file" and os.path.isabs(name)):
+        raise AccessError(
+            f"{holder.url}: it refers to {name!r}, which a file may not do (a url, or from a "
+            f"server to a local disk); copy the files beside each other if you trust them"
+        )
+    for place in dict.fromkeys(url for look in places for url in look(name, holder)):
         try:
-            return store_for(place).describe(place, beside.options)
+            return store_for(place).describe(place, holder.options)
         except FileNotFoundError:
             continue
+        except PermissionError as error:
+            raise AccessError(
+                f"{place}: {holder.url} refers to it, and it may not be read ({error}); ask for "
+                f"read access to it"
+            ) from error
+    where = " and ".join(look.__name__.replace("_", " ") for look in places)
     raise FormatError(
-        f"{beside.url}: it refers to {name!r}, which is neither beside it nor in the working "
-        f"directory; put it there, or leave the variable out with drop_variables"
+        f"{holder.url}: it refers to {name!r}, which is not there (looked for {where}); put it "
+        f"beside the file, or leave the variable out with drop_variables"
     )

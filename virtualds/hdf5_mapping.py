@@ -7,6 +7,8 @@ Dataset". Boxes become fragments; a selection of another form is read through h5
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,14 +17,24 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.concatenation import assemble
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.hdf5_file import HDF5Files, find
-from virtualds.hdf5_storage import fill_of, stored_array
-from virtualds.hdf5_structure import Dataset
+from virtualds.hdf5_file import (
+    HDF5Files,
+    Places,
+    absolute,
+    beside,
+    find,
+    in_working_directory,
+)
+from virtualds.hdf5_storage import external_segments, fill_of, stored_array
+from virtualds.hdf5_structure import Dataset, file_of
 from virtualds.hdf5_types import StoredType, stored_type
 from virtualds.manifest import SourceFile
+from virtualds.urls import scheme_of
 
 VIRTUAL = 3
 """Layout class of virtual datasets."""
+PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
+"""Names of files that are counted (HDF5 reference manual, `H5Pset_virtual`)."""
 SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
@@ -50,7 +62,7 @@ class Mapping(NamedTuple):
 
 def is_virtual(dataset: Dataset) -> bool:
     """Say whether a dataset is put together from others."""
-    return bool(dataset.id.get_create_plist().get_layout() == VIRTUAL)
+    return bool(dataset.plist.get_layout() == VIRTUAL)
 
 
 def mapped_array(
@@ -84,13 +96,12 @@ def mapped_array(
             f"virtual dataset {dataset.name!r} of {dataset.source.url} is part of itself; leave it "
             f"out with drop_variables"
         )
-    plist = dataset.id.get_create_plist()
-    mappings = [_mapping(plist, i, dataset.source) for i in range(plist.get_virtual_count())]
-    parts = [_part(m, stored, files, above | {dataset.address}) for m in mappings]
+    mappings = list(_mappings(dataset))
+    parts = _parts(mappings, stored, files, above | {dataset.address})
     boxes = [m.target for m in mappings if m.target is not None]
     if any(part is None for part in parts) or _overlap(boxes):
         return None
-    fill = fill_of(plist, stored.dtype)
+    fill = fill_of(dataset.plist, stored.dtype)
     rest = np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
     placed = [(box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None]
     native = stored.dtype.newbyteorder("=")
@@ -98,18 +109,77 @@ def mapped_array(
     return assemble(dataset.shape, native, np.asarray(rest, native)[()], placed, axes)
 
 
-def _mapping(plist: Any, number: int, source: SourceFile) -> Mapping:
-    name = os.fsdecode(plist.get_virtual_filename(number))
-    path = os.fsencode(plist.get_virtual_dsetname(number))
-    if "%b" in name or b"%b" in path:
+def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
+    """Return the other files that h5py needs to read a dataset.
+
+    HDF5 fills what it misses of them without a word. It looks for the parts of a virtual dataset
+    beside the file first, and for raw data in the working directory, wherever that is by then: so
+    only absolute names of raw data are good.
+
+    Raises
+    ------
+    FormatError
+        One of them is not there, or is too short.
+    UnsupportedError
+        The file is remote: HDF5 would look for the others on local disk.
+    """
+    needed: dict[SourceFile, None] = {}
+    if is_virtual(dataset):
+        for mapping in _mappings(dataset, (beside,)):
+            with files.lent(mapping.file) as file:
+                source = _source(mapping, file)
+                needed[mapping.file] = needed[source.source] = None
+                needed |= dict.fromkeys(needed_files(source, files))
+    else:
+        needed = dict.fromkeys(file for file, _, _ in external_segments(dataset, (absolute,)))
+    needed.pop(dataset.source, None)
+    if needed and scheme_of(dataset.source.url) != "file":
         raise UnsupportedError(
-            f"it is a virtual dataset of files named by the pattern {name!r}, of which HDF5 fills "
-            f"those that are missing; open the files and combine them with xarray, or leave the "
+            f"it is put together from {len(needed)} other files in a way that only HDF5 can read, "
+            f"which cannot find them on a server; copy the files to local disk, or leave the "
             f"variable out with drop_variables"
         )
-    file = source if name == "." else find(name, beside=source)
-    target, part = plist.get_virtual_vspace(number), plist.get_virtual_srcspace(number)
-    return Mapping(_box(target), file, path, _box(part))
+    return tuple(needed)
+
+
+def _mappings(
+    dataset: Dataset, places: Sequence[Places] = (beside, in_working_directory)
+) -> Iterator[Mapping]:
+    found: dict[str, SourceFile] = {".": dataset.source}
+    for number in range(dataset.plist.get_virtual_count()):
+        name = os.fsdecode(dataset.plist.get_virtual_filename(number))
+        path = os.fsencode(dataset.plist.get_virtual_dsetname(number))
+        if PATTERN.search(name) or PATTERN.search(os.fsdecode(path)):
+            raise UnsupportedError(
+                f"it is a virtual dataset of files named by the pattern {name!r}, of which HDF5 "
+                f"fills those that are missing; open the files and combine them with xarray, or "
+                f"leave the variable out with drop_variables"
+            )
+        if name not in found:
+            found[name] = find(name, dataset.source, places)
+        target = _box(dataset.plist.get_virtual_vspace(number))
+        yield Mapping(target, found[name], path, _box(dataset.plist.get_virtual_srcspace(number)))
+
+
+def _parts(
+    mappings: Sequence[Mapping], stored: StoredType, files: HDF5Files, above: frozenset[Any]
+) -> list[ManifestArray | None]:
+    """Return what every mapping shows, with each file open for as long as it takes."""
+    of_file: dict[SourceFile, list[int]] = {}
+    for number, mapping in enumerate(mappings):
+        of_file.setdefault(mapping.file, []).append(number)
+    parts: list[ManifestArray | None] = [None] * len(mappings)
+    for source, numbers in of_file.items():
+        with files.lent(source) as file:
+            arrays: dict[bytes, ManifestArray | None] = {}
+            for number in numbers:
+                mapping = mappings[number]
+                if mapping.path not in arrays:
+                    arrays[mapping.path] = _source_array(
+                        _source(mapping, file), stored, files, above
+                    )
+                parts[number] = _part(mapping, arrays[mapping.path], stored)
+    return parts
 
 
 def _box(space: Any) -> Box | None:
@@ -119,47 +189,51 @@ def _box(space: Any) -> Box | None:
         return Box((0,) * len(shape), tuple(shape))
     if space.get_select_type() != SELECT_HYPERSLABS:
         return None
-    start, last = space.get_select_bounds()
+    try:
+        start, last = space.get_select_bounds()
+    except RuntimeError:
+        return None  # a selection without end has no bounds
     shape = tuple(b - a + 1 for a, b in zip(start, last, strict=True))
     return Box(tuple(start), shape) if prod(shape) == space.get_select_npoints() else None
 
 
 def _part(
-    mapping: Mapping, stored: StoredType, files: HDF5Files, above: frozenset[Any]
+    mapping: Mapping, source: ManifestArray | None, stored: StoredType
 ) -> ManifestArray | None:
-    """Return what one mapping shows, with the axes of the virtual dataset."""
-    source = _source(mapping, files)
-    kind = stored_type(source.kind)
-    shown = _source_array(source, kind, files, above)
+    """Return what one mapping shows of its source, with the axes of the virtual dataset."""
     target, box = mapping.target, mapping.source
-    if shown is None or target is None or box is None:
+    if source is None or target is None or box is None:
         return None
-    if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
-        return None  # HDF5 would convert
-    if any(b > n for b, n in zip(box.stop, shown.shape, strict=False)):
+    if any(b > n for b, n in zip(box.stop, source.shape, strict=False)):
         return None
     for axis, (start, stop) in enumerate(zip(box.start, box.stop, strict=True)):
-        shown = shown.crop(axis, start, stop)
-    return _reshaped(shown, target.shape + stored.shape)
+        source = source.crop(axis, start, stop)
+    return _reshaped(source, target.shape + stored.shape)
 
 
-def _source(mapping: Mapping, files: HDF5Files) -> Dataset:
+def _source(mapping: Mapping, file: Any) -> Dataset:
+    """Return the dataset that a mapping shows, in whatever file links lead to."""
     import h5py
 
-    file = files.open(mapping.file)
     try:
         found = h5py.h5o.open(file.id, mapping.path)
-    except KeyError as error:
+    except KeyError:
+        found = None
+    if not isinstance(found, h5py.h5d.DatasetID):
         raise FormatError(
             f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, which a "
             f"virtual dataset is put together from; restore it, or use drop_variables"
-        ) from error
-    return Dataset(os.fsdecode(mapping.path), found, mapping.file)
+        )
+    return Dataset(os.fsdecode(mapping.path), found, file_of(found, file.id, mapping.file))
 
 
 def _source_array(
-    source: Dataset, kind: StoredType, files: HDF5Files, above: frozenset[Any]
+    source: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> ManifestArray | None:
+    """Return a source as references, None if HDF5 would have to read or to convert it."""
+    kind = stored_type(source.kind)
+    if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
+        return None
     if is_virtual(source):
         return mapped_array(source, kind, files, above)
     return stored_array(source, kind, ("",) * len(source.shape), {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -15,18 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.codec import NO_FILTERS
+from virtualds.codec import NO_FILTERS, Buffer, CodecError
 from virtualds.codecs import Codec, codec_from_hdf5
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import ChunkAxis
-from virtualds.hdf5_file import find
-from virtualds.hdf5_structure import Dataset
+from virtualds.grid import ChunkAxis, Ints
+from virtualds.hdf5_file import Places, beside, find, in_working_directory
+from virtualds.hdf5_structure import Dataset, chosen_fill
 from virtualds.hdf5_types import StoredType
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 
 COMPACT, CONTIGUOUS, CHUNKED = 0, 1, 2
 """Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
+ALL_SKIPPED = 2**32 - 1
+"""The filter mask of a chunk that no filter has seen."""
 BLOCK = 512
 """Chunks that are gathered before they become columns."""
 
@@ -46,7 +49,7 @@ def stored_array(
     UnsupportedError
         A filter is one that neither we nor h5py can undo.
     """
-    plist = dataset.id.get_create_plist()
+    plist = dataset.plist
     if stored.dtype.hasobject:
         return None
     chunks = plist.get_chunk() + stored.shape if plist.get_layout() == CHUNKED else None
@@ -59,7 +62,8 @@ def stored_array(
     axes = tuple(range(len(dataset.shape)))
     pipeline = CodecPipeline(stored.dtype, fill=fill_of(plist, stored.dtype), layout=axes)
     if chunks is None:
-        read = _in_external_files if plist.get_external_count() else _in_one_piece
+        elsewhere = plist.get_external_count() and prod(dataset.shape)
+        read = _in_external_files if elsewhere else _in_one_piece
         return read(dataset, pipeline, plist)
     try:
         codecs = _codecs(plist, stored.dtype.itemsize * prod(stored.shape))
@@ -93,9 +97,8 @@ def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
     """Return the storage fill value as bytes, None for zero; it is not the attribute."""
     if not has_fill(plist):
         return None
-    fill = np.zeros((1,), dtype)
-    plist.get_fill_value(fill)
-    return fill.tobytes()
+    raw: bytes = chosen_fill(plist, dtype).tobytes()
+    return raw
 
 
 def has_fill(plist: Any) -> bool:
@@ -112,6 +115,7 @@ def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...])
     if not index.size:
         return _array(axes, ChunkManifest.missing(grid), (pipeline,))
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
+    mask = np.where(_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
     pipelines, number = _by_mask(pipeline, mask)
     inside = np.ones(mask.size, bool)
     flat = np.zeros(mask.size, np.int64)
@@ -173,6 +177,54 @@ def _strides(grid: tuple[int, ...]) -> list[int]:
     return [prod(grid[i + 1 :]) for i in range(len(grid))]
 
 
+def _bare_edges(
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: Ints
+) -> npt.NDArray[np.bool_]:
+    """Return which chunks reach past the end and were written without filters.
+
+    HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter
+    mask. They have the length of the array that they are; so have others, by chance or because no
+    filter changes a length, and so HDF5 itself says what one of them holds.
+    """
+    import h5py
+
+    place, mask, length = index[:-3], index[-3], index[-1]
+    shape, nbytes = dataset.shape, prod(chunks) * pipeline.dtype.itemsize
+    past = [p + c > n for p, c, n in zip(place, chunks, shape, strict=False)]
+    suspect: npt.NDArray[np.bool_] = np.any(past, axis=0) & (mask == 0) & (length == nbytes)
+    whole = h5py.Dataset(dataset.id)
+    for number in np.flatnonzero(suspect) if pipeline.codecs else ():
+        begin = tuple(int(p) for p in place[:, number])
+        _, raw = dataset.id.read_direct_chunk(begin)
+        box = tuple(slice(p, min(p + c, n)) for p, c, n in zip(begin, chunks, shape, strict=False))
+        values = np.asarray(whole[box]).astype(pipeline.dtype).tobytes()
+        bare = _part_of_chunk(raw, pipeline, chunks, box) == values
+        filtered = _part_of_chunk(_unfiltered(raw, pipeline), pipeline, chunks, box) == values
+        if bare != filtered:
+            return suspect if bare else np.zeros(mask.size, bool)
+    return np.zeros(mask.size, bool)
+
+
+def _unfiltered(raw: Buffer, pipeline: CodecPipeline) -> Buffer:
+    """Undo all filters; nothing is left if they cannot be undone."""
+    try:
+        for codec in reversed(pipeline.codecs):
+            raw = codec.decode(raw, None)
+    except (CodecError, UnsupportedError):
+        return b""
+    return raw
+
+
+def _part_of_chunk(
+    raw: Buffer, pipeline: CodecPipeline, chunks: tuple[int, ...], box: tuple[slice, ...]
+) -> bytes:
+    """Return the bytes of the part of a chunk that lies in an array."""
+    if len(raw) != prod(chunks) * pipeline.dtype.itemsize:
+        return b""
+    chunk = np.frombuffer(raw, pipeline.dtype).reshape(chunks)
+    return chunk[tuple(slice(0, k.stop - k.start) for k in box)].tobytes()
+
+
 def _by_mask(
     pipeline: CodecPipeline, masks: npt.NDArray[np.int64]
 ) -> tuple[tuple[CodecPipeline, ...], npt.NDArray[np.int64]]:
@@ -214,37 +266,55 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline, plist: Any) -> Mani
 def _in_external_files(
     dataset: Dataset, pipeline: CodecPipeline, plist: Any
 ) -> ManifestArray | None:
-    """Return a dataset whose bytes follow each other in other files.
-
-    HDF5 file format, IV.A.2.h, External Data Files message. None where a file ends within a row.
-    """
-    nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
-    files, offsets = [], []
-    lengths: list[int] = []
-    for number in range(plist.get_external_count()):
-        name, offset, size = plist.get_external(number)
-        files.append(find(os.fsdecode(name), beside=dataset.source, cwd_first=True))
-        offsets.append(offset)
-        lengths.append(min(size, nbytes - sum(lengths)))
-    rows = max(dataset.shape[0], 1) if dataset.shape else 1
-    row = max(nbytes // rows, 1)
+    """Return a dataset whose bytes lie in other files; None where a file ends within a row."""
+    segments = external_segments(dataset)
+    files, offsets, lengths = zip(*segments, strict=True) if segments else ((), (), ())
     manifest = ChunkManifest.build(
         (len(files),), files=files, file=np.arange(len(files)), offset=offsets, length=lengths
     )
+    rows = max(dataset.shape[0], 1) if dataset.shape else 1
+    row = max(sum(lengths) // rows, 1)
     if any(length % row for length in lengths):
         return None
-    manifest = manifest.take(0, np.flatnonzero(lengths))
-    rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
-    counts = np.array([n // row for n in lengths if n])
+    counts = np.array([n // row for n in lengths], np.int64)
     cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
+    rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
     grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
     return _array((*cut, *rest), manifest.reshape(grid), (pipeline,))
+
+
+def external_segments(
+    dataset: Dataset, places: Sequence[Places] = (in_working_directory, beside)
+) -> list[tuple[SourceFile, int, int]]:
+    """Return where the bytes of a dataset with external files lie: file, offset, length.
+
+    HDF5 file format, IV.A.2.h, External Data Files message. ``places`` says where to look for
+    relative names.
+
+    Raises
+    ------
+    FormatError
+        A file is missing, or shorter than it has to be: HDF5 would read zeros.
+    """
+    left = prod(dataset.id.shape or ()) * dataset.kind.get_size()
+    segments = []
+    for number in range(dataset.plist.get_external_count()):
+        name, offset, size = dataset.plist.get_external(number)
+        file = find(os.fsdecode(name), dataset.source, places)
+        length = min(size, left)
+        left -= length
+        if length and file.size is not None and offset + length > file.size:
+            raise FormatError(
+                f"{file.url}: it has {file.size} bytes, and {dataset.name!r} of "
+                f"{dataset.source.url} needs {offset + length} of it; fetch it again"
+            )
+        if length:
+            segments.append((file, offset, length))
+    return segments
 
 
 def _array(
     axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, pipelines: tuple[CodecPipeline, ...]
 ) -> ManifestArray:
     array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipelines[0])
-    # xarray turns the byte order of numbers, and knows not how to turn that of compound types
-    dtype = array.dtype.newbyteorder("=") if array.dtype.names else array.dtype
-    return replace(array, pipelines=pipelines, dtype=dtype)
+    return replace(array, pipelines=pipelines)

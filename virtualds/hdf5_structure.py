@@ -8,23 +8,24 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.hdf5_file import HDF5Files, find
+from virtualds.hdf5_file import HDF5Files, damage_of, find
 from virtualds.hdf5_types import Class
 from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""
-DEEPEST = 64
-"""Levels of groups that are looked at: links may lead round in circles."""
+MOST_GROUPS = 100_000
+"""Groups that are looked at to number dimensions: links can make more of a small file."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
@@ -52,9 +53,16 @@ def fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
         return ""
     if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
         return np.array(NETCDF_FILLS.get(dtype.str[1:], np.zeros((), dtype)), dtype)[()]
-    fill = np.zeros((1,), dtype)
+    return chosen_fill(plist, dtype)[0]
+
+
+def chosen_fill(plist: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the storage fill value that somebody chose, as an array of one element."""
+    # numpy's dates are opaque bytes to HDF5
+    known = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
+    fill = np.zeros((1,), known)
     plist.get_fill_value(fill)
-    return fill[0]
+    return fill.view(dtype)
 
 
 class Dataset:
@@ -69,7 +77,7 @@ class Dataset:
         The file that it lies in: links lead to other files.
     """
 
-    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "shape", "source")
+    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "plist", "shape", "source")
 
     def __init__(self, name: str, found: Any, source: SourceFile) -> None:
         import h5py
@@ -78,6 +86,7 @@ class Dataset:
         self.id = found
         self.source = source
         self.kind = found.get_type()
+        self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
         self.shape: tuple[int, ...] = (found.shape or ()) + _axes_within(self.kind)
         self.is_scale: bool = h5py.h5ds.is_scale(found)
@@ -136,7 +145,7 @@ class Members:
     datasets : dict of str to Dataset
     groups : dict of str to Place
     broken : dict of str to VirtualdsError
-        Links that lead nowhere.
+        Links that lead nowhere, and what is damaged.
     """
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -144,23 +153,25 @@ class Members:
     broken: dict[str, VirtualdsError] = field(default_factory=dict)
 
 
-def members(place: Place, files: HDF5Files) -> Members:
-    """Look at everything in a group."""
+def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Members:
+    """Look at everything in a group, but for links of the names to skip."""
     import h5py
 
     result = Members()
     for raw in _in_order(lambda order, add: place.id.links.iterate(add, idx_type=order)):
         name = raw.decode("utf-8", "surrogateescape")
         link = place.id.links.get_info(raw).type
-        try:
-            found, source = follow(place, raw, link, files)
-        except FormatError as error:
-            result.broken[name] = error
+        if link != h5py.h5l.TYPE_HARD and name in skip:
             continue
-        if isinstance(found, h5py.h5d.DatasetID):
-            result.datasets[name] = Dataset(name, found, source)
-        elif isinstance(found, h5py.h5g.GroupID):
-            result.groups[name] = Place(found, source)
+        try:
+            with damage_of(place.source):
+                found, source = follow(place, raw, link, files)
+                if isinstance(found, h5py.h5d.DatasetID):
+                    result.datasets[name] = Dataset(name, found, source)
+                elif isinstance(found, h5py.h5g.GroupID):
+                    result.groups[name] = Place(found, source)
+        except VirtualdsError as error:
+            result.broken[name] = error
     return result
 
 
@@ -201,7 +212,7 @@ def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
     base, path, source = place.id, raw, place.source
     if link == h5py.h5l.TYPE_EXTERNAL:
         name, path = base.links.get_val(raw)
-        source = find(os.fsdecode(name), beside=source)
+        source = find(os.fsdecode(name), source)
         base = files.open(source).id
     try:
         found = h5py.h5o.open(base, path)
@@ -212,17 +223,17 @@ def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
             f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
             f"with drop_variables"
         ) from error
-    return Place(found, source if link == h5py.h5l.TYPE_HARD else _file_of(found, base, source))
+    return Place(found, source if link == h5py.h5l.TYPE_HARD else file_of(found, base, source))
 
 
-def _file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
+def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
     """Return the file that an object lies in: soft links may pass through external ones."""
     import h5py
 
     name = h5py.h5f.get_name(found)
     if name == h5py.h5f.get_name(base):
         return source
-    return find(os.fsdecode(name), beside=source)
+    return find(os.fsdecode(name), source)
 
 
 def _append(names: list[bytes], name: bytes, *rest: Any) -> None:
@@ -348,26 +359,37 @@ def numbered_before(root: Place, path: str, files: HDF5Files) -> int:
 
     First all those of the file; then it invents, for the groups within a group before the group.
     """
-    groups = list(_inside_out(root, (), files))
+    groups = list(islice(_inside_out(root, (), files), MOST_GROUPS))
     count = sum(d.is_scale for found, _, _ in groups for d in found.datasets.values())
     for found, above, where in groups:
         if where == tuple(filter(None, path.split("/"))):
             break
-        first = partial(int, count)
-        count += Dimensions(found.datasets.values(), above, first).invented
+        count += Dimensions(found.datasets.values(), above, lambda: 0).invented
     return count
 
 
 def _inside_out(
-    place: Place, where: tuple[str, ...], files: HDF5Files, above: tuple[Dataset, ...] = ()
+    place: Place,
+    where: tuple[str, ...],
+    files: HDF5Files,
+    above: tuple[Dataset, ...] = (),
+    around: Collection[tuple[str, int]] = (),
 ) -> Iterator[tuple[Members, tuple[Dataset, ...], tuple[str, ...]]]:
     """Yield what every group holds, the scales above it and its path, inner groups first."""
     found = members(place, files)
     scales = (*above, *(d for d in found.datasets.values() if d.is_scale))
+    around = {*around, _address(place)}
     for name, child in found.groups.items():
-        if len(where) < DEEPEST:
-            yield from _inside_out(child, (*where, name), files, scales)
+        # links may lead round in circles
+        if _address(child) not in around:
+            yield from _inside_out(child, (*where, name), files, scales, around)
     yield found, above, where
+
+
+def _address(place: Place) -> tuple[str, int]:
+    import h5py
+
+    return place.source.url, h5py.h5o.get_info(place.id).addr
 
 
 def attribute_names(owner: Any) -> list[str]:

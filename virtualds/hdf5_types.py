@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,8 +76,7 @@ def stored_type(kind: Any) -> StoredType:
         return base._replace(shape=(*kind.get_array_dims(), *base.shape))
     if of_class == Class.REFERENCE and kind.equal(h5py.h5t.STD_REF_OBJ):
         return StoredType(TEXT, str, in_chunks=False)
-    if _holds_references(kind):
-        raise _unsupported(kind, "references to regions, or within other types, have no values")
+    check_values(kind)
     try:
         dtype = kind.dtype
     except (TypeError, ValueError) as error:
@@ -88,6 +88,34 @@ def stored_type(kind: Any) -> StoredType:
     plain = dtype if dtype.names else np.dtype(dtype.str)
     declared = plain.newbyteorder("=") if plain.names else plain
     return StoredType(plain, declared, in_chunks=_is_plain(kind))
+
+
+def check_values(kind: Any) -> None:
+    """Refuse a type that h5py has no true values for.
+
+    Raises
+    ------
+    UnsupportedError
+        References to regions or within other types, and arrays of varying length in foreign byte
+        order, whose numbers h5py does not turn.
+    """
+    if _holds_references(kind):
+        raise _unsupported(kind, "references to regions, or within other types, have no values")
+    if _holds_foreign_sequences(kind):
+        raise _unsupported(kind, "h5py does not turn the byte order of arrays of varying length")
+
+
+def _holds_foreign_sequences(kind: Any) -> bool:
+    if kind.get_class() == Class.VLEN:
+        return any(map(_is_foreign, _parts(kind)))
+    return any(map(_holds_foreign_sequences, _parts(kind)))
+
+
+def _is_foreign(kind: Any) -> bool:
+    """Say whether numbers of a type are in another byte order than this machine's."""
+    if kind.get_class() in (Class.INTEGER, Class.FLOAT):
+        return not kind.dtype.isnative
+    return any(map(_is_foreign, _parts(kind)))
 
 
 def _unsupported(kind: Any, reason: str) -> UnsupportedError:
@@ -129,7 +157,7 @@ def _parts(kind: Any) -> list[Any]:
     of_class = kind.get_class()
     if of_class == Class.COMPOUND:
         return [kind.get_member_type(i) for i in range(kind.get_nmembers())]
-    if of_class in (Class.ARRAY, Class.VLEN, Class.ENUM):
+    if of_class in (Class.ARRAY, Class.VLEN, Class.ENUM, Class.COMPLEX):
         return [kind.get_super()]
     return []
 
@@ -153,10 +181,16 @@ def _is_plain_bitfield(kind: Any) -> bool:
 
 
 def _is_plain_float(kind: Any) -> bool:
+    dtype = kind.dtype
+    return dtype.itemsize == kind.get_size() and bool(kind.equal(_type_of(dtype)))
+
+
+@cache
+def _type_of(dtype: np.dtype[Any]) -> Any:
+    """Return the HDF5 type whose bytes are of a dtype."""
     import h5py
 
-    dtype = kind.dtype
-    return dtype.itemsize == kind.get_size() and bool(kind.equal(h5py.h5t.py_create(dtype)))
+    return h5py.h5t.py_create(dtype)
 
 
 def _is_plain_string(kind: Any) -> bool:
@@ -165,7 +199,26 @@ def _is_plain_string(kind: Any) -> bool:
     if kind.is_variable_str():
         return False
     # what follows the end of a string, and spaces that pad it, are none of it
-    return bool(kind.get_size() == 1 or kind.get_strpad() == h5py.h5t.STR_NULLPAD)
+    padding = kind.get_strpad()
+    one_byte = kind.get_size() == 1 and padding == h5py.h5t.STR_NULLTERM
+    return bool(one_byte or padding == h5py.h5t.STR_NULLPAD)
+
+
+def _is_plain_compound(kind: Any) -> bool:
+    dtype = kind.dtype
+    if dtype.names is None:
+        # a pair of floats that h5py takes for a complex number, however it is laid out
+        return bool(kind.equal(_type_of(dtype)))
+    return (
+        dtype.itemsize == kind.get_size()
+        and all(
+            dtype.fields[name][1] == kind.get_member_offset(i)
+            # a boolean of h5py is one byte, whatever integer the enum is made of
+            and dtype[name].itemsize == kind.get_member_type(i).get_size()
+            for i, name in enumerate(dtype.names)
+        )
+        and _is_made_of_plain(kind)
+    )
 
 
 def _is_made_of_plain(kind: Any) -> bool:
@@ -180,6 +233,7 @@ PLAIN: dict[int, Callable[[Any], bool]] = {
     Class.OPAQUE: lambda kind: True,
     Class.ENUM: _is_made_of_plain,
     Class.ARRAY: _is_made_of_plain,
-    Class.COMPOUND: _is_made_of_plain,
+    Class.COMPOUND: _is_plain_compound,
+    Class.COMPLEX: _is_made_of_plain,
 }
 """What says of each class whether its bytes are its values; of classes not listed they are not."""

@@ -35,12 +35,15 @@ class HDF5Array:
         As netCDF sees it: longer than the dataset where another variable is longer along an
         unlimited dimension.
     dtype : numpy dtype
+    needs : tuple of SourceFile
+        Other files that values come from; what HDF5 misses of them it fills without a word.
     """
 
     source: SourceFile
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    needs: tuple[SourceFile, ...] = ()
 
     @property
     def ndim(self) -> int:
@@ -57,7 +60,8 @@ class HDF5Array:
         """
         box, within = zip(*map(_bounds, key, self.shape), strict=True) if key else ((), ())
         try:
-            _check(self.source)
+            for file in (self.source, *self.needs):
+                _check(file)
             with opened(self.source) as file:
                 values = read_box(file[self.path], box, self.dtype)
         except (FormatError, OSError, KeyError) as error:
@@ -81,10 +85,10 @@ def _bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
 
 
 def _check(source: SourceFile) -> None:
-    """Refuse a file that is not the one that was scanned."""
+    """Refuse a file that is gone, or not the one that was scanned."""
+    found = store_for(source.url).describe(source.url, source.options)
     if not get_options().check_sources:
         return
-    found = store_for(source.url).describe(source.url, source.options)
     for name in ("size", "mtime", "etag"):
         was, now = getattr(source, name), getattr(found, name)
         if was is not None and now is not None and was != now:
@@ -108,7 +112,7 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
     if found.shape == shape:
         return found
     plist = dataset.id.get_create_plist()
-    whole = np.full(shape, fill_beyond(plist, dtype.newbyteorder("=")), dtype)
+    whole = np.full(shape, fill_beyond(plist, dtype), dtype)
     whole[tuple(slice(0, n) for n in found.shape)] = found
     return whole
 
@@ -128,12 +132,18 @@ def _values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Value
     return paths
 
 
-def values_of(dataset: Dataset, stored: StoredType, shape: tuple[int, ...]) -> Values | HDF5Array:
-    """Return the values of a dataset: read now if they are few, else when somebody asks."""
+def values_of(
+    dataset: Dataset, stored: StoredType, shape: tuple[int, ...], needs: tuple[SourceFile, ...]
+) -> Values | HDF5Array:
+    """Return the values of a dataset: read now if they are few, else when somebody asks.
+
+    ``needs`` are the other files that they come from.
+    """
     import h5py
 
-    if prod(shape) * stored.dtype.itemsize <= get_options().small_variable:
-        box = tuple(slice(0, n) for n in shape)
-        return read_box(h5py.Dataset(dataset.id), box, stored.dtype)
     path = h5py.h5i.get_name(dataset.id).decode("utf-8", "surrogateescape")
-    return HDF5Array(dataset.source, path, shape, stored.dtype.newbyteorder("="))
+    dtype = stored.dtype.newbyteorder("=")
+    if prod(shape) * dtype.itemsize > get_options().small_variable:
+        return HDF5Array(dataset.source, path, shape, dtype, needs)
+    box = tuple(slice(0, n) for n in shape)
+    return read_box(h5py.Dataset(dataset.id), box, dtype)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import NUMPY_FUNCTIONS, ManifestArray
+from virtualds.array import ManifestArray
 from virtualds.concatenation import concatenate as join_arrays
+from virtualds.duck_array import NUMPY_FUNCTIONS
 from virtualds.fragment import Fragment, runs_of
 from virtualds.grid import ChunkAxis, Ints, counted_positions
 

@@ -51,7 +51,8 @@ def _numbers(value: Any, is_complex: bool) -> Any:
 def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
     if isinstance(value, np.bytes_ | bytes):
         return value.decode("latin-1"), "S"
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+    known = isinstance(value, np.ndarray | np.generic) and value.dtype.char not in "gG"
+    if known and value.dtype.kind in "biufc":
         return _finite(value.tolist()), value.dtype.newbyteorder("=").str
     if isinstance(value, str | bool | int) or value is None:
         return value, None

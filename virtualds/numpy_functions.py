@@ -6,6 +6,7 @@ A function that is not listed, or that returns `NotImplemented`, gets the values
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -13,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from virtualds.array import NUMPY_FUNCTIONS, ManifestArray, same_scalar
+from virtualds.array import ManifestArray, same_scalar
+from virtualds.concatenation import assemble, without_gaps
 from virtualds.concatenation import concatenate as join_arrays
-from virtualds.concatenation import without_gaps
+from virtualds.duck_array import NUMPY_FUNCTIONS
 from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+FREE_STRETCHES = 64
+"""Pieces that a mask may leave and stay virtual, however few chunks it meets."""
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -48,12 +52,10 @@ def concatenate(
     """Lay arrays end to end; arrays in memory join as inline chunks."""
     if axis is None or out is not None or dtype is not None or casting is not None:
         return NotImplemented
-    if any(np.dtype(a.dtype).hasobject for a in arrays):
+    parts = [a if isinstance(a, ManifestArray) else np.asarray(a) for a in arrays]
+    if any(a.dtype.hasobject for a in parts):
         return NotImplemented
-    virtual = [
-        a if isinstance(a, ManifestArray) else ManifestArray.from_values(np.asarray(a))
-        for a in arrays
-    ]
+    virtual = [a if isinstance(a, ManifestArray) else ManifestArray.from_values(a) for a in parts]
     return join_arrays(virtual, axis)
 
 
@@ -62,13 +64,13 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
     """Lay arrays side by side along a new axis."""
     if out is not None or kwargs:
         return NotImplemented
-    shapes = {a.shape for a in arrays}
+    shapes = {np.shape(a) for a in arrays}
     if len(shapes) > 1:
         raise CombineError(
             f"stack: the arrays have shapes {sorted(shapes)}; bring them to one (reindex, or isel "
             f"the common part)"
         )
-    axis = normalize_axis_index(axis, arrays[0].ndim + 1)
+    axis = normalize_axis_index(axis, np.ndim(arrays[0]) + 1)
     return concatenate([expand_dims(a, axis) for a in arrays], axis)
 
 
@@ -146,6 +148,12 @@ def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> A
         if n == 1:
             array = array.insert_axis(axis)
     return array
+
+
+@implements(np.ravel)
+def ravel(array: ManifestArray, order: Any = "C") -> Any:
+    """Lay all elements along one axis: virtually where no more than one axis is longer than one."""
+    return np.reshape(array, array.size) if order in ("C", "A", "K") else NotImplemented
 
 
 # ---------------------------------------------------------------------- dtype and filling
@@ -233,23 +241,48 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if isinstance(condition, ManifestArray) or x.dtype != np.asarray(y).dtype:
         return NotImplemented
     mask = np.asarray(condition)
-    if mask.ndim == 0:
-        return x if mask else ManifestArray.full(x.shape, y, x.dtype)
-    if mask.shape != x.shape or (kept := _separate(mask)) is None:
+    x = x.broadcast_to(np.broadcast_shapes(mask.shape, x.shape))
+    kept = _separate(mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape))
+    if kept is None:
+        return NotImplemented
+    stretches = [runs_of(np.flatnonzero(along)) for along in kept]
+    if prod(map(len, stretches)) > FREE_STRETCHES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
-    if x.has_gaps and not same_scalar(x.fill_value, fill):
-        x = without_gaps(x)
-    for axis, along in enumerate(kept):
-        if not along.all():
-            x = x.keep(axis, runs_of(np.flatnonzero(along)))
-    return ManifestArray(x.shape, x.dtype, fill, x.pipelines, x.fragments, x.name)
+    x = _filled_with(x, fill)
+    for axis, runs in enumerate(stretches):
+        if not kept[axis].all():
+            x = x.keep(axis, runs)
+    return replace(x, fill_value=fill)
 
 
-def _separate(mask: npt.NDArray[np.bool_]) -> list[npt.NDArray[np.bool_]] | None:
+def _separate(mask: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]] | None:
     """Return one mask per axis whose product is ``mask``, or None if there are none."""
     axes = range(mask.ndim)
     along = [np.asarray(mask.any(axis=tuple(j for j in axes if j != i))) for i in axes]
     if int(np.count_nonzero(mask)) != prod(int(np.count_nonzero(m)) for m in along):
         return None
     return along
+
+
+def _filled_with(array: ManifestArray, fill: Any) -> ManifestArray:
+    """Return the same values in an array whose new gaps may be ``fill``."""
+    if array.has_gaps and not same_scalar(array.fill_value, fill):
+        array = without_gaps(array)
+    return replace(array, fill_value=fill)
+
+
+@implements(np.pad)
+def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
+    """Surround an array with one value, as shifting does; any other border reads."""
+    constant = kwargs.pop("constant_values", 0)
+    if mode != "constant" or kwargs or np.size(constant) != 1 or isinstance(pad_width, dict):
+        return NotImplemented
+    widths = np.broadcast_to(pad_width, (array.ndim, 2))
+    if array.ndim == 0 or widths.dtype.kind not in "iu" or widths.min() < 0:
+        return NotImplemented
+    # numpy says what becomes of a value that the dtype does not hold
+    fill = np.pad(np.zeros(1, array.dtype), (1, 0), constant_values=constant)[0]
+    shape = tuple(int(n) for n in widths.sum(axis=1) + array.shape)
+    part = tuple(widths[:, 0].tolist()), _filled_with(array, fill)
+    return assemble(shape, array.dtype, fill, [part], (), array.name)

@@ -51,6 +51,8 @@ def obstacles(array: ManifestArray) -> list[str]:
     for pipeline in array.pipelines:
         if pipeline.packing is not None:
             found.append(_packed(array))
+        elif pipeline.dtype.char in "gG":
+            found.append(f"its type {pipeline.dtype} has another form on every machine")
         elif not _can_be_spelled(pipeline.dtype):
             found.append(f"its compound type {pipeline.dtype} has bytes between its members")
         elif _order(pipeline, array.ndim) is None:

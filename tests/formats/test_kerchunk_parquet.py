@@ -160,6 +160,7 @@ def test_opening_reads_the_metadata_alone(opened: Counter[str], tmp_path: Path) 
     repr(found)
     vds = virtual(tmp_path / "refs.parquet")
     repr(vds)
+    vds["v"].data._repr_html_()
     assert set(opened) == {".zmetadata"}, opened
     assert vds.virtual.nbytes < 100
     np.testing.assert_array_equal(found["v"].values, values)

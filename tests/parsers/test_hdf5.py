@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import re
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, low_level, numbers
+from range_server import range_server
 from transforms import bits
 
 import virtualds
@@ -341,13 +343,24 @@ def _external_link_to_nothing(file: h5py.File) -> None:
     file["bad"] = h5py.ExternalLink(other.name, "/v")
 
 
+def _damaged_index(file: h5py.File) -> None:
+    _good(file)
+    file.create_dataset("bad", data=numbers(40, 40), chunks=(4, 4))
+    path = Path(file.filename)
+    file.close()
+    raw = path.read_bytes()
+    # a node of the B-tree of chunks has type 1 (HDF5 file format, III.A.1)
+    assert b"TREE\x01" in raw
+    path.write_bytes(raw.replace(b"TREE\x01", b"FREE\x01"))
+
+
 REFUSED: dict[str, tuple[Fill, str]] = {
     "source of a virtual dataset gone": (_source_of_virtual_dataset_gone, "'gone.h5'"),
     "dataset of a virtual dataset gone": (_dataset_of_virtual_dataset_gone, "'gone'"),
     "virtual dataset of itself": (_virtual_dataset_of_itself, "part of itself"),
     "virtual dataset of a pattern": (_virtual_dataset_of_a_pattern, "part-%b.h5"),
     "external file gone": (_external_file_gone, ".raw"),
-    "external file too short": (_external_file_too_short, "(size 8)"),
+    "external file too short": (_external_file_too_short, "it has 8 bytes"),
     "references to regions": (_references_to_regions, "reference"),
     "references in a compound": (_references_in_a_compound, "compound"),
     "times": (_times, "time"),
@@ -356,6 +369,7 @@ REFUSED: dict[str, tuple[Fill, str]] = {
     "soft link to nothing": (_soft_link_to_nothing, "/nowhere"),
     "external link to no file": (_external_link_to_no_file, "elsewhere.h5"),
     "external link to nothing": (_external_link_to_nothing, "other.h5"),
+    "damaged index of chunks": (_damaged_index, "damaged"),
 }
 refused = pytest.mark.parametrize("which", REFUSED)
 
@@ -409,6 +423,9 @@ def test_a_refused_variable_may_be_kept_and_refuses_to_be_read(which: str, tmp_p
     if "bad" in kept:
         with pytest.raises(UnsupportedError, match=re.escape(REFUSED[which][1])):
             kept.virtual.to_manifest(tmp_path / "refs.json")
+    with pytest.warns(UserWarning, match="bad: "):
+        # what is loaded by default is not loaded if it cannot be
+        assert set(virtualds.open_virtual_dataset(path, on_error="keep")) >= set(kept)
 
 
 def test_on_error_knows_three_answers(tmp_path: Path) -> None:
@@ -544,6 +561,26 @@ def test_what_is_read_later_is_not_read_of_another_file(tmp_path: Path) -> None:
         third.values.sum()
 
 
+@pytest.mark.parametrize(
+    ("case", "variable", "needed"),
+    [
+        ("virtual_datasets_that_references_cannot_hold", "strided", "*_1.h5"),
+        ("external_files", "within_rows", "external_1.raw"),
+    ],
+)
+def test_hdf5_fills_nothing_of_files_that_are_gone(
+    case: str, variable: str, needed: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.nc"
+    CASES[case].write(path)
+    with virtualds.set_options(small_variable=0):
+        first, second = (virtual(path)[variable] for _ in range(2))
+    assert np.asarray(first).any()
+    next(tmp_path.glob(needed)).unlink()
+    with pytest.raises(ReadError, match=needed.strip("*")):
+        np.asarray(second)
+
+
 def test_what_is_read_later_is_written_inline_or_refused(tmp_path: Path) -> None:
     path = _odd_integers(tmp_path / "a.h5")
     with virtualds.set_options(small_variable=0):
@@ -585,6 +622,25 @@ def test_virtual_and_external_datasets_are_references(archive: Archive) -> None:
     whole = parsed(archive.path("virtual_datasets")).variables["end_to_end"].data
     assert len(whole.fragments) == 2  # one source is contiguous, two are chunked alike
     assert len(whole.sources) == 3
+
+
+@pytest.mark.parametrize("case", ["links", "virtual_datasets", "padded_strings"])
+def test_files_that_refer_to_others_are_read_over_http(case: str, archive: Archive) -> None:
+    path = archive.path(case)
+    with range_server(path.parent) as (url, _):
+        found = virtualds.open_virtual_dataset(f"{url}/{path.name}").virtual.load()
+        xr.testing.assert_identical(found, archive.native(case))
+
+
+def test_a_remote_file_may_not_lead_to_local_ones(archive: Archive) -> None:
+    path = archive.path("external_files")
+    with range_server(path.parent) as (url, _):
+        with pytest.raises(AccessError, match="which a file may not do"):
+            virtualds.open_virtual_dataset(f"{url}/{path.name}")
+        with pytest.warns(UserWarning, match="in_rows: "):
+            kept = virtualds.open_virtual_dataset(f"{url}/{path.name}", on_error="keep")
+    with pytest.raises(UnsupportedError, match="which a file may not do"):
+        kept["one"].values.sum()
 
 
 def test_circles_of_groups_are_walked_once(tmp_path: Path) -> None:
@@ -794,3 +850,158 @@ def test_a_parser_is_known_by_its_name(parser: str, archive: Archive) -> None:
 def test_an_unknown_parser_is_named(archive: Archive) -> None:
     with pytest.raises(ValueError, match="there are"):
         virtual(archive.path("contiguous"), parser="grib")
+
+
+# ---------------------------------------------------------------------- bytes that are not values
+
+
+def _member_type(*members: tuple[str, int, Any], size: int) -> Any:
+    kind = h5py.h5t.create(h5py.h5t.COMPOUND, size)
+    for name, offset, member in members:
+        kind.insert(name.encode(), offset, member)
+    return kind
+
+
+def _complex_the_wrong_way_round(file: h5py.File) -> None:
+    float32 = h5py.h5t.IEEE_F32LE
+    kind = _member_type(("i", 0, float32), ("r", 4, float32), size=8)
+    low_level(file, "v", kind, np.array([1 + 2j, 3 - 4j], "c8"))
+
+
+def _complex_with_a_gap(file: h5py.File) -> None:
+    float32 = h5py.h5t.IEEE_F32LE
+    kind = _member_type(("r", 0, float32), ("i", 8, float32), size=16)
+    low_level(file, "v", kind, np.array([1 + 2j, 3 - 4j], "c8"))
+
+
+def _wide_booleans_in_a_compound(file: h5py.File) -> None:
+    wide = h5py.h5t.enum_create(h5py.h5t.STD_I16BE)
+    wide.enum_insert(b"FALSE", 0)
+    wide.enum_insert(b"TRUE", 1)
+    kind = _member_type(("b", 0, wide), ("x", 8, h5py.h5t.IEEE_F64LE), size=16)
+    values = np.array([(True, 1.5), (False, 2.5), (True, 3.5)], [("b", "?"), ("x", "f8")])
+    low_level(file, "v", kind, values, h5py.h5t.py_create(values.dtype))
+
+
+def _one_space(file: h5py.File) -> None:
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_strpad(h5py.h5t.STR_SPACEPAD)
+    low_level(file, "v", kind, np.array([b"a", b" ", b"b"], "S1"), kind)
+
+
+def _big_endian_compound_with_text(file: h5py.File) -> None:
+    kind = np.dtype([("n", ">i4"), ("name", h5py.string_dtype())])
+    rows = file.create_dataset("v", (2,), kind)
+    rows[0], rows[1] = (1, "x"), (2, "yy")
+
+
+def _dates_with_a_fill(file: h5py.File) -> None:
+    dates = np.array(["2001-01-01", "2002-02-02"], "M8[s]").astype(
+        h5py.opaque_dtype(np.dtype("M8[s]"))
+    )
+    file.create_dataset("v", data=dates, chunks=(1,))
+
+
+def _source_behind_a_link(file: h5py.File) -> None:
+    folder = Path(file.filename).parent
+    with h5py.File(folder / "real.h5", "w") as real:
+        real["d"] = np.arange(3, dtype="i2")
+    with h5py.File(folder / "via.h5", "w") as via:
+        via["d"] = h5py.ExternalLink("real.h5", "/d")
+        via["sevens"] = np.full(4000, 7, "i2")
+    layout = h5py.VirtualLayout((3,), "i2")
+    layout[:] = h5py.VirtualSource("via.h5", "d", (3,), "i2")
+    file.create_virtual_dataset("v", layout)
+
+
+def _mapping_without_end(file: h5py.File) -> None:
+    with h5py.File(Path(file.filename).with_name("s.h5"), "w") as source:
+        source.create_dataset("d", data=numbers(2, 6, dtype="i2"), maxshape=(None, 6))
+    unlimited = h5py.h5s.UNLIMITED
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    spaces = []
+    for _ in range(2):
+        space = h5py.h5s.create_simple((2, 6), (unlimited, 6))
+        space.select_hyperslab((0, 0), (unlimited, 1), (1, 1), (1, 6))
+        spaces.append(space)
+    plist.set_virtual(spaces[0], b"s.h5", b"d", spaces[1])
+    h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I16LE, spaces[0], plist)
+
+
+AS_H5PY: dict[str, Fill] = {
+    "complex, the wrong way round": _complex_the_wrong_way_round,
+    "complex, with a gap": _complex_with_a_gap,
+    "wide booleans in a compound": _wide_booleans_in_a_compound,
+    "one space": _one_space,
+    "big-endian compound with text": _big_endian_compound_with_text,
+    "dates with a fill": _dates_with_a_fill,
+    "a source behind a link": _source_behind_a_link,
+    "a mapping without end": _mapping_without_end,
+}
+
+
+@pytest.mark.parametrize("which", AS_H5PY)
+def test_bytes_that_are_not_the_values_are_read_as_h5py_reads_them(
+    which: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        AS_H5PY[which](file)
+    expected = _as_h5py_reads(path)
+    for limit in (0, 16384):
+        with virtualds.set_options(small_variable=limit):
+            found = parsed(path).variables["v"].read()
+            lazy = xr.open_dataset(path, engine="virtual", decode_cf=False)["v"].values
+        for values in (found, lazy):
+            assert values.dtype == expected.dtype.newbyteorder("=")
+            assert values.tolist() == expected.tolist()
+
+
+def test_sequences_in_foreign_byte_order_are_refused(tmp_path: Path) -> None:
+    """h5py reads [1, 2] as [256, 512]."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["good"] = 1.0
+        rows = file.create_dataset("bad", (1,), h5py.vlen_dtype(np.dtype(">i2")))
+        rows[0] = [1, 2]
+        value = np.empty(1, object)
+        value[0] = np.array([1, 2], ">i2")
+        file["good"].attrs.create("bad", value, dtype=h5py.vlen_dtype(np.dtype(">i2")))
+    with pytest.warns(UserWarning, match="byte order"):
+        ds = virtual(tmp_path / "a.h5", on_error="skip")
+    assert list(ds.variables) == ["good"]
+    assert ds["good"].attrs == {}
+
+
+def _hdf5_library() -> Any:
+    """HDF5 itself, for what h5py does not offer."""
+    beside = Path(h5py.__file__).parents[1] / "h5py.libs"
+    found = sorted(beside.glob("libhdf5-*"))
+    if not found:
+        pytest.skip("this build of h5py does not bring HDF5 along as a library of its own")
+    return ctypes.CDLL(str(found[0]))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("filters", ["shuffle", "deflate", "both"])
+def test_edges_that_no_filter_has_seen_are_known(
+    filters: str, constant: bool, tmp_path: Path
+) -> None:
+    """H5Pset_chunk_opts(H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS)."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((4, 3))
+    if filters != "deflate":
+        plist.set_shuffle()
+    if filters != "shuffle":
+        plist.set_deflate(4)
+    library = _hdf5_library()
+    library.H5Pset_chunk_opts.argtypes = [ctypes.c_int64, ctypes.c_uint]
+    assert library.H5Pset_chunk_opts(plist.id, 2) == 0
+    values = np.arange(70, dtype="<i4").reshape(10, 7) * 70_001
+    if constant:
+        values[8:] = values[:, 6:] = 0
+        values[9, 6] = 1 << 24
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        space = h5py.h5s.create_simple(values.shape)
+        found = h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I32LE, space, plist)
+        found.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    np.testing.assert_array_equal(parsed(tmp_path / "a.h5").variables["v"].read(), values)

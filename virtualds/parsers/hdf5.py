@@ -11,18 +11,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.codec import NO_FILTERS
+from virtualds.concatenation import without_gaps
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5_attributes import attribute, of_the_user
-from virtualds.hdf5_file import HDF5Files
-from virtualds.hdf5_mapping import is_virtual, mapped_array
+from virtualds.hdf5_file import HDF5Files, damage_of
+from virtualds.hdf5_mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5_storage import stored_array
 from virtualds.hdf5_structure import (
     Dataset,
@@ -91,12 +92,12 @@ class _Reader:
         source = self.files.source
         root = Place(h5py.h5g.open(self.files.open(source).id, b"/"), source)
         *above, here = descend(root, path, self.files)
-        found = members(here, self.files)
+        found = members(here, self.files, self.skip)
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
         scales = [d for g in above for d in members(g, self.files).datasets.values() if d.is_scale]
         first = (
-            partial(numbered_before, root, path, self.files)
+            cache(partial(numbered_before, root, path, self.files))
             if above or found.groups
             else lambda: sum(d.is_scale for d in found.datasets.values())
         )
@@ -127,7 +128,8 @@ class _Reader:
         found = {}
         for name in of_the_user(attribute_names(owner)):
             try:
-                found[name] = attribute(owner, name)
+                with damage_of(self.files.source):
+                    found[name] = attribute(owner, name)
             except VirtualdsError as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
                 self._note(f"{variable}:{name}", error)
@@ -139,7 +141,8 @@ class _Reader:
         attributes = self._attributes(name, dataset)
         encoding: dict[str, Any] = {}
         try:
-            data = self._data(dataset, dims, shape, encoding)
+            with damage_of(dataset.source):
+                data = self._data(dataset, dims, shape, encoding)
         except VirtualdsError as error:
             self._note(name, error)
             data = ManifestArray.unreadable(shape, f"V{dataset.kind.get_size()}", str(error))
@@ -173,10 +176,12 @@ class _Reader:
         else:
             array = stored_array(dataset, stored, dims, encoding)
         if array is None:
-            return values_of(dataset, stored, shape)
+            return values_of(dataset, stored, shape, needed_files(dataset, self.files))
         if shape == array.shape:
             return array
-        fill = fill_beyond(dataset.id.get_create_plist(), array.dtype.newbyteorder("="))
+        fill = fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
+        # gaps of its own are filled with something else
+        array = without_gaps(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 
     def _name_of_source(self) -> str:

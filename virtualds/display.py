@@ -1,0 +1,49 @@
+"""What a virtual array looks like, in text and in HTML: said by its references, nothing is read."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from virtualds.fragment import CodecPipeline
+from virtualds.manifest import SourceFile
+
+
+def summary(array: Any) -> str:
+    """Return how many chunks of how many files a virtual array is made of."""
+    files, chunks = len(_sources(array)), array.nchunks
+    parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
+    of = f" of {files} file{'s' * (files != 1)}" if files else ""
+    return f"{chunks:,} chunk{'s' * (chunks != 1)}{of}{parts}"
+
+
+def table(array: Any) -> str:
+    """Return an HTML table of what a virtual array is."""
+    rows = {
+        "Shape": array.shape,
+        "Data type": array.dtype,
+        "Values": f"{array.nbytes:,} bytes, in files",
+        "Chunks": summary(array),
+        "References": f"{array.nbytes_virtual:,} bytes, in memory",
+        "Decoding": "; ".join(_describe(p) for p in array.pipelines[:3]) or "none",
+        "First file": next((file.url for file in _sources(array)), "none"),
+    }
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table><caption>virtual array</caption>{cells}</table>"
+
+
+def _sources(array: Any) -> Sequence[SourceFile]:
+    """Return the files of an array; what lies in a reference set is not read to be looked at."""
+    if not all(f.manifest.is_loaded for f in array.fragments):
+        return ()
+    found: Sequence[SourceFile] = array.sources
+    return found
+
+
+def _describe(pipeline: CodecPipeline) -> str:
+    names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
+    return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")

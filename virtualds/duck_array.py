@@ -1,0 +1,199 @@
+"""What makes a class a duck array: numpy's protocols, operators and methods.
+
+numpy asks an array in three ways: by its functions and ufuncs, which are tables here that other
+modules fill; by operators; and by methods. Whatever no table knows gets the values.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""What numpy's functions do with virtual arrays; filled by `virtualds.numpy_functions`,
+`virtualds.indexing` and `virtualds.comparison`."""
+UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
+"""What ufuncs do with virtual arrays, where they do not need the values at once."""
+
+
+def _loading(name: str) -> Callable[..., Any]:
+    """Return the method of `numpy.ndarray` of that name, applied to the values."""
+
+    def method(self: DuckArray, *args: Any, **kwargs: Any) -> Any:
+        return getattr(np.asarray(self), name)(*loaded(args), **loaded(kwargs))
+
+    method.__name__ = name
+    method.__doc__ = f"Load the values, then do what `numpy.ndarray.{name}` does."
+    return method
+
+
+class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
+    """What numpy asks of an array, answered by tables or by loading.
+
+    Loading goes through ``__array__``, which may refuse to load much.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ protocols
+
+    def __array_function__(
+        self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
+    ) -> Any:
+        if func in NUMPY_FUNCTIONS:
+            result = NUMPY_FUNCTIONS[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        loaded_args, loaded_kwargs = loaded((args, dict(kwargs)))
+        return func(*loaded_args, **loaded_kwargs)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if ufunc in UFUNCS and method == "__call__" and not kwargs:
+            result = UFUNCS[ufunc](*inputs)
+            if result is not NotImplemented:
+                return result
+        if "out" in kwargs and kwargs.get("where", True) is True:
+            # values in files cannot be written: in place gives a new array of the same dtype
+            kwargs["out"] = tuple(_blank(o) for o in kwargs["out"])
+        return getattr(ufunc, method)(*loaded(inputs), **loaded(kwargs))
+
+    def __getitem__(self, key: Any) -> Any:
+        return NUMPY_FUNCTIONS[np.ndarray.__getitem__](self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(
+            f"virtual array {self.shape} {self.dtype}: no item assignment, its values lie in "
+            f"files; load it first (ds = ds.virtual.load()), or choose values with where()"
+        )
+
+    # ------------------------------------------------------------------ operators
+
+    def __eq__(self, other: Any) -> Any:
+        return self._compare(operator.eq, np.equal, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._compare(operator.ne, np.not_equal, other)
+
+    def _compare(self, compare: Callable[..., Any], ufunc: np.ufunc, other: Any) -> Any:
+        if getattr(other, "__array_ufunc__", True) is None:
+            return NotImplemented
+        found = UFUNCS[ufunc](self, other) if ufunc in UFUNCS else NotImplemented
+        # to numpy's operators what cannot be compared is unequal, where its ufuncs raise
+        return compare(np.asarray(self), loaded(other)) if found is NotImplemented else found
+
+    # numpy's operator squares and takes roots, which np.power does not
+
+    def __pow__(self, other: Any) -> Any:
+        return np.asarray(self) ** loaded(other)
+
+    def __ipow__(self, other: Any) -> Any:
+        values = np.asarray(self)
+        values **= loaded(other)
+        return values
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"len({self!r}): the array has no axes; use .size")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    # ------------------------------------------------------------------ methods
+
+    def reshape(self, *shape: Any, **kwargs: Any) -> Any:
+        """Return the elements in another shape."""
+        return np.reshape(self, shape[0] if len(shape) == 1 else shape, **kwargs)
+
+    def ravel(self, order: Any = "C") -> Any:
+        """Return the elements along one axis."""
+        return np.ravel(self, order)
+
+    flatten = ravel
+
+    def squeeze(self, axis: Any = None) -> Any:
+        """Remove axes of one element."""
+        return np.squeeze(self, axis)
+
+    def swapaxes(self, axis1: int, axis2: int) -> Any:
+        """Exchange two axes."""
+        return np.swapaxes(self, axis1, axis2)
+
+    def conj(self) -> Any:
+        """Return the complex conjugates; of real numbers, the array itself."""
+        return self if self.dtype.kind != "c" else np.conj(np.asarray(self))
+
+    conjugate = conj
+
+    @property
+    def real(self) -> Any:
+        """The real parts; of real numbers, the array itself."""
+        return self if self.dtype.kind != "c" else np.asarray(self).real
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary parts; of real numbers, zeros."""
+        return np.zeros_like(self) if self.dtype.kind != "c" else np.asarray(self).imag
+
+    all = _loading("all")
+    any = _loading("any")
+    argmax = _loading("argmax")
+    argmin = _loading("argmin")
+    argpartition = _loading("argpartition")
+    argsort = _loading("argsort")
+    byteswap = _loading("byteswap")
+    choose = _loading("choose")
+    clip = _loading("clip")
+    compress = _loading("compress")
+    cumprod = _loading("cumprod")
+    cumsum = _loading("cumsum")
+    diagonal = _loading("diagonal")
+    dot = _loading("dot")
+    item = _loading("item")
+    max = _loading("max")
+    mean = _loading("mean")
+    min = _loading("min")
+    nonzero = _loading("nonzero")
+    prod = _loading("prod")
+    round = _loading("round")
+    searchsorted = _loading("searchsorted")
+    std = _loading("std")
+    sum = _loading("sum")
+    take = _loading("take")
+    tobytes = _loading("tobytes")
+    tolist = _loading("tolist")
+    trace = _loading("trace")
+    var = _loading("var")
+    view = _loading("view")
+
+
+def loaded(value: Any, *kinds: type) -> Any:
+    """Replace every virtual array, and things of further kinds, in arguments by its values."""
+    if isinstance(value, (DuckArray, *kinds)):
+        return np.asarray(value)
+    if isinstance(value, tuple | list):
+        return type(value)(loaded(item, *kinds) for item in value)
+    if isinstance(value, dict):
+        return {name: loaded(item, *kinds) for name, item in value.items()}
+    return value
+
+
+def _blank(out: Any) -> Any:
+    """Return an array in memory to write to instead of a virtual one."""
+    return np.empty(out.shape, out.dtype) if isinstance(out, DuckArray) else out
