@@ -484,6 +484,13 @@ def compound_types(path: Path) -> None:
         file.create_dataset("w", data=big, chunks=(4,), compression="gzip", shuffle=True)
 
 
+@case()
+def compound_types_of_big_endian(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        values = np.array([(n, -n) for n in range(6)], [("a", ">i4"), ("b", ">f4")])
+        file.create_dataset("v", data=values, chunks=(4,), compression="gzip", shuffle=True)
+
+
 @case(**H5NETCDF)
 def compound_types_within_others(path: Path) -> None:
     kind = np.dtype([("a", "i4"), ("in", [("x", "f4"), ("y", "i2", (2,))]), ("s", "S3")])

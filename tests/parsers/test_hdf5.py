@@ -651,6 +651,50 @@ def test_circles_of_groups_are_walked_once(tmp_path: Path) -> None:
     assert list(virtual(tmp_path / "a.h5", group="round/round").variables) == ["v"]
 
 
+def test_circles_that_meet_are_walked_too(tmp_path: Path) -> None:
+    """Every group is seen once on each way to it, or there would be 2^64 of them."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = numbers(3)
+        for name in ("one", "two"):
+            file[f"a/{name}"] = h5py.SoftLink("/a")
+    assert virtual(tmp_path / "a.h5")["v"].dims == ("phony_dim_0",)
+
+
+def test_gaps_of_a_virtual_dataset_are_not_what_lies_past_its_end(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["source"] = np.ones((4, 2), "i2")
+        layout = h5py.VirtualLayout((6, 2), "i2", maxshape=(None, 2))
+        layout[1:5] = h5py.VirtualSource(".", "source", (4, 2), "i2")
+        file.create_virtual_dataset("v", layout)
+        file.create_dataset("t", data=np.arange(9.0), maxshape=(None,))
+        file["t"].make_scale("t")
+        file["v"].dims[0].attach_scale(file["t"])
+    found = parsed(tmp_path / "a.h5").variables["v"].read()
+    assert found[:, 0].tolist() == [0, 1, 1, 1, 1, 0, *[-32767] * 3]
+
+
+MANY_SOURCES = """
+import resource, sys
+import virtualds
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+found = virtualds.open_virtual_dataset(sys.argv[1], loadable_variables=[])["v"].variable.data
+print(len(found.sources), type(found).__name__)
+"""
+
+
+def test_a_virtual_dataset_may_have_more_files_than_may_be_open(tmp_path: Path) -> None:
+    layout = h5py.VirtualLayout((150, 2), "i2")
+    for n in range(150):
+        with h5py.File(tmp_path / f"{n}.h5", "w") as file:
+            file["v"] = np.full(2, n, "i2")
+        layout[n] = h5py.VirtualSource(f"{n}.h5", "v", (2,), "i2")
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+    command = [sys.executable, "-c", MANY_SOURCES, str(tmp_path / "all.h5")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["150", "ManifestArray"]
+
+
 def test_a_group_may_lie_in_another_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["deep/v"] = numbers(3)
