@@ -424,7 +424,7 @@ def has_missing_chunks(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_fsspec_reads_our_parquet(name: str, engine: str, archive: Archive) -> None:
     path = references(archive, name, ".parquet")
     if cause := ONLY_HERE.get(name):
