@@ -55,6 +55,8 @@ def native(archive: Archive) -> xr.Dataset:
 GUESSES: dict[str, tuple[Any, bool]] = {
     "a reference set by its name": ("refs.refs.json", True),
     "another": (Path("/data/x.virtual.json"), True),
+    "a folder of references by its name": ("x.refs.parquet", True),
+    "any Parquet": ("x.parquet", False),
     "one that is remote": ("s3://bucket/x.refs.json", True),
     "any JSON": ("refs.json", False),
     "netCDF": ("a.nc", False),

@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"errors", "grid", "options", "codec", "urls"},
     {"manifest", "codecs", "packing", "json_attributes", "hdf5_types"},
-    {"hdf5_attributes", "fragment", "store", "template", "compressed_file"},
+    {"hdf5_attributes", "fragment", "store", "template", "compressed_file", "lazy_manifest"},
     {"stores"},
     {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
     {"array", "hdf5_structure"},
@@ -34,7 +34,7 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
-    "read": ("subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
+    "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }
 
 # xarray comes in where values begin to be told as xarray tells them (CF times, lazy arrays).

@@ -59,7 +59,7 @@ class VirtualDatasetAccessor:
         counts: dict[SourceFile, int] = {}
         for array in self._arrays.values():
             for fragment in array.fragments:
-                manifest = fragment.manifest
+                manifest = fragment.manifest.loaded()
                 used = np.bincount(
                     manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
                 )
@@ -171,7 +171,8 @@ class VirtualDatasetAccessor:
         ----------
         url : str or path
             Where to. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
-            ``.json.zst``, is kerchunk-json.
+            ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
+            kerchunk-parquet.
         format : str, optional
             Name of the format, where the suffix does not say it.
         mode : {"w", "w-"}
@@ -181,7 +182,8 @@ class VirtualDatasetAccessor:
             Access options of the target, for fsspec.
         **choices
             What the format lets one choose. kerchunk-json: ``templates=True`` writes every folder
-            that sources lie in once, as a url template.
+            that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
+            many references a record holds.
 
         Raises
         ------

@@ -43,7 +43,8 @@ def open_virtual_dataset(
     Parameters
     ----------
     url : str or path
-        A path, or a url with scheme. The format is found by the file's first bytes.
+        A path, or a url with scheme. The format is found by the file's first bytes, or, of a set
+        that is a folder, by the file that makes it one.
     group : str, optional
         Path of the group to open.
     drop_variables : str or iterable of str, optional
@@ -118,8 +119,9 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions(options) if options else None
     try:
-        source = store_for(absolute).describe(absolute, settled)
-        reader = _named(parser) if parser else _detected(source)
+        reader, source = (
+            _named(parser, absolute, settled) if parser else _detected(absolute, settled)
+        )
         found = reader.read(source, group, skip)
     except PermissionError as error:
         if isinstance(error, AccessError):
@@ -169,25 +171,57 @@ ON_ERROR: dict[str, Callable[[ManifestGroup], ManifestGroup]] = {
 READERS: tuple[Parser | Format, ...] = (*PARSERS, *FORMATS)
 
 
-def _named(name: str) -> Parser | Format:
+Found = tuple[Parser | Format, SourceFile]
+"""Who reads a file or folder, and what it is to read."""
+
+
+def _named(name: str, url: str, options: StorageOptions | None) -> Found:
     known = {reader.name: reader for reader in READERS}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
-    return known[name]
+    reader = known[name]
+    if isinstance(reader, Format) and reader.marker is not None:
+        return reader, SourceFile(url, options=options)
+    return reader, store_for(url).describe(url, options)
 
 
-def _detected(source: SourceFile) -> Parser | Format:
-    """Return the parser or format of a file by its first bytes."""
-    with store_for(source.url).open(source.url, source.options) as file:
-        head = file.read(HEAD)
+def _detected(url: str, options: StorageOptions | None) -> Found:
+    """Return the parser or format of a file by its first bytes, of a folder by the file in it."""
+    head = b""
+    try:
+        source = store_for(url).describe(url, options)
+        with store_for(url).open(url, options) as file:
+            head = file.read(HEAD)
+    except (FileNotFoundError, IsADirectoryError):
+        # object stores know no folders
+        if (found := _marked(url, options)) is None:
+            raise
+        return found
     for reader in READERS:
-        if reader.detect(head):
-            return reader
+        if not (isinstance(reader, Format) and reader.marker) and reader.detect(head):
+            return reader, source
+    if not head and (found := _marked(url, options)) is not None:
+        return found
     names = [reader.name for reader in READERS]
     raise FormatError(
-        f"{source.url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
+        f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
         f"or open the file with xarray's own engines"
     )
+
+
+def _marked(url: str, options: StorageOptions | None) -> Found | None:
+    """Return the format of a folder, None if it is of none."""
+    url = url.rstrip("/")
+    for form in FORMATS:
+        if form.marker is None:
+            continue
+        try:
+            marker = store_for(url).read_all(f"{url}/{form.marker}", options)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            continue
+        if form.detect(marker):
+            return form, SourceFile(url, options=options)
+    return None
 
 
 def write_manifest(

@@ -235,7 +235,7 @@ class ManifestArray(DuckArray):
     @property
     def sources(self) -> tuple[SourceFile, ...]:
         """The distinct files that chunks lie in."""
-        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.files))
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
 
     @property
     def has_gaps(self) -> bool:

@@ -12,7 +12,7 @@ from xarray.backends import BackendEntrypoint
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 
-OURS = (".refs.json", ".virtual.json")
+OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq")
 """Ends of names that say that a file is a reference set; other engines may own any other name."""
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 from virtualds.fragment import CodecPipeline
+from virtualds.manifest import SourceFile
 
 
 def summary(array: Any) -> str:
     """Return how many chunks of how many files a virtual array is made of."""
-    files, chunks = len(array.sources), array.nchunks
+    files, chunks = len(_sources(array)), array.nchunks
     parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
     of = f" of {files} file{'s' * (files != 1)}" if files else ""
     return f"{chunks:,} chunk{'s' * (chunks != 1)}{of}{parts}"
@@ -25,13 +27,21 @@ def table(array: Any) -> str:
         "Chunks": summary(array),
         "References": f"{array.nbytes_virtual:,} bytes, in memory",
         "Decoding": "; ".join(_describe(p) for p in array.pipelines[:3]) or "none",
-        "First file": array.sources[0].url if array.sources else "none",
+        "First file": next((file.url for file in _sources(array)), "none"),
     }
     cells = "".join(
         f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
         for name, value in rows.items()
     )
     return f"<table><caption>virtual array</caption>{cells}</table>"
+
+
+def _sources(array: Any) -> Sequence[SourceFile]:
+    """Return the files of an array; what lies in a reference set is not read to be looked at."""
+    if not all(f.manifest.is_loaded for f in array.fragments):
+        return ()
+    found: Sequence[SourceFile] = array.sources
+    return found
 
 
 def _describe(pipeline: CodecPipeline) -> str:

@@ -152,6 +152,11 @@ class ChunkManifest:
         return self.file.size
 
     @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """The files of the table, each once."""
+        return tuple(dict.fromkeys(self.files))
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the references take in memory, the table of files not counted."""
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
@@ -160,6 +165,21 @@ class ChunkManifest:
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""
         return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
+
+    def at(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of flat numbers in C order, in the shape of the numbers."""
+        where = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
+        columns = self if self.shape else self.reshape((1,))
+        return columns._map(lambda column: column[where])
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the columns are in memory."""
+        return True
+
+    def loaded(self) -> ChunkManifest:
+        """Return the manifest with its columns in memory."""
+        return self
 
     def take(self, axis: int, ids: slice | Ints) -> ChunkManifest:
         """Return the chunks ``ids`` along ``axis``; an id of -1 is a missing chunk."""
@@ -178,6 +198,7 @@ class ChunkManifest:
         """Lay manifests end to end along ``axis``, merging their tables of files."""
         if len(manifests) == 1:
             return manifests[0]
+        manifests = [m.loaded() for m in manifests]
         files: dict[SourceFile, int] = {}
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
         columns["file"] = [_renumber(m, files) for m in manifests]

@@ -30,6 +30,7 @@ class ReferencedFiles:
         self._source = source
         self._noted = noted
         self._files: dict[str, SourceFile] = {}
+        self._sizes: dict[SourceFile, int | None] = {}
 
     def file(self, url: str) -> SourceFile:
         """Return the file that a url of the set means, with the fingerprint noted for it.
@@ -46,23 +47,23 @@ class ReferencedFiles:
             self._files[url] = SourceFile(absolute, size, mtime, etag, options)
         return self._files[url]
 
-    def size(self, url: str) -> int | None:
+    def size(self, file: SourceFile) -> int | None:
         """Return the length of a file that is a chunk as a whole.
 
         Raises
         ------
-        AccessError
-            A remote set refers to a local file.
         ReadError
             The file cannot be had.
         """
-        file = self.file(url)
         if file.size is not None:
             return file.size
-        try:
-            return store_for(file.url).describe(file.url, file.options).size
-        except OSError as error:
-            raise unreachable(file.url, error) from error
+        if file not in self._sizes:
+            try:
+                found = store_for(file.url).describe(file.url, file.options)
+            except OSError as error:
+                raise unreachable(file.url, error) from error
+            self._sizes[file] = found.size
+        return self._sizes[file]
 
 
 def unreachable(url: str, error: OSError) -> ReadError:

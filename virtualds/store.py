@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Any, Protocol
 
 from virtualds.manifest import SourceFile, StorageOptions
@@ -59,4 +59,24 @@ class Store(Protocol):
         ------
         FileExistsError
             The file exists and ``replace`` is false.
+        """
+
+    def write_folder(
+        self,
+        url: str,
+        files: Iterable[tuple[str, bytes]],
+        options: StorageOptions | None,
+        *,
+        replace: bool,
+    ) -> None:
+        """Create or replace a folder of files, given by their paths inside it.
+
+        The last file is the one that readers open first. Where the store can, readers see the old
+        folder or the new one; where it cannot (object stores), the last file is put in place when
+        all others are. What is written of a folder that fails is removed.
+
+        Raises
+        ------
+        FileExistsError
+            There is something of this name, and ``replace`` is false.
         """

@@ -93,6 +93,10 @@ class HierarchyReader:
             A codec or dtype is not known.
         """
         try:
+            if odd := [key for key in self.metadata if "" in key.split("/")]:
+                raise FormatError(
+                    f"{self.source.url}: the key {odd[0]!r} has a part without a name"
+                )
             return self._group("").group(path)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, VirtualdsError):
@@ -197,6 +201,7 @@ def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArra
         raise UnsupportedError(f"objects encoded with {filters}; only vlen-utf8 is read")
     kind = np.dtype("O", metadata={"element_type": str})
     values = np.full(metadata["shape"], "", kind)
+    manifest = manifest.loaded()
     chunks, compressor = metadata["chunks"], metadata.get("compressor")
     for chunk_id in np.argwhere(manifest.file != MISSING).tolist():
         data = _stored_bytes(manifest, tuple(chunk_id))
@@ -293,7 +298,7 @@ class Hierarchy:
             metadata, manifest = _array(variable.data, attributes)
         else:
             metadata, manifest = _values(variable.read())
-        for file in manifest.files:
+        for file in manifest.sources:
             self._note(file)
         fill = attributes.get("_FillValue")
         dtype = dtype_from_zarr_v2(metadata["dtype"])
@@ -357,7 +362,7 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
 
     They take ``fill_value`` for the attribute ``_FillValue``; the fill value of HDF5 is none.
     """
-    manifest = array.manifest
+    manifest = array.manifest.loaded()
     missing = manifest.file == MISSING
     count = np.count_nonzero(missing)
     if not count:
@@ -407,7 +412,7 @@ def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if values.dtype.hasobject:
         raise UnsupportedError(
             f"its members {values.dtype} hold strings or arrays of varying length, for which "
-            f"kerchunk-json has no form; leave the variable out with ds.drop_vars"
+            f"Zarr v2 has no form; leave the variable out with ds.drop_vars"
         )
     return recfunctions.repack_fields(values, recurse=True)
 

@@ -341,7 +341,7 @@ def _differing_pipelines(array: ManifestArray) -> str:
 
 def _first_file(array: ManifestArray, pipeline: int) -> str:
     for fragment in array.fragments:
-        manifest = fragment.manifest
+        manifest = fragment.manifest.loaded()
         found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file >= 0)]
         if found.size:
             return manifest.files[int(found[0])].url
@@ -370,6 +370,6 @@ def _no_common_grid(array: ManifestArray) -> str:
 
 def _file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
     """Return the first file that chunks of one slab lie in."""
-    manifest = fragment.manifest.take(axis, slice(slab, slab + 1))
+    manifest = fragment.manifest.take(axis, slice(slab, slab + 1)).loaded()
     found = manifest.file[manifest.file >= 0]
     return manifest.files[int(found[0])].url if found.size else "missing chunks"

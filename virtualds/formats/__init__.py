@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import virtualds.formats.kerchunk_json as kerchunk_json
+import virtualds.formats.kerchunk_parquet as kerchunk_parquet
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 
@@ -44,6 +45,8 @@ class Format:
     detect : callable
         Takes the first bytes of a file and says whether it is of this format.
     read, write : callable
+    marker : str, optional
+        For a format that is a folder: the file that makes it one. ``detect`` takes all of it.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
     """
@@ -53,6 +56,7 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
+    marker: str | None = None
     choices: tuple[str, ...] = ()
 
 
@@ -64,5 +68,14 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_json.read,
         kerchunk_json.write,
         choices=("templates",),
+    ),
+    Format(
+        "kerchunk-parquet",
+        (".parquet", ".parq"),
+        kerchunk_parquet.detect,
+        kerchunk_parquet.read,
+        kerchunk_parquet.write,
+        marker=kerchunk_parquet.MARKER,
+        choices=("record_size",),
     ),
 )

@@ -154,6 +154,9 @@ class _References:
             if owner:
                 self.chunks.setdefault(owner, []).extend(moved)
 
+    def _size(self, url: str) -> int | None:
+        return self.files.size(self.files.file(url))
+
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
         rows = self.chunks.get(path, [])
@@ -169,9 +172,7 @@ class _References:
                     raise FormatError(
                         f"{path}/{name}: {value} is neither [url] nor [url, offset, length]"
                     )
-                url, begin, size = (
-                    value if len(value) == 3 else (*value, 0, self.files.size(value[0]))
-                )
+                url, begin, size = value if len(value) == 3 else (*value, 0, self._size(value[0]))
                 file.append(table.setdefault(url, len(table)))
             else:
                 inline.append(_bytes(value))
@@ -309,6 +310,7 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
 
 def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:
     """Yield every chunk that there is as a JSON member."""
+    manifest = manifest.loaded()
     heads = [f"[{json.dumps(_named(file.url, folders))}," for file in manifest.files]
     prefix = json.dumps(path)[:-1] + "/"
     keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))

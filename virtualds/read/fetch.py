@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
 from virtualds.manifest import INLINE, MISSING
 from virtualds.read.decode import place, place_missing
+from virtualds.read.load import chunk_read
 from virtualds.read.memory import hold
 from virtualds.read.plan import Batch, Readable, Selection, Task
 from virtualds.read.pool import run_all
@@ -78,11 +78,8 @@ def _error(source: Readable, batch: Batch, task: Task, reason: str) -> ReadError
 
 def _chunk_id(source: Readable, batch: Batch, task: Task) -> tuple[int, ...]:
     """Return which chunk of the array bytes belong to; uncompressed chunks are read in pieces."""
-    read = batch.fragment.manifest
     for fragment in source.fragments:
-        whole = fragment.manifest
-        end = whole.offset + (1 if batch.file == INLINE else whole.length)
-        holds = (whole.file == batch.file) & (whole.offset <= task.offset) & (task.offset < end)
-        if whole.files is read.files and whole.inline is read.inline and holds.any():
-            return tuple(np.argwhere(holds)[0].tolist())
+        found = chunk_read(fragment, batch.fragment, batch.file, task.offset)
+        if found is not None:
+            return found
     return ()

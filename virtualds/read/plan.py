@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import AxisKey, Ints, Projection, as_slice, counted_positions
+from virtualds.read.load import loaded_parts
 from virtualds.read.share import alike_along
 from virtualds.read.subdivide import subdivide
 
@@ -192,7 +193,7 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
 def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
     """Return, for every fragment that the selection meets, what it takes of its chunks."""
     found = []
-    for fragment in source.fragments:
+    for fragment in chain.from_iterable(loaded_parts(f, keys) for f in source.fragments):
         cut = subdivide(fragment, source.pipelines, keys)
         if cut is None:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from virtualds.manifest import SourceFile, StorageOptions
@@ -52,6 +52,39 @@ class FsspecStore:
         if not replace and filesystem.exists(path):
             raise FileExistsError(f"{url}: exists already; pass mode='w' to replace it")
         filesystem.pipe_file(path, data)
+
+    def write_folder(
+        self,
+        url: str,
+        files: Iterable[tuple[str, bytes]],
+        options: StorageOptions | None,
+        *,
+        replace: bool,
+    ) -> None:
+        """Put the files of a folder, the last one when all others are there."""
+        filesystem, root = _locate(url, options)
+        before = set(filesystem.find(root)) if filesystem.exists(root) else set()
+        if before and not replace:
+            raise FileExistsError(
+                f"{url}: exists already; pass mode='w' to replace a reference set, remove anything "
+                f"else"
+            )
+        put: dict[str, None] = {}
+        try:
+            for inside, data in files:
+                path = f"{root.rstrip('/')}/{inside}"
+                put[path] = None
+                filesystem.pipe_file(path, data)
+        except BaseException:
+            _remove(filesystem, set(put) - before)
+            raise
+        _remove(filesystem, before - set(put))
+
+
+def _remove(filesystem: Any, paths: Iterable[str]) -> None:
+    for path in paths:
+        if filesystem.exists(path):
+            filesystem.rm_file(path)
 
 
 def _locate(url: str, options: StorageOptions | None) -> tuple[Any, str]:

@@ -5,9 +5,12 @@ A memory map would save a copy, and would kill the process when a file shrinks u
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -18,6 +21,10 @@ from virtualds.urls import local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
 """Asks Windows for the bytes as they are."""
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux's renameat2(2)."""
 
 
 class LocalStore:
@@ -62,6 +69,61 @@ class LocalStore:
         except BaseException:
             os.unlink(temporary)
             raise
+
+    def write_folder(
+        self,
+        url: str,
+        files: Iterable[tuple[str, bytes]],
+        options: StorageOptions | None,
+        *,
+        replace: bool,
+    ) -> None:
+        """Write a folder beside its place and move it there in one step."""
+        path = local_path(url).rstrip("/")
+        folder, name = os.path.split(path)
+        temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
+        os.mkdir(temporary)
+        try:
+            for inside, data in files:
+                target = os.path.join(temporary, *inside.split("/"))
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                with open(target, "xb") as handle:
+                    handle.write(data)
+                    handle.flush()
+                    os.fsync(handle.fileno())
+            if replace:
+                _exchange(temporary, path)
+            else:
+                _move_folder(temporary, path)
+        finally:
+            # the new folder if it failed, else the old one
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _move_folder(temporary: str, path: str) -> None:
+    """Give a folder its name, if nothing but an empty folder has it."""
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise FileExistsError(
+            f"{path}: exists already; pass mode='w' to replace a reference set, remove anything "
+            f"else"
+        ) from error
+
+
+def _exchange(one: str, other: str) -> None:
+    """Let two folders change names: in one step on Linux, elsewhere in two."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is not None:
+        names = (os.fsencode(one), os.fsencode(other))
+        if renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+            return
+    aside = f"{one}.old"
+    os.rename(other, aside)
+    os.rename(one, other)
+    os.rename(aside, one)
 
 
 def _put_in_place(temporary: str, path: str, replace: bool) -> None:

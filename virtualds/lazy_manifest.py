@@ -1,0 +1,219 @@
+"""A manifest whose columns lie in a reference set and are read when somebody needs them.
+
+Cropping, permuting and repeating axes only change how chunks are counted, as in a strided array;
+whatever needs a column reads the references of the chunks that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from virtualds.grid import Ints
+from virtualds.manifest import COLUMNS, ChunkManifest, Column, SourceFile
+
+BLOCK = 2**20
+"""Chunks that are looked through at a time."""
+
+
+class ReferenceTable(Protocol):
+    """The references of one array, in C order of its chunks."""
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+
+
+class LazyManifest(ChunkManifest):
+    """Counts chunks of a table: the flat number is ``base`` plus strides times places.
+
+    Parameters
+    ----------
+    table : ReferenceTable
+    shape : tuple of int
+        Chunks per axis.
+    strides : tuple of int, optional
+        In chunks, per axis; by default those of C order.
+    base : int
+        Number of the first chunk.
+    """
+
+    __slots__ = ("_base", "_shape", "_strides", "_table")
+
+    _table: ReferenceTable
+    _shape: tuple[int, ...]
+    _strides: tuple[int, ...]
+    _base: int
+
+    def __init__(
+        self,
+        table: ReferenceTable,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        base: int = 0,
+    ) -> None:
+        if strides is None:
+            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        given = {"_table": table, "_shape": shape, "_strides": strides, "_base": base}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+    # ------------------------------------------------------------------ what is read
+
+    def _numbers(self, places: Sequence[Ints]) -> Ints:
+        """Return the numbers of the chunks where the places of all axes cross."""
+        total: Ints = np.array(self._base, np.int64).reshape((1,) * len(places))
+        for axis, (stride, ids) in enumerate(zip(self._strides, places, strict=True)):
+            along = (1,) * axis + (-1,) + (1,) * (len(places) - axis - 1)
+            total = total + (stride * ids).reshape(along)
+        return total
+
+    def loaded(self) -> ChunkManifest:
+        """Return the manifest with its columns in memory."""
+        return self._table.load(self._numbers([np.arange(n) for n in self._shape]))
+
+    def at(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of flat numbers in C order, in the shape of the numbers."""
+        numbers = np.full(ids.shape, self._base, np.int64)
+        if self._shape:
+            for stride, places in zip(
+                self._strides, np.unravel_index(ids, self._shape), strict=True
+            ):
+                numbers += stride * places
+        return self._table.load(numbers)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the columns are in memory."""
+        return False
+
+    @property
+    def file(self) -> Column:
+        """All of the column: better ask for what is `loaded`."""
+        return self.loaded().file
+
+    @property
+    def offset(self) -> Column:
+        """All of the column: better ask for what is `loaded`."""
+        return self.loaded().offset
+
+    @property
+    def length(self) -> Column:
+        """All of the column: better ask for what is `loaded`."""
+        return self.loaded().length
+
+    @property
+    def pipeline(self) -> Column:
+        """Zero: a reference set knows one pipeline for an array."""
+        return np.broadcast_to(np.zeros((), COLUMNS["pipeline"]), self._shape)
+
+    @property
+    def inline(self) -> tuple[bytes, ...]:
+        """All chunks held in the set."""
+        return self.loaded().inline
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The table that the column ``file`` counts."""
+        return self.loaded().files
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """All files that the chunks lie in; looked through block by block."""
+        found: dict[SourceFile, None] = {}
+        for begin in range(0, self.size, BLOCK):
+            part = self.at(np.arange(begin, min(begin + BLOCK, self.size)))
+            found |= dict.fromkeys(part.files)
+        return tuple(found)
+
+    # ------------------------------------------------------------------ what is not
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Chunks per axis."""
+        return self._shape
+
+    @property
+    def size(self) -> int:
+        """Number of chunks of the grid, missing ones too."""
+        return prod(self._shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory for good: none."""
+        return 0
+
+    def take(self, axis: int, ids: slice | Ints) -> ChunkManifest:
+        """Return the chunks ``ids`` along ``axis``; an id of -1 is a missing chunk."""
+        if isinstance(ids, slice):
+            start, stop, step = ids.indices(self._shape[axis])
+            stride = self._strides[axis]
+            return LazyManifest(
+                self._table,
+                _replaced(self._shape, axis, len(range(start, stop, step))),
+                _replaced(self._strides, axis, stride * step),
+                self._base + start * stride,
+            )
+        kept, places = np.unique(ids[ids >= 0], return_inverse=True)
+        if not kept.size:
+            return ChunkManifest.missing(_replaced(self._shape, axis, ids.size))
+        needed = [kept if i == axis else np.arange(n) for i, n in enumerate(self._shape)]
+        where = np.full(ids.shape, -1, np.int64)
+        where[ids >= 0] = places
+        return self._table.load(self._numbers(needed)).take(axis, where)
+
+    def transpose(self, axes: Sequence[int]) -> ChunkManifest:
+        """Permute the axes of the grid."""
+        shape, strides = (tuple(v[i] for i in axes) for v in (self._shape, self._strides))
+        return LazyManifest(self._table, shape, strides, self._base)
+
+    def reshape(self, shape: tuple[int, ...]) -> ChunkManifest:
+        """Insert or remove axes of one chunk."""
+        long = [(n, s) for n, s in zip(self._shape, self._strides, strict=True) if n != 1]
+        if [n for n in shape if n != 1] != [n for n, _ in long]:
+            return self.loaded().reshape(shape)
+        rest = iter(long)
+        strides = tuple(0 if n == 1 else next(rest)[1] for n in shape)
+        return LazyManifest(self._table, shape, strides, self._base)
+
+    def broadcast_to(self, shape: tuple[int, ...]) -> ChunkManifest:
+        """Repeat the chunks along axes of one chunk."""
+        pairs = zip(self._shape, self._strides, shape, strict=True)
+        strides = tuple(0 if n == 1 else s for n, s, _ in pairs)
+        return LazyManifest(self._table, shape, strides, self._base)
+
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
+        """Return the manifest with every source file replaced by what ``change`` makes of it."""
+        return self.loaded().with_files(change)
+
+    def pruned(self) -> ChunkManifest:
+        """Return the manifest: what it does not need it does not hold."""
+        return self
+
+    def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
+        """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
+        # there is one pipeline, and therefore number 0
+        return self if not numbers or numbers[0] == 0 else self.loaded().with_pipelines(numbers)
+
+    def same(self, other: ChunkManifest) -> bool:
+        """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
+        if isinstance(other, LazyManifest) and self.__getstate__() == other.__getstate__():
+            return True
+        return self.loaded().same(other.loaded())
+
+    def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
+        return self.loaded()._map(change)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the columns lie, not what they hold."""
+        return {name: getattr(self, name) for name in LazyManifest.__slots__}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+
+def _replaced(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+    return (*values[:axis], value, *values[axis + 1 :])
