@@ -39,6 +39,10 @@ CANNOT_BE_HELD = {
     "shorter_without_any_fill": "without gaps",
     "virtual_datasets": "codecs differ",
 }
+STORED_OTHERWISE = {
+    ("external_files", "in_rows"),  # several files are chunks
+    ("integers_of_odd_precision", "w"),  # big-endian in the source, inline as h5py read it
+}
 CAN_BE_HELD = [name for name in CASES if name not in CANNOT_BE_HELD]
 
 
@@ -84,7 +88,7 @@ def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: P
         after = again.variables[variable]
         assert after.dims == before.dims
         assert _typed(after.attributes) == _typed(before.attributes)
-        if (name, variable) != ("external_files", "in_rows"):  # to Zarr, several files are chunks
+        if (name, variable) not in STORED_OTHERWISE:
             assert _typed(after.encoding) == _typed(before.encoding)
         if isinstance(before.data, ManifestArray):
             assert _references(after.data) == _references(before.data)
