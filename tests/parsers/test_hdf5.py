@@ -354,6 +354,13 @@ def _damaged_index(file: h5py.File) -> None:
     path.write_bytes(raw.replace(b"TREE\x01", b"FREE\x01"))
 
 
+def _contradicting_lengths(file: h5py.File) -> None:
+    _good(file)
+    file["good"].make_scale("good")
+    file["bad"] = numbers(5)
+    file["bad"].dims[0].attach_scale(file["good"])
+
+
 REFUSED: dict[str, tuple[Fill, str]] = {
     "source of a virtual dataset gone": (_source_of_virtual_dataset_gone, "'gone.h5'"),
     "dataset of a virtual dataset gone": (_dataset_of_virtual_dataset_gone, "'gone'"),
@@ -369,6 +376,7 @@ REFUSED: dict[str, tuple[Fill, str]] = {
     "soft link to nothing": (_soft_link_to_nothing, "/nowhere"),
     "external link to no file": (_external_link_to_no_file, "elsewhere.h5"),
     "external link to nothing": (_external_link_to_nothing, "other.h5"),
+    "lengths that contradict each other": (_contradicting_lengths, "contradicts itself"),
     "damaged index of chunks": (_damaged_index, "damaged"),
 }
 refused = pytest.mark.parametrize("which", REFUSED)

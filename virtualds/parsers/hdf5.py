@@ -9,7 +9,7 @@ that it is put together from (`virtualds.hdf5_mapping`); what neither can hold i
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.codec import NO_FILTERS
 from virtualds.concatenation import without_gaps
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5_attributes import attribute, of_the_user
 from virtualds.hdf5_file import HDF5Files, damage_of
@@ -102,22 +102,34 @@ class _Reader:
             else lambda: sum(d.is_scale for d in found.datasets.values())
         )
         dims = Dimensions(found.datasets.values(), scales, first)
-        variables = {}
-        for name, names in dims.of.items():
-            shown = name.removeprefix(NOT_A_COORDINATE)
-            if shown not in self.skip:
-                dataset = found.datasets[name]
-                shape = tuple(
-                    dims.lengths.get(d, n) for d, n in zip(names, dataset.shape, strict=True)
-                )
-                variables[shown] = self._variable(shown, dataset, names, shape)
         return ManifestGroup(
-            variables,
+            self._variables(found.datasets, dims),
             self._attributes("", here),
             dict.fromkeys(found.groups, ManifestGroup()),
             {"unlimited_dims": dims.unlimited_here},
             self.problems,
         )
+
+    def _variables(
+        self, datasets: Mapping[str, Dataset], dims: Dimensions
+    ) -> dict[str, ManifestVariable]:
+        variables = {}
+        # a dimension is as long as its scale, whatever else claims
+        scales = [d for d in datasets.values() if d.is_scale and d.shape]
+        sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
+        for name, names in dims.of.items():
+            shown, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+            if shown in self.skip:
+                continue
+            lengths = zip(names, dataset.shape, strict=True)
+            shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
+            own = dict(zip(names, shape, strict=True))
+            if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
+                self._note(shown, _contradiction(odd[0], own[odd[0]], sizes[odd[0]]))
+                continue
+            sizes |= own
+            variables[shown] = self._variable(shown, dataset, names, shape)
+        return variables
 
     def _note(self, name: str, error: VirtualdsError) -> None:
         error.add_note(f"variable {name!r} of {self.files.source.url}")
@@ -187,3 +199,10 @@ class _Reader:
     def _name_of_source(self) -> str:
         url = self.files.source.url
         return local_path(url) if scheme_of(url) == "file" else url
+
+
+def _contradiction(dim: str, size: int, known: int) -> FormatError:
+    return FormatError(
+        f"it has {size} elements along {dim!r}, where other variables have {known}; the file "
+        f"contradicts itself, leave one of them out with drop_variables"
+    )
