@@ -190,10 +190,12 @@ def _bare_edges(
 
     place, mask, length = index[:-3], index[-3], index[-1]
     shape, nbytes = dataset.shape, prod(chunks) * pipeline.dtype.itemsize
+    if not pipeline.codecs or not any(n % c for n, c in zip(shape, chunks, strict=True)):
+        return np.zeros(mask.size, bool)
     past = [p + c > n for p, c, n in zip(place, chunks, shape, strict=False)]
     suspect: npt.NDArray[np.bool_] = np.any(past, axis=0) & (mask == 0) & (length == nbytes)
     whole = h5py.Dataset(dataset.id)
-    for number in np.flatnonzero(suspect) if pipeline.codecs else ():
+    for number in np.flatnonzero(suspect):
         begin = tuple(int(p) for p in place[:, number])
         _, raw = dataset.id.read_direct_chunk(begin)
         box = tuple(slice(p, min(p + c, n)) for p, c, n in zip(begin, chunks, shape, strict=False))
