@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 from virtualds.manifest import SourceFile, StorageOptions
@@ -58,16 +58,18 @@ class LocalStore:
         path = local_path(url)
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
-        # the mode that any new file gets
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        # created within the block: an interrupt may come between any two steps
         try:
+            # the mode that any new file gets
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             with os.fdopen(descriptor, "wb") as handle:
                 handle.write(data)
                 handle.flush()
                 os.fsync(handle.fileno())
             _put_in_place(temporary, path, replace)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
             raise
 
     def write_folder(
@@ -82,8 +84,8 @@ class LocalStore:
         path = local_path(url).rstrip("/")
         folder, name = os.path.split(path)
         temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
-        os.mkdir(temporary)
         try:
+            os.mkdir(temporary)
             for inside, data in files:
                 target = os.path.join(temporary, *inside.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
