@@ -127,7 +127,9 @@ def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """
     needed: dict[SourceFile, None] = {}
     if is_virtual(dataset):
-        for mapping in _mappings(dataset, (beside,)):
+        # many boxes may come from one dataset, which is looked at once
+        distinct = {(m.file, m.path): m for m in _mappings(dataset, (beside,))}
+        for mapping in distinct.values():
             with files.lent(mapping.file) as file:
                 source = _source(mapping, file)
                 needed[mapping.file] = needed[source.source] = None
