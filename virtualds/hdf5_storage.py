@@ -22,11 +22,11 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.hdf5_file import Places, beside, find, in_working_directory
-from virtualds.hdf5_structure import Dataset, chosen_fill
+from virtualds.hdf5_structure import Dataset, chosen_fill, has_fill
 from virtualds.hdf5_types import StoredType
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 
-COMPACT, CONTIGUOUS, CHUNKED = 0, 1, 2
+COMPACT, CHUNKED = 0, 2
 """Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that no filter has seen."""
@@ -64,7 +64,7 @@ def stored_array(
     if chunks is None:
         elsewhere = plist.get_external_count() and prod(dataset.shape)
         read = _in_external_files if elsewhere else _in_one_piece
-        return read(dataset, pipeline, plist)
+        return read(dataset, pipeline)
     try:
         codecs = _codecs(plist, stored.dtype.itemsize * prod(stored.shape))
     except UnsupportedError:
@@ -99,13 +99,6 @@ def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
         return None
     raw: bytes = chosen_fill(plist, dtype).tobytes()
     return raw
-
-
-def has_fill(plist: Any) -> bool:
-    """Say whether somebody chose the storage fill value."""
-    import h5py
-
-    return bool(plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
 
 
 def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> ManifestArray:
@@ -247,14 +240,14 @@ def _by_mask(
     return pipelines, number.ravel()
 
 
-def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline, plist: Any) -> ManifestArray:
-    """Return a compact, contiguous or external dataset as one chunk."""
+def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
+    """Return a compact or contiguous dataset as one chunk."""
     import h5py
 
     axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape)
     grid = tuple(axis.nchunks for axis in axes)
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
-    if plist.get_layout() == COMPACT:
+    if dataset.plist.get_layout() == COMPACT:
         # it lies in the object header, at no address that HDF5 tells
         values = np.asarray(h5py.Dataset(dataset.id)[()]).astype(pipeline.dtype)
         manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(values.tobytes(),))
@@ -265,12 +258,10 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline, plist: Any) -> Mani
     return _array(axes, manifest, (pipeline,))
 
 
-def _in_external_files(
-    dataset: Dataset, pipeline: CodecPipeline, plist: Any
-) -> ManifestArray | None:
+def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
     """Return a dataset whose bytes lie in other files; None where a file ends within a row."""
     segments = external_segments(dataset)
-    files, offsets, lengths = zip(*segments, strict=True) if segments else ((), (), ())
+    files, offsets, lengths = zip(*segments, strict=True)
     manifest = ChunkManifest.build(
         (len(files),), files=files, file=np.arange(len(files)), offset=offsets, length=lengths
     )

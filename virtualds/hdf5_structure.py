@@ -45,13 +45,18 @@ NETCDF_FILLS: dict[str, Any] = {
 """What the netCDF library fills with where nobody chose a fill value (netCDF-C, ``netcdf.h``)."""
 
 
-def fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
-    """Return what netCDF reads past the end of a dataset that is shorter than its dimension."""
+def has_fill(plist: Any) -> bool:
+    """Say whether somebody chose the storage fill value."""
     import h5py
 
+    return bool(plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
+
+
+def fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
+    """Return what netCDF reads past the end of a dataset that is shorter than its dimension."""
     if dtype.hasobject:
         return ""
-    if plist.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
+    if not has_fill(plist):
         return np.array(NETCDF_FILLS.get(dtype.str[1:], np.zeros((), dtype)), dtype)[()]
     return chosen_fill(plist, dtype)[0]
 
