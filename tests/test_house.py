@@ -17,10 +17,10 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"errors", "grid", "options", "codec", "urls"},
-    {"manifest", "codecs", "packing", "json_attributes", "hdf5_types"},
-    {"hdf5_attributes", "fragment", "store", "template", "compressed_file", "lazy_manifest"},
-    {"stores"},
+    {"errors", "grid", "options", "urls"},
+    {"manifest", "codec", "packing", "json_attributes", "hdf5_types"},
+    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest"},
+    {"stores", "fragment"},
     {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
     {"array", "hdf5_structure"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},

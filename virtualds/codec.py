@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, ClassVar, Self
+
+from virtualds.errors import UnsupportedError
 
 Buffer = bytes | bytearray | memoryview
 NO_FILTERS: dict[str, Any] = {
@@ -70,3 +73,19 @@ def check_length(codec: Codec, found: int, expected: int | None) -> None:
     """Refuse a result of another length than expected."""
     if expected is not None and found != expected:
         raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes where {expected} belong")
+
+
+def needed_package(name: str, what: str) -> Any:
+    """Return a package that the extra ``filters`` brings.
+
+    Raises
+    ------
+    UnsupportedError
+        It is not installed; ``what`` says in the message which codec needs it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{what}: decoding it needs {name}; pip install 'virtualds[filters]'"
+        ) from error

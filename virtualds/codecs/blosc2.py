@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
-from virtualds.errors import UnsupportedError
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 
 DAMAGE = (
     RuntimeError,
@@ -48,12 +47,7 @@ class Blosc2Frame(Codec):
         return {"id": self.zarr_v2_id, "level": self.level}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        try:
-            import blosc2
-        except ImportError as error:
-            raise UnsupportedError(
-                "blosc2: decoding it needs blosc2; pip install 'virtualds[filters]'"
-            ) from error
+        blosc2 = needed_package("blosc2", "blosc2")
         frame = bytes(data)
         try:
             # the frame is not copied, and kept alive by what is made of it

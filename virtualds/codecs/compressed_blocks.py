@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 Decompress = Callable[[memoryview, int], Buffer]
@@ -229,15 +229,9 @@ DECOMPRESS: dict[str, Decompress] = {"lz4": _lz4, "zstd": _zstd}
 
 def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> bytes:
     """Return elements whose bits were gathered in blocks of ``block`` elements."""
-    try:
-        import imagecodecs
-    except ImportError as error:
-        raise UnsupportedError(
-            "bitshuffle: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
-        ) from error
-    decode: Any = imagecodecs.bitshuffle_decode
+    imagecodecs = needed_package("imagecodecs", "bitshuffle")
     size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
     try:
-        return bytes(decode(data, itemsize=itemsize, blocksize=size))
+        return bytes(imagecodecs.bitshuffle_decode(data, itemsize=itemsize, blocksize=size))
     except DAMAGE as error:
         raise CodecError(f"bitshuffle: {error}") from error

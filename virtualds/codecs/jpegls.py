@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 START_OF_FRAME = b"\xff\xf7"
@@ -44,16 +44,11 @@ class JpegLs(Codec):
         return {"id": self.zarr_v2_id}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        try:
-            import imagecodecs
-        except ImportError as error:
-            raise UnsupportedError(
-                "jpegls: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
-            ) from error
+        imagecodecs = needed_package("imagecodecs", "jpegls")
         # a damaged header would have memory allotted for another image
         check_length(self, _image_size(memoryview(data)), nbytes)
         try:
-            out = imagecodecs.jpegls_decode(bytes(data)).tobytes()
+            out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"jpegls: {error}") from error
         check_length(self, len(out), nbytes)

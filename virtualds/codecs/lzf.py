@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 MOST = 140
@@ -41,16 +41,10 @@ class Lzf(Codec):
         return {"id": self.zarr_v2_id, "header": False}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        try:
-            import imagecodecs
-        except ImportError as error:
-            raise UnsupportedError(
-                "lzf: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
-            ) from error
-        decode: Any = imagecodecs.lzf_decode
+        imagecodecs = needed_package("imagecodecs", "lzf")
         room = MOST * len(data) if nbytes is None else nbytes
         try:
-            out = decode(data, header=False, out=room)
+            out = imagecodecs.lzf_decode(data, header=False, out=room)
         except (RuntimeError, ValueError) as error:
             raise CodecError(f"lzf: {error}") from error
         check_length(self, len(out), nbytes)

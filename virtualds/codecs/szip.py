@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
-from virtualds.errors import UnsupportedError
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 NEAREST_NEIGHBOUR = 32
@@ -48,12 +47,7 @@ class Szip(Codec):
         return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        try:
-            import imagecodecs
-        except ImportError as error:
-            raise UnsupportedError(
-                "szip: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
-            ) from error
+        imagecodecs = needed_package("imagecodecs", "szip")
         parameters = {name: getattr(self, name) for name in PARAMETERS}
         try:
             out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)

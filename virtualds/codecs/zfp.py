@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
@@ -102,12 +102,7 @@ class Zfp(Codec):
         return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        try:
-            import imagecodecs
-        except ImportError as error:
-            raise UnsupportedError(
-                "zfp: decoding it needs imagecodecs; pip install 'virtualds[filters]'"
-            ) from error
+        imagecodecs = needed_package("imagecodecs", "zfp")
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
         try:
             out = imagecodecs.zfp_decode(self._stream(data))
