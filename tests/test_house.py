@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"errors", "grid", "options", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"},
-    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest"},
+    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest", "records"},
     {"stores", "fragment"},
     {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
     {"array", "hdf5_structure"},

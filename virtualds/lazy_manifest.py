@@ -7,6 +7,7 @@ whatever needs a column reads the references of the chunks that are left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
@@ -24,6 +25,40 @@ class ReferenceTable(Protocol):
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+
+
+@dataclass(frozen=True)
+class MosaicTable:
+    """The references of manifests that lie beside each other on one grid; elsewhere are none.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        Chunks per axis.
+    parts : tuple of pairs of a tuple of int and a ChunkManifest
+        In which chunk of the grid each begins. They do not overlap.
+    """
+
+    grid: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], ChunkManifest], ...]
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        places = np.stack(np.unravel_index(ids.ravel(), self.grid))
+        missing = np.ones(ids.size, bool)
+        order, found = [], []
+        for origin, manifest in self.parts:
+            inner = places - np.reshape(origin, (-1, 1))
+            inside = ((inner >= 0) & (inner < np.reshape(manifest.shape, (-1, 1)))).all(0)
+            if inside.any():
+                flat = np.ravel_multi_index(tuple(inner[:, inside]), manifest.shape)
+                found.append(manifest.at(np.asarray(flat, np.int64)))
+                order.append(np.flatnonzero(inside))
+                missing &= ~inside
+        found.append(ChunkManifest.missing((np.count_nonzero(missing),)))
+        order.append(np.flatnonzero(missing))
+        joined = ChunkManifest.concatenate(found, 0)
+        return joined.at(np.argsort(np.concatenate(order)).reshape(ids.shape))
 
 
 class LazyManifest(ChunkManifest):

@@ -21,6 +21,7 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.json_attributes import NON_FINITE
+from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
 
 
@@ -297,6 +298,8 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         return array.manifest
     if not array.fragments:
         return ChunkManifest.missing(grid)
+    if not all(f.manifest.is_loaded for f in array.fragments):
+        return _mosaic(array, chunks, grid)
     # fragments share a table of files once they are concatenated in a row
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
     joined = ChunkManifest.concatenate(flat, 0)
@@ -314,6 +317,17 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         for name, column in columns.items():
             column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
+
+
+def _mosaic(
+    array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]
+) -> ChunkManifest:
+    """Return the manifest over the grid of the array without reading what lies in sets."""
+    parts = tuple(
+        (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)
+        for f in array.fragments
+    )
+    return LazyManifest(MosaicTable(grid, parts), grid)
 
 
 def _packed(array: ManifestArray) -> str:
