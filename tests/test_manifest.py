@@ -296,7 +296,7 @@ def test_a_number_that_a_column_cannot_hold_is_refused(name: str, value: Any) ->
 def test_columns_of_different_shapes_are_no_manifest() -> None:
     one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="one shape"):
-        ChunkManifest((), one, two, one, one)
+        ChunkManifest((), one, two, one, one, one)
 
 
 def test_an_empty_grid_refers_to_nothing() -> None:
