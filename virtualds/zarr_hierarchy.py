@@ -364,6 +364,7 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
         file=np.where(missing, INLINE, manifest.file),
         offset=np.where(missing, len(manifest.inline), manifest.offset),
         length=np.where(missing, len(data), manifest.length),
+        checksum=np.where(missing, np.uint64(0), manifest.checksum),
         inline=(*manifest.inline, data),
     )
 

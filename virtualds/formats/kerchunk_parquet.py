@@ -21,7 +21,7 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.grid import Ints
 from virtualds.group import ManifestGroup
-from virtualds.lazy_manifest import LazyManifest
+from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
@@ -203,6 +203,7 @@ class _Records:
             offset=offset,
             length=length,
             pipeline=np.broadcast_to(np.uint16(0), file.shape),
+            checksum=np.broadcast_to(np.uint64(0), file.shape),
             inline=tuple(inline),
         )
 
@@ -226,7 +227,7 @@ class _Records:
         )
 
 
-class _Table:
+class _Table(ReferenceTable):
     """The references of one array in its records."""
 
     def __init__(self, records: _Records, path: str, count: int) -> None:
