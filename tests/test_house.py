@@ -19,11 +19,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"errors", "grid", "options", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"},
-    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest"},
+    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest"}
+    | {"zarr_v3_types"},
     {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
+    {"read", "hdf5_file", "duck_array", "display", "referenced_files"}
+    | {"chunk_mesh", "zarr_v3_codecs"},
     {"array", "hdf5_structure"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"}
+    | {"zarr_v3_metadata"},
     {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_mapping", "zarr_hierarchy"},
     {"parsers", "formats", "dataset"},
     {"api"},
