@@ -19,13 +19,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "errors", "grid", "options", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"},
-    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest", "records"},
+    {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
+    | {"lazy_manifest", "records"},
     {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
+    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"},
     {"array", "hdf5_structure"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
-    {"zarr_hierarchy", "zarr_v3_manifests", "zarr_v3_arrays"},
+    {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset"},
     {"appending"},
     {"api"},
@@ -36,6 +37,16 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "zarr_v3": (
+        "data_types",
+        "codecs",
+        "metadata",
+        "manifests",
+        "manifest_files",
+        "arrays",
+        "values",
+        "document",
+    ),
     "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }
 

@@ -253,6 +253,13 @@ class ManifestArray(DuckArray):
         """Whether some elements lie in no fragment."""
         return sum(prod(f.shape) for f in self.fragments) < self.size
 
+    @property
+    def gaps_read_as_missing(self) -> bool:
+        """Whether elements that lie in no fragment have the value of a missing chunk."""
+        return not self.has_gaps or all(
+            same_scalar(p.missing_value, self.fill_value) for p in self.pipelines
+        )
+
     def same_references(self, other: ManifestArray) -> bool:
         """Say whether both have the same values for sure, because they are the same bytes."""
         return self is other or (

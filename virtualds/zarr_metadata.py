@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray, same_scalar
+from virtualds.array import ManifestArray
+from virtualds.chunk_mesh import regular_chunks
 from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
@@ -273,22 +274,7 @@ def _order(pipeline: CodecPipeline, ndim: int) -> str | None:
 
 def _common_grid(array: ManifestArray) -> tuple[int, ...] | None:
     """Return the chunk shape of the one regular grid on which all fragments lie, or None."""
-    if not array.fragments:
-        return tuple(max(n, 1) for n in array.shape)
-    gaps = array.has_gaps
-    if gaps and any(not same_scalar(p.missing_value, array.fill_value) for p in array.pipelines):
-        return None
-    chunks = []
-    for axis, size in enumerate(array.shape):
-        lengths = {f.axes[axis].chunk for f in array.fragments}
-        if len(lengths) != 1 or (length := lengths.pop()) is None:
-            return None
-        for fragment in array.fragments:
-            begin, end = fragment.start[axis], fragment.stop[axis]
-            if begin % length or (end % length and end != size):
-                return None
-        chunks.append(length)
-    return tuple(chunks)
+    return regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
 
 
 def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
