@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,8 +23,9 @@ BLOCK = 2**20
 class ReferenceTable(Protocol):
     """The references of one array, in C order of its chunks."""
 
-    has_pipelines: bool = False
-    """Whether it says of every chunk which pipeline decodes it; else there is one, number 0."""
+    @property
+    def has_pipelines(self) -> bool:
+        """Whether it says of every chunk which pipeline decodes it; else there is number 0."""
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
@@ -45,6 +46,8 @@ class MosaicTable:
     grid: tuple[int, ...]
     parts: tuple[tuple[tuple[int, ...], ChunkManifest], ...]
 
+    has_pipelines: ClassVar[bool] = False
+
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         places = np.stack(np.unravel_index(ids.ravel(), self.grid))
@@ -58,10 +61,20 @@ class MosaicTable:
                 found.append(manifest.at(np.asarray(flat, np.int64)))
                 order.append(np.flatnonzero(inside))
                 missing &= ~inside
-        found.append(ChunkManifest.missing((np.count_nonzero(missing),)))
+        found.append(ChunkManifest.missing((int(np.count_nonzero(missing)),)))
         order.append(np.flatnonzero(missing))
         joined = ChunkManifest.concatenate(found, 0)
         return joined.at(np.argsort(np.concatenate(order)).reshape(ids.shape))
+
+
+class Counting(NamedTuple):
+    """How a lazy manifest counts the rows of a table; see `LazyManifest`."""
+
+    table: ReferenceTable
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+    renumbered: tuple[int, ...] | None
 
 
 class LazyManifest(ChunkManifest):
@@ -199,6 +212,11 @@ class LazyManifest(ChunkManifest):
         return tuple(found)
 
     # ------------------------------------------------------------------ what is not
+
+    @property
+    def counting(self) -> Counting:
+        """Which rows of which table the chunks are, for those who write it down."""
+        return Counting(self._table, self._shape, self._strides, self._base, self._renumbered)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """How the source of a variable stores it, as far as Zarr metadata cannot say it.
 
-xarray tells it in ``Variable.encoding``, under the names of its netCDF backends. A format notes what
-references and metadata do not show, and puts both together when it is read.
+xarray tells it in ``Variable.encoding``, under the names of its netCDF backends. A format
+notes what references and metadata do not show, and puts both together when it is read.
 """
 
 from __future__ import annotations

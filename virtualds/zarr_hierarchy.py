@@ -37,6 +37,7 @@ from virtualds.zarr_metadata import (
     fill_from_zarr_v2,
     fill_to_attribute,
     fill_to_zarr_v2,
+    is_exact,
     obstacles,
     to_zarr_v2,
 )
@@ -249,7 +250,7 @@ class Hierarchy:
         found = cls()
         problems = [p for path, part in group.walk() for p in found._add_group(path, part)]
         if problems:
-            raise _refusal(url, format, problems)
+            raise refusal(url, format, problems)
         return found
 
     def _add_group(self, path: str, group: ManifestGroup) -> Iterable[str]:
@@ -286,7 +287,7 @@ class Hierarchy:
             self._note(file)
         fill = attributes.get("_FillValue")
         dtype = dtype_from_zarr_v2(metadata["dtype"])
-        settled = fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype)
+        settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
         if settled:
             metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
             # xarray takes the fill value of Zarr v2 for it; who turns v2 into v3 looks here
@@ -317,7 +318,7 @@ class Hierarchy:
         return {"files": {}} | filled
 
 
-def _refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
+def refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
     """Return an error that names everything that does not fit; nothing has been written."""
     listed = "\n".join(f"  {problem}" for problem in problems)
     return UnsupportedError(
@@ -335,7 +336,7 @@ def _array(
     found = to_zarr_v2(array)
     # an attribute of another dtype stays an attribute: it fills nothing
     known = attributes.get("_FillValue")
-    known = known if _is_exact(known, found.pipeline.dtype) else None
+    known = known if is_exact(known, found.pipeline.dtype) else None
     if _reads_as(found.pipeline.fill_value, known):
         return found.metadata, found.manifest
     return found.metadata, _missing_written_out(found)
@@ -423,11 +424,6 @@ def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
         if data.dtype.hasobject
         else ManifestArray.from_values(np.empty(data.shape, data.dtype))
     )
-
-
-def _is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
-    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
-    return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
 
 
 def _reads_as(fill: Any, attribute: Any) -> bool:

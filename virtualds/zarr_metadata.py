@@ -242,6 +242,22 @@ def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
     return fill_to_zarr_v2(value, dtype)
 
 
+def fill_from_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the attribute ``_FillValue`` from the spelling of `fill_to_attribute`."""
+    if dtype.kind == "c":
+        real, imaginary = (fill_from_attribute(part, np.dtype("f8")) for part in value)
+        return dtype.type(complex(real, imaginary))
+    if dtype.kind == "f" and isinstance(value, str):
+        raw = np.frombuffer(base64.standard_b64decode(value), "<f8")
+        return raw.astype(dtype.newbyteorder("="))[0]
+    return fill_from_zarr_v2(value, dtype)
+
+
+def is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
+    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
+    return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
+
+
 def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
     """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
     found = dict(NO_FILTERS)
@@ -305,9 +321,7 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
 
 
-def _mosaic(
-    array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]
-) -> ChunkManifest:
+def _mosaic(array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]) -> ChunkManifest:
     """Return the manifest over the grid of the array without reading what lies in sets."""
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)

@@ -27,6 +27,12 @@ from virtualds.json_attributes import from_json, to_json
 from virtualds.packing import Decoding, Packing
 from virtualds.time_packing import TimePacking
 from virtualds.zarr_metadata import dtype_from_zarr_v2, dtype_to_zarr_v2
+from virtualds.zarr_v3.data_types import (
+    data_type_from_v3,
+    data_type_to_v3,
+    fill_value_from_v3,
+    fill_value_to_v3,
+)
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import (
     axes_from_v3,
@@ -34,12 +40,6 @@ from virtualds.zarr_v3.metadata import (
     grid_to_v3,
     origins_in_grid,
     pipeline_from_v3,
-)
-from virtualds.zarr_v3.data_types import (
-    data_type_from_v3,
-    data_type_to_v3,
-    fill_value_from_v3,
-    fill_value_to_v3,
 )
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"

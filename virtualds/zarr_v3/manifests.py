@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,10 +47,10 @@ class Part(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """The table of files that a manifest counts: its folder, and how many there are."""
+    """The table of files that a manifest counts: its folder, and how many rows it has."""
 
     folder: str
-    count: int
+    rows: int
 
 
 # ---------------------------------------------------------------------- reading
@@ -138,8 +139,8 @@ class StoredManifests:
         """Return paths and fingerprints of files by their numbers."""
         found = []
         for number in numbers.tolist():
-            if not 0 <= number < table.count:
-                raise FormatError(f"source {number} of {table.count} in {table.folder}")
+            if not 0 <= number < table.rows:
+                raise FormatError(f"source {number} of {table.rows} in {table.folder}")
             columns = self.record(f"{table.folder}/{number // RECORD_SIZE}.parquet")
             path, *rest = (
                 columns[name][number % RECORD_SIZE].as_py()
@@ -193,7 +194,7 @@ class StoredManifests:
         if isinstance(known, str):
             known = inside(folder, known)
         tables = (
-            JsonTable(self, manifest, grid, f"{n}." if numbered else "", key, known)
+            JsonTable(self, manifest, grid, f"{n}." if numbered else "", key, known, numbered)
             for n, grid in enumerate(grids)
         )
         return [Part(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
@@ -206,18 +207,22 @@ class StoredManifests:
             o < 0 or o + n > g for o, n, g in zip(origin, shape, grid, strict=True)
         ):
             raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
+        said = part["table"]
         table = ParquetTable(
             self,
-            inside(folder, part["table"]),
-            int(part["rows"]),
-            sources_of(folder, part["sources"]),
-            bool(part.get("pipelines", False)),
+            inside(folder, said["path"]),
+            int(said["rows"]),
+            sources_of(folder, said["sources"]),
+            bool(said.get("pipelines", False)),
         )
-        strides, base = tuple(part["strides"]), int(part["first"])
-        reach = base + sum(s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True))
-        if base < 0 or min(strides, default=0) < 0 or reach >= max(table.rows, 1):
-            raise FormatError(f"{folder}: its chunks count to row {reach} of {table.rows}")
-        return Part(fragment, origin, LazyManifest(table, shape, strides, base))
+        strides, first = tuple(part["strides"]), int(part["first"])
+        ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
+        low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
+        if prod(shape) and not 0 <= low <= high < table.rows:
+            raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
+        renumbered = part.get("pipelines")
+        numbers = None if renumbered is None else tuple(map(int, renumbered))
+        return Part(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
 
 
 @dataclass(frozen=True)
@@ -297,6 +302,8 @@ class JsonTable:
         Keys of chunks below the folder of the array, for entries that map a prefix of them.
     sources : str or mapping, optional
         Fingerprints of files by their paths, or where in the set these stand.
+    has_pipelines : bool
+        Whether entries may say how their chunk decodes.
     """
 
     store: StoredManifests
@@ -305,8 +312,7 @@ class JsonTable:
     prefix: str
     key: ChunkKey
     sources: Any = None
-
-    has_pipelines = True
+    has_pipelines: bool = False
 
     def __hash__(self) -> int:
         return hash((self.store, self.grid, self.prefix))

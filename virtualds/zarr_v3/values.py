@@ -98,7 +98,9 @@ def _chunks(
             padding = [(0, c - n) for c, n in zip(shape, block.shape, strict=True)]
             rest = "" if values.dtype.kind == "O" else _zero(values.dtype)
             whole = np.full(shape, rest, values.dtype)
-            whole[tuple(slice(0, c - after) for c, (_, after) in zip(shape, padding, strict=True))] = block
+            whole[
+                tuple(slice(0, c - after) for c, (_, after) in zip(shape, padding, strict=True))
+            ] = block
             block = whole
         text = values.dtype.kind == "O"
         data = bytes(numcodecs.VLenUTF8().encode(block.ravel())) if text else block.tobytes()
