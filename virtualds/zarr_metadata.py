@@ -20,7 +20,7 @@ from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import ChunkAxis
+from virtualds.grid import ChunkAxis, compact
 from virtualds.json_attributes import NON_FINITE
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
@@ -307,6 +307,8 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
     joined = ChunkManifest.concatenate(flat, 0)
     columns: dict[str, npt.NDArray[Any]] = {
         name: np.full(grid, MISSING if name == "file" else 0, kind)
+        if name == "file" or compact(getattr(joined, name)).any()
+        else np.broadcast_to(np.zeros((), kind), grid)
         for name, kind in COLUMNS.items()
     }
     begin = 0
@@ -317,7 +319,8 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         )
         part = slice(begin, begin := begin + fragment.manifest.size)
         for name, column in columns.items():
-            column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
+            if column.flags.writeable:
+                column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
 
 
