@@ -10,6 +10,7 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.access import Allow, Allowed
 from virtualds.dataset import Loadable, group_from_dataset, virtual_dataset
 from virtualds.errors import AccessError, FormatError, VirtualdsError
 from virtualds.formats import FORMATS, Format
@@ -34,6 +35,7 @@ def open_virtual_dataset(
     parser: str | None = None,
     decode_cf: bool = True,
     on_error: str = "raise",
+    allow: Allow = None,
 ) -> xr.Dataset:
     """Open a source file or a reference set as a dataset of virtual arrays.
 
@@ -62,6 +64,9 @@ def open_virtual_dataset(
     on_error : {"raise", "skip", "keep"}
         What to do about a variable or attribute that cannot be read: raise; leave it out, with a
         warning that names all of them; or keep the variable, which raises when it is read.
+    allow : str, path, or iterable of them, optional
+        Folders, as paths or urls, in which every file that a reference set refers to must lie. By
+        default a local set may refer to any file, a remote one to remote files only.
 
     Returns
     -------
@@ -72,7 +77,7 @@ def open_virtual_dataset(
     FileNotFoundError
         There is no such file or group.
     AccessError
-        The file may not be read.
+        The file may not be read, or a set refers to files that it may not name.
     FormatError
         The format is not known, or the file is damaged.
     UnsupportedError
@@ -85,7 +90,13 @@ def open_virtual_dataset(
     """
     skip = _names(drop_variables)
     found = open_group(
-        url, group=group, skip=skip, options=storage_options, parser=parser, on_error=on_error
+        url,
+        group=group,
+        skip=skip,
+        options=storage_options,
+        parser=parser,
+        on_error=on_error,
+        allow=allow,
     )
     try:
         dataset = virtual_dataset(found, loadable_variables, decode_cf)
@@ -104,13 +115,14 @@ def open_group(
     options: Mapping[str, Any] | None = None,
     parser: str | None = None,
     on_error: str = "raise",
+    allow: Allow = None,
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 
     Raises
     ------
     ValueError
-        ``on_error``, or ``parser``, is none that there is.
+        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
@@ -118,11 +130,16 @@ def open_group(
         raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
     absolute = normalise_url(url)
     settled = StorageOptions(options) if options else None
+    allowed = Allowed.of(allow)
     try:
         reader, source = (
             _named(parser, absolute, settled) if parser else _detected(absolute, settled)
         )
-        found = reader.read(source, group, skip)
+        found = (
+            reader.read(source, group, skip, allowed)
+            if isinstance(reader, Format)
+            else reader.read(source, group, skip)
+        )
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
+from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 
@@ -42,6 +43,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         storage_options: Mapping[str, Any] | None = None,
         parser: str | None = None,
         on_error: str = "raise",
+        allow: Allow = None,
     ) -> xr.Dataset:
         """Open a reference set or source file lazily.
 
@@ -61,6 +63,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             Name of the format, where it is not to be found by the file's bytes.
         on_error : {"raise", "skip", "keep"}
             What to do about what cannot be read, as in `virtualds.open_virtual_dataset`.
+        allow : str, path, or iterable of them, optional
+            Where the files that a set refers to may lie, as in `virtualds.open_virtual_dataset`.
 
         Raises
         ------
@@ -80,6 +84,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             options=storage_options,
             parser=parser,
             on_error=on_error,
+            allow=allow,
         )
         return lazy_dataset(
             found,

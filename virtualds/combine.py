@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset
 from virtualds.dataset import Loadable
 from virtualds.errors import VirtualdsError
@@ -38,6 +39,7 @@ def open_virtual_mfdataset(
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
     on_error: str = "raise",
+    allow: Allow = None,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -60,7 +62,7 @@ def open_virtual_mfdataset(
         them from the first file without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error
+    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error, allow
         As in `open_virtual_dataset`.
 
     Returns
@@ -90,6 +92,7 @@ def open_virtual_mfdataset(
         storage_options=storage_options,
         decode_cf=decode_cf,
         on_error=on_error,
+        allow=allow,
     )
     flat = list(_flatten(files))
     if not flat:

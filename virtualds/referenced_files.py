@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from virtualds.errors import AccessError, ReadError
+from virtualds.access import ANYWHERE, Allowed, absolute, is_same_host
+from virtualds.errors import FormatError, ReadError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores import store_for
-from virtualds.urls import join_url, normalise_url, scheme_of
+from virtualds.stores.local import WITHIN
+from virtualds.urls import scheme_of
 
 
 class ReferencedFiles:
@@ -24,11 +26,16 @@ class ReferencedFiles:
         The set. Relative urls are seen from the folder that it lies in.
     noted : mapping of url to [size, mtime, etag]
         Fingerprints that the set has noted.
+    allow : Allowed
+        Where they may lie.
     """
 
-    def __init__(self, source: SourceFile, noted: Mapping[str, Any]) -> None:
+    def __init__(
+        self, source: SourceFile, noted: Mapping[str, Any], allow: Allowed = ANYWHERE
+    ) -> None:
         self._source = source
         self._noted = noted
+        self._allow = allow
         self._files: dict[str, SourceFile] = {}
         self._sizes: dict[SourceFile, int | None] = {}
 
@@ -38,14 +45,34 @@ class ReferencedFiles:
         Raises
         ------
         AccessError
-            A remote set refers to a local file.
+            The set may not refer to it.
+        FormatError
+            What is noted of it is no fingerprint.
         """
         if url not in self._files:
-            absolute = _resolve(url, self._source.url)
-            size, mtime, etag = self._noted.get(url) or (None, None, None)
-            options = _options_for(absolute, self._source)
-            self._files[url] = SourceFile(absolute, size, mtime, etag, options)
+            meant = absolute(url, self._source.url)
+            self._allow.check(meant, self._source.url)
+            self._files[url] = SourceFile(meant, *self._fingerprint(url), self._options_for(meant))
         return self._files[url]
+
+    def _fingerprint(self, url: str) -> tuple[int | None, int | None, str | None]:
+        noted = self._noted.get(url) or (None, None, None)
+        try:
+            size, mtime, etag = noted
+        except (TypeError, ValueError) as error:
+            raise FormatError(
+                f"{self._source.url}: {noted!r} is noted of {url}, which is no size, time and "
+                f"etag; write the set anew"
+            ) from error
+        return size, mtime, etag
+
+    def _options_for(self, url: str) -> StorageOptions | None:
+        """Pass access options on to remote files, but never to a host that nobody named."""
+        if scheme_of(url) == "file":
+            folders = self._allow.folders
+            return StorageOptions({WITHIN: folders}) if folders else None
+        local = scheme_of(self._source.url) == "file"
+        return self._source.options if local or is_same_host(url, self._source.url) else None
 
     def size(self, file: SourceFile) -> int | None:
         """Return the length of a file that is a chunk as a whole.
@@ -69,30 +96,3 @@ class ReferencedFiles:
 def unreachable(url: str, error: OSError) -> ReadError:
     """Return the error that says that a file of a set cannot be had."""
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
-
-
-def _resolve(url: str, base: str) -> str:
-    """Return a url of the set as an absolute one, refusing local files behind a remote set."""
-    relative = scheme_of(url) == "file" and "://" not in url and not url.startswith("/")
-    absolute = join_url(base, url) if relative else normalise_url(url)
-    if _is_local(absolute) and scheme_of(base) != "file":
-        raise AccessError(
-            f"{base}: it refers to the local file {absolute}, which a remote set may not; copy the "
-            f"set to local disk if you trust it"
-        )
-    return absolute
-
-
-def _is_local(url: str) -> bool:
-    """Say whether a url leads to local files, behind a chain of fsspec's filesystems too."""
-    *outer, last = url.split("::")
-    return scheme_of(last) == "file" or any(scheme_of(f"{part}://") == "file" for part in outer)
-
-
-def _options_for(url: str, source: SourceFile) -> StorageOptions | None:
-    """Pass access options on to remote files, but never to a host that the user did not name."""
-    if source.options is None or scheme_of(url) == "file":
-        return None
-    host = url.split("/", 3)[:3]
-    local = scheme_of(source.url) == "file"
-    return source.options if local or host == source.url.split("/", 3)[:3] else None

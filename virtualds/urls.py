@@ -55,3 +55,15 @@ def join_url(base: str, relative: str) -> str:
     """Return ``relative`` seen from the folder that ``base`` lies in."""
     folder, _, _ = base.rpartition("/")
     return f"{folder}/{relative}"
+
+
+def lies_under(path: str, folder: str) -> bool:
+    """Say whether a path is a folder's own or one within it.
+
+    Examples
+    --------
+    >>> lies_under("/data/2001/a.nc", "/data"), lies_under("/data-2/a.nc", "/data")
+    (True, False)
+    """
+    folder = folder.rstrip("/")
+    return path == folder or path.startswith(f"{folder}/")

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import CodecError
+from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
@@ -98,7 +100,14 @@ class HierarchyReader:
                     f"{self.source.url}: the key {odd[0]!r} has a part without a name"
                 )
             return self._group("").group(path)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed(self.source.url, error) from error
@@ -191,7 +200,7 @@ def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArra
     for chunk_id in np.argwhere(manifest.file != MISSING).tolist():
         data = _stored_bytes(manifest, tuple(chunk_id))
         if compressor is not None:
-            data = numcodecs.get_codec(compressor).decode(data)
+            data = _decompressed(data, compressor)
         block = numcodecs.VLenUTF8().decode(data).reshape(chunks)
         box = tuple(
             slice(i * c, min(i * c + c, n))
@@ -199,6 +208,14 @@ def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArra
         )
         values[box] = block[tuple(slice(0, b.stop - b.start) for b in box)]
     return values
+
+
+def _decompressed(data: bytes, compressor: Mapping[str, Any]) -> bytes:
+    """Decode the bytes of a chunk with one of our codecs: of numcodecs', pickle would run them."""
+    try:
+        return bytes(codec_from_zarr_v2(compressor).decode(data, None))
+    except CodecError as error:
+        raise FormatError(f"its strings do not decode ({error}); write the set anew") from error
 
 
 def _stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:

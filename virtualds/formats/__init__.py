@@ -8,6 +8,7 @@ from typing import Protocol
 
 import virtualds.formats.kerchunk_json as kerchunk_json
 import virtualds.formats.kerchunk_parquet as kerchunk_parquet
+from virtualds.access import ANYWHERE, Allowed
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 
@@ -16,7 +17,11 @@ class ReadSet(Protocol):
     """Reads a group of a reference set."""
 
     def __call__(
-        self, source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+        self,
+        source: SourceFile,
+        group: str | None = None,
+        skip: Iterable[str] = (),
+        allow: Allowed = ANYWHERE,
     ) -> ManifestGroup: ...
 
 

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.access import ANYWHERE, Allowed
 from virtualds.compressed_file import beginning, compressed, expanded
-from virtualds.errors import FormatError
+from virtualds.errors import AccessError, FormatError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.stores import store_for
+from virtualds.strict_json import parsed
 from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
 
@@ -43,7 +45,12 @@ def detect(head: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+) -> ManifestGroup:
     """Read a reference set.
 
     Parameters
@@ -54,6 +61,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
+    allow : Allowed
+        Where the files that it refers to may lie.
 
     Raises
     ------
@@ -62,19 +71,14 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     UnsupportedError
         It uses a codec that is not known.
     AccessError
-        A remote set refers to local files.
+        It refers to files that it may not name.
     """
     raw = expanded(store_for(source.url).read_all(source.url, source.options), source.url)
-    try:
-        document = json.loads(raw)
-    except ValueError as error:
-        raise FormatError(
-            f"{source.url}: it is no JSON ({error}); a reference set was expected"
-        ) from error
+    document = parsed(raw, source.url)
     try:
         refs, notes = _unfold(document, source.url)
-        references = _References(source, refs, notes.get("files", {}))
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        references = _References(source, refs, notes.get("files", {}), allow)
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
         raise malformed(source.url, error) from error
     reader = HierarchyReader(
         source, references.metadata, notes, references.manifest, frozenset(skip)
@@ -125,9 +129,13 @@ class _References:
     """The references of one document, sorted by array."""
 
     def __init__(
-        self, source: SourceFile, refs: Mapping[str, Any], noted: Mapping[str, Any]
+        self,
+        source: SourceFile,
+        refs: Mapping[str, Any],
+        noted: Mapping[str, Any],
+        allow: Allowed,
     ) -> None:
-        self.files = ReferencedFiles(source, noted)
+        self.files = ReferencedFiles(source, noted, allow)
         self.metadata: dict[str, Any] = {}
         self.chunks: dict[str, list[tuple[str, Any]]] = {}
         for key, value in refs.items():
@@ -154,8 +162,12 @@ class _References:
             if owner:
                 self.chunks.setdefault(owner, []).extend(moved)
 
-    def _size(self, url: str) -> int | None:
-        return self.files.size(self.files.file(url))
+    def _file(self, url: str, key: str) -> SourceFile:
+        try:
+            return self.files.file(url)
+        except AccessError as error:
+            error.add_note(f"chunk {key}")
+            raise
 
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
@@ -165,15 +177,20 @@ class _References:
         flat = _flat_ids([name for name, _ in rows], grid, path)
         inline: list[bytes] = []
         table: dict[str, int] = {}
-        file, offset, length = [], [], []
+        files: list[SourceFile] = []
+        file, offset = [], []
+        length: list[Any] = []
         for name, value in rows:
             if isinstance(value, list):
                 if len(value) not in (1, 3) or not isinstance(value[0], str):
                     raise FormatError(
                         f"{path}/{name}: {value} is neither [url] nor [url, offset, length]"
                     )
-                url, begin, size = value if len(value) == 3 else (*value, 0, self._size(value[0]))
-                file.append(table.setdefault(url, len(table)))
+                if (number := table.get(value[0])) is None:
+                    number = table[value[0]] = len(files)
+                    files.append(self._file(value[0], f"{path}/{name}"))
+                begin, size = value[1:] or (0, self.files.size(files[number]))
+                file.append(number)
             else:
                 inline.append(_bytes(value))
                 begin, size = len(inline) - 1, len(inline[-1])
@@ -183,7 +200,7 @@ class _References:
         columns = {"file": (file, MISSING), "offset": (offset, 0), "length": (length, 0)}
         return ChunkManifest.build(
             grid,
-            files=[self.files.file(url) for url in table],
+            files=files,
             inline=inline,
             **{name: _spread(values, flat, grid, rest) for name, (values, rest) in columns.items()},
         )
@@ -191,10 +208,7 @@ class _References:
 
 def _parsed(key: str, value: Any, url: str) -> Any:
     """Return metadata, which stand as text or as JSON."""
-    try:
-        return json.loads(_bytes(value)) if isinstance(value, str) else value
-    except ValueError as error:
-        raise FormatError(f"{url}: key {key!r} holds no JSON ({error})") from error
+    return parsed(_bytes(value), f"{url}: key {key!r}") if isinstance(value, str) else value
 
 
 def _bytes(value: Any) -> bytes:

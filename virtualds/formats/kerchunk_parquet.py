@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.access import ANYWHERE, Allowed
+from virtualds.errors import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.grid import Ints
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
@@ -26,6 +27,7 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, Stora
 from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
+from virtualds.strict_json import parsed
 from virtualds.urls import scheme_of
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
 
@@ -45,7 +47,12 @@ def detect(marker: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+) -> ManifestGroup:
     """Read a reference set: its metadata now, records when somebody needs them.
 
     Parameters
@@ -56,6 +63,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
+    allow : Allowed
+        Where the files that it refers to may lie; records are judged when they are read.
 
     Raises
     ------
@@ -67,15 +76,18 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     # relative urls are seen from the folder that holds the set's
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = store_for(source.url).read_all(f"{source.url}/{MARKER}", source.options)
+    document = parsed(raw, source.url)
     try:
-        document = json.loads(raw)
         size = document["record_size"]
         if type(size) is not int or size < 1:
             raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
-        metadata = {key: _parsed(value) for key, value in document["metadata"].items()}
+        metadata = {
+            key: _parsed(value, f"{source.url}: key {key!r}")
+            for key, value in document["metadata"].items()
+        }
         notes = document.get(NOTES) or {}
-        records = _Records(source, size, notes)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        records = _Records(source, size, notes, allow)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
         raise malformed(source.url, error) from error
@@ -90,9 +102,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     return HierarchyReader(source, metadata, notes, chunks, frozenset(skip)).tree(group)
 
 
-def _parsed(value: Any) -> Any:
+def _parsed(value: Any, key: str, url: str) -> Any:
     """Return metadata, which stand as JSON, or as text that holds JSON."""
-    return json.loads(value) if isinstance(value, str) else value
+    return parsed(value, f"{url}: key {key!r}") if isinstance(value, str) else value
 
 
 class _Records:
@@ -106,22 +118,27 @@ class _Records:
         References in a record.
     notes : mapping
         Our notes; with them comes the name of the writing that records have to belong to.
+    allow : Allowed
+        Where the files that records refer to may lie.
     """
 
-    def __init__(self, source: SourceFile, size: int, notes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, source: SourceFile, size: int, notes: Mapping[str, Any], allow: Allowed
+    ) -> None:
         self.source = source
         self.size = size
         self.token: str | None = notes.get("set")
+        self.allow = allow
         self._noted = notes.get("files", {})
         self._open()
 
     def _open(self) -> None:
-        self._files = ReferencedFiles(self.source, self._noted)
+        self._files = ReferencedFiles(self.source, self._noted, self.allow)
         self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
-        names = ("source", "size", "token", "_noted")
+        names = ("source", "size", "token", "allow", "_noted")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -142,10 +159,10 @@ class _Records:
         AccessError
             It refers to files that the set may not mean.
         """
-        record = self._record(path, number)
         try:
+            record = self._record(path, number)
             return self._checked(record.take(0, np.where(ids < record.size, ids, -1)).pruned())
-        except (FormatError, ReadError) as error:
+        except (AccessError, FormatError, ReadError) as error:
             error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
             raise
 
@@ -176,7 +193,7 @@ class _Records:
             )
         try:
             return self._manifest(table)
-        except (KeyError, pa.ArrowException, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, pa.ArrowException, TypeError, ValueError) as error:
             error.add_note(f"record {url}")
             if isinstance(error, FormatError):
                 raise
@@ -238,7 +255,8 @@ class _Table(ReferenceTable):
     @property
     def _name(self) -> tuple[Any, ...]:
         records = self._records
-        return (*records.source, records.size, records.token, self._path, self._count)
+        whole = (*records.source, records.size, records.token, records.allow)
+        return (*whole, self._path, self._count)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Table) and self._name == other._name

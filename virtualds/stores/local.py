@@ -10,18 +10,22 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import IO, Any
 
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import Range, StoreError
-from virtualds.urls import local_path
+from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
 """Asks Windows for the bytes as they are."""
-
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""Opens a pipe without waiting for somebody to write to it."""
+WITHIN = "within"
+"""The access option of local files: the folders that they may not lead out of."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux's renameat2(2)."""
@@ -40,11 +44,13 @@ class LocalStore:
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and modification time."""
         found = os.stat(local_path(url))
+        if not stat.S_ISDIR(found.st_mode):
+            _check_regular(found)
         return SourceFile(url, found.st_size, found.st_mtime_ns)
 
     def open(self, url: str, options: StorageOptions | None) -> IO[bytes]:
         """Return the file opened for reading."""
-        return open(local_path(url), "rb")
+        return os.fdopen(_open(local_path(url), options), "rb")
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
@@ -143,7 +149,9 @@ def _put_in_place(temporary: str, path: str, replace: bool) -> None:
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[int]:
     try:
-        handle = os.open(local_path(file.url), os.O_RDONLY | BINARY)
+        handle = _open(local_path(file.url), file.options)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(error.strerror or str(error)) from error
     try:
@@ -152,6 +160,35 @@ def _opened(file: SourceFile) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def _open(path: str, options: StorageOptions | None) -> int:
+    """Open a regular file: reading from a pipe or a device would never end."""
+    handle = os.open(path, os.O_RDONLY | BINARY | AT_ONCE)
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        _check_regular(found)
+        if options and WITHIN in options:
+            _check_within(path, found, options[WITHIN])
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError("it is no regular file (a pipe, a device or a socket); name a file")
+
+
+def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
+    """Refuse an open file that links lead out of the folders to, since it was judged."""
+    real = os.path.realpath(path)
+    inside = any(lies_under(real, folder) for folder in folders)
+    if not inside or not os.path.samestat(found, os.stat(real)):
+        raise StoreError(f"it leads to {real}, which lies under none of {list(folders)}")
 
 
 def _check(file: SourceFile, found: os.stat_result) -> None:

@@ -1,0 +1,275 @@
+"""What a reference set may name: a set is data from somebody else, and is judged before it is read.
+
+A url is made absolute as whoever opens it would read it (dots resolved, scheme and host in one
+spelling, RFC 3986 section 6.2.2), then judged, and opened in exactly this form.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from virtualds.errors import AccessError
+from virtualds.urls import join_url, lies_under, local_path, normalise_url, scheme_of
+
+Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
+"""What users say: nothing, one prefix, or several."""
+
+REMOTE = frozenset(
+    {"http", "https", "ftp", "ssh", "sftp", "webdav", "hdfs", "webhdfs", "s3", "s3a", "gs", "gcs"}
+    | {"az", "abfs", "abfss", "adl", "oci", "ocilake", "oss", "tos", "hf", "github", "gist"}
+    | {"box", "dropbox", "gdrive", "lakefs"}
+)
+"""Schemes that never lead to files of this machine, and do not sign in without being told to."""
+TRANSPARENT = re.compile(
+    r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
+)
+"""Links of fsspec's chains that open nothing but the next link.
+
+A cache with a path of its own would open that path instead.
+"""
+OPAQUE = frozenset(
+    {"reference", "generic", "dir", "dask", "dvc", "async_wrapper", "asyncwrapper", "zip", "tar"}
+)
+"""Schemes that open something other than what their url says; some would run code for it."""
+DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
+"""Of schemes whose urls begin with a host."""
+
+REMEDY = "if you trust it, name the folder that may be read with allow=[...]"
+
+_REMOTE_URL = re.compile(r"([^:]+)://([^/?#]*)(.*)", re.DOTALL)
+_SHORT_FILE_URL = re.compile(r"(?:file|local):(?=/(?!/))", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_DOTS = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\;]|$)")
+_DECODINGS = 5
+
+
+class Place(NamedTuple):
+    """A url in its parts; ``authority`` is the host, the bucket, or whatever else comes first."""
+
+    scheme: str
+    authority: str
+    path: str
+    query: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}{self.query}"
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Where the files that a set refers to may lie.
+
+    Parameters
+    ----------
+    prefixes : tuple of str, optional
+        Absolute urls. By default a local set may refer to any file, a remote one to remote files.
+
+    Examples
+    --------
+    >>> allowed = Allowed.of(["s3://bucket/2001", "/data"])
+    >>> allowed.check("s3://bucket/2001/a.nc", "https://example.org/refs.json")
+    >>> allowed.check("s3://bucket/2001-b/a.nc", "https://example.org/refs.json")
+    Traceback (most recent call last):
+    ...
+    virtualds.errors.AccessError: https://example.org/refs.json: it refers to ...
+    """
+
+    prefixes: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, allow: Allow) -> Allowed:
+        """Return the rules that a user asks for.
+
+        Raises
+        ------
+        ValueError
+            A prefix is empty, a chain, or has a query.
+        """
+        if allow is None:
+            return cls()
+        given = [allow] if isinstance(allow, str | os.PathLike) else list(allow)
+        return cls(tuple(_prefix(prefix) for prefix in given))
+
+    @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """Local folders among the prefixes, as they are named without symbolic links."""
+        local = [p for p in self.prefixes or () if scheme_of(p) == "file"]
+        return tuple(os.path.realpath(local_path(prefix)) for prefix in local)
+
+    @cached_property
+    def _remote(self) -> tuple[Place, ...]:
+        return tuple(_place(p) for p in self.prefixes or () if scheme_of(p) != "file")
+
+    def check(self, url: str, base: str) -> None:
+        """Refuse a url, absolute as of `absolute`, that the set ``base`` may not name.
+
+        Raises
+        ------
+        AccessError
+            It may not.
+        """
+        *outer, last = _links(url)
+        bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
+        free = self.prefixes is None
+        guarded = free and scheme_of(base) != "file"
+        is_local = "file" in (scheme_of(last), bent and scheme_of(f"{bent}://"))
+        odd = bent or (last if scheme_of(last) in OPAQUE else None)
+        objections = (
+            (guarded and is_local, f"the local file {url}, which a remote set may not; {REMEDY}"),
+            (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
+            (
+                not free and not self._covers(last),
+                f"{url}, which lies under none of {list(self.prefixes or ())}; {REMEDY}",
+            ),
+            (
+                guarded and not _is_remote(last, base),
+                f"{url}, which a remote set may not, for it may be local; {REMEDY}",
+            ),
+        )
+        if found := next((text for holds, text in objections if holds), None):
+            raise AccessError(f"{base}: it refers to {found}")
+
+    def _covers(self, url: str) -> bool:
+        if scheme_of(url) == "file":
+            real = os.path.realpath(local_path(url))
+            return any(lies_under(real, folder) for folder in self.folders)
+        place = _place(url)
+        return not _has_hidden_dots(place.path) and any(
+            place.scheme == prefix.scheme
+            and prefix.authority in ("", place.authority)
+            and lies_under(place.path, prefix.path)
+            for prefix in self._remote
+        )
+
+
+ANYWHERE = Allowed()
+"""The rules of those who ask for none."""
+
+
+def absolute(url: str, base: str) -> str:
+    """Return what a url in the set ``base`` means, in the form in which it is judged and opened.
+
+    Raises
+    ------
+    AccessError
+        It is neither a url nor a path.
+    """
+    if _CONTROL.search(url):
+        raise _neither(url, base)
+    url = _SHORT_FILE_URL.sub("file://", url, count=1)
+    has_scheme = scheme_of(url) != "file" or url.lower().startswith(("file://", "local://"))
+    if not has_scheme and "://" in url and "::" not in url:
+        raise _neither(url, base)
+    if not has_scheme and not os.path.isabs(url):
+        url = _beside(base, url)
+    *outer, last = _links(url)
+    last = _SHORT_FILE_URL.sub("file://", last, count=1)
+    if scheme_of(last) == "file":
+        return "::".join([*outer, normalise_url(_without_local_dots(local_path(last)))])
+    place = _place(last)
+    if re.search(r"[\\\s]", place.authority):
+        raise _neither(url, base)
+    return "::".join([*outer, str(place)])
+
+
+def is_same_host(url: str, other: str) -> bool:
+    """Say whether two absolute urls lead to one host, or bucket, in one way."""
+    (*outer, last), (*others, end) = _links(url), _links(other)
+    if scheme_of(last) == "file" or scheme_of(end) == "file":
+        return False
+    return outer == others and _place(last)[:2] == _place(end)[:2]
+
+
+def _neither(url: str, base: str) -> AccessError:
+    return AccessError(
+        f"{base}: it refers to {url!r}, which is neither a url nor a path; write the set anew"
+    )
+
+
+def _prefix(prefix: str | os.PathLike[str]) -> str:
+    """Return a prefix of the user in the form in which urls are judged."""
+    url = normalise_url(prefix)
+    if not os.fspath(prefix) or "::" in url or _CONTROL.search(url):
+        raise ValueError(f"allow: {prefix!r} is no prefix; give a folder, or a url without '::'")
+    if scheme_of(url) == "file":
+        return url
+    place = _place(url)
+    if place.query:
+        raise ValueError(f"allow: {prefix!r} has a query; give the url of a folder")
+    return str(place)
+
+
+def _links(url: str) -> list[str]:
+    """Return the links of a chain of fsspec's filesystems; a local path is never one."""
+    return [url] if scheme_of(url) == "file" else url.split("::")
+
+
+def _place(url: str) -> Place:
+    """Return the parts of a remote url, in one spelling."""
+    found = _REMOTE_URL.fullmatch(url)
+    scheme, authority, path = found.groups() if found else (scheme_of(url), "", "")
+    scheme, query = scheme.lower(), ""
+    if scheme in DEFAULT_PORTS:
+        # behind a host these two end the path; in names of objects they are letters
+        end = min((i for i in (path.find("?"), path.find("#")) if i >= 0), default=len(path))
+        path, query = path[:end], path[end:]
+        user, at, host = authority.rpartition("@")
+        host = re.sub(rf":0*(?:{DEFAULT_PORTS[scheme]})?$", "", host.lower())
+        authority = user + at + host
+    return Place(scheme, authority, _without_dots(path), query)
+
+
+def _without_dots(path: str) -> str:
+    """Resolve the segments ``.`` and ``..`` (RFC 3986, section 5.2.4)."""
+    if not _DOTS.search(path):
+        return path
+    first, *parts = path.split("/")
+    kept: list[str] = []
+    for part in parts:
+        if part == "..":
+            del kept[-1:]
+        elif part != ".":
+            kept.append(part)
+    if parts and parts[-1] in (".", ".."):
+        kept.append("")
+    return "/".join([first, *kept])
+
+
+def _without_local_dots(path: str) -> str:
+    """Resolve ``..`` as the system does: behind a symbolic link it leads out of what that means."""
+    folder, dots, name = path.rpartition("/../")
+    return os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
+
+
+def _has_hidden_dots(path: str) -> bool:
+    """Say whether a server that decodes a path, maybe more than once, finds dots to resolve."""
+    for _ in range(_DECODINGS):
+        if _DOTS.search(path):
+            return True
+        path, before = unquote(path), path
+        if path == before:
+            return False
+    return True
+
+
+def _beside(base: str, relative: str) -> str:
+    """Return a path seen from the folder of a set, which may itself lie behind a chain."""
+    links = _links(base)
+    number = next((i for i, link in enumerate(links) if "://" in link), 0)
+    if scheme_of(links[number]) == "file":
+        links[number] = join_url(links[number], relative)
+    else:
+        links[number] = join_url(str(_place(links[number])._replace(query="")), relative)
+    return "::".join(links)
+
+
+def _is_remote(url: str, base: str) -> bool:
+    """Say whether a scheme is known to be remote, or is one that the set itself is reached by."""
+    schemes = {scheme_of(link) for link in _links(base)}
+    return scheme_of(url) in REMOTE or scheme_of(url) in schemes
