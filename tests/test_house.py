@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"errors", "grid", "options", "urls"},
-    {"manifest", "codec", "packing", "json_attributes", "hdf5_types"},
+    {"manifest", "codec", "file_lock", "packing", "json_attributes", "hdf5_types"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest"},
     {"stores", "fragment"},
     {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
@@ -48,6 +48,7 @@ PUBLIC = {
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
+    "ConflictError",
     "FormatError",
     "Fragment",
     "ManifestArray",
