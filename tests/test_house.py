@@ -18,7 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"checksum", "errors", "grid", "options", "urls"},
-    {"manifest", "codec", "packing", "json_attributes", "hdf5_types", "access", "strict_json"},
+    {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
+    | {"access", "file_lock", "strict_json"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},
@@ -61,6 +62,7 @@ PUBLIC = {
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
+    "ConflictError",
     "FormatError",
     "Fragment",
     "ManifestArray",
