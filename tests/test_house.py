@@ -47,6 +47,7 @@ STAGES = {
         "arrays",
         "values",
         "document",
+        "snapshot_writing",
     ),
     "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }

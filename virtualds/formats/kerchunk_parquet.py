@@ -22,7 +22,7 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.grid import Ints
 from virtualds.group import ManifestGroup
-from virtualds.lazy_manifest import LazyManifest, ReferenceTable
+from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
@@ -102,9 +102,9 @@ def read(
     return HierarchyReader(source, metadata, notes, chunks, frozenset(skip)).tree(group)
 
 
-def _parsed(value: Any, key: str, url: str) -> Any:
+def _parsed(value: Any, where: str) -> Any:
     """Return metadata, which stand as JSON, or as text that holds JSON."""
-    return parsed(value, f"{url}: key {key!r}") if isinstance(value, str) else value
+    return parsed(value, where) if isinstance(value, str) else value
 
 
 class _Records:
@@ -244,8 +244,10 @@ class _Records:
         )
 
 
-class _Table(ReferenceTable):
+class _Table:
     """The references of one array in its records."""
+
+    has_pipelines = False
 
     def __init__(self, records: _Records, path: str, count: int) -> None:
         self._records = records

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import ConflictError, FormatError, ReadError, VirtualdsError
+from virtualds.errors import ConflictError, FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile, StorageOptions
@@ -27,7 +27,7 @@ from virtualds.stores import store_for
 from virtualds.zarr_hierarchy import malformed
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import array_from_v3
-from virtualds.zarr_v3.document import MARKER, NOTES, Document, new_snapshot, snapshot_path
+from virtualds.zarr_v3.document import FOLDER, MARKER, NOTES, Document, new_snapshot, snapshot_path
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key
 from virtualds.zarr_v3.metadata import check_zarr_v3
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
@@ -374,7 +374,7 @@ def _present(root: str, options: StorageOptions | None) -> _Found | None:
         data, version = store.read_version(url, options)
     except (FileNotFoundError, NotADirectoryError):
         files = [path for path, _ in store.list_files(root, options)]
-        if store.version(root, options) is None and all(_is_left_over(path) for path in files):
+        if not files or _is_left_over(files):
             return None
         data = b""
     if not detect(data):
@@ -383,6 +383,11 @@ def _present(root: str, options: StorageOptions | None) -> _Found | None:
             f"choose another name"
         )
     return _Found(Document.parse(data, url), version)
+
+
+def _is_left_over(files: list[str]) -> bool:
+    """Say whether files are what a writer has left that was killed before there was a set."""
+    return any(path.startswith(f"{FOLDER}/") for path in files)
 
 
 def _commit(
@@ -398,6 +403,8 @@ def _commit(
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
+        if found is None:
+            writer.put(f"{FOLDER}/{name}/begun", time.encode())
         document = writer.write(group)
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())
@@ -436,6 +443,6 @@ def write_nodes(
     for path, node in document.nodes.items():
         if path and known.get(path) != node:
             data = json.dumps(node, allow_nan=False, separators=(",", ":")).encode()
-            store.write_all(f"{root}/{path}/{MARKER}", data, options, replace=True)
+            store.write_file(f"{root}/{path}/{MARKER}", data, options)
     gone = [path for path in known if path not in document.nodes]
     store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)

@@ -304,4 +304,5 @@ def _dtype_from_json(said: Any) -> np.dtype[Any]:
         "offsets": list(offsets),
         "itemsize": said["itemsize"],
     }
-    return np.dtype(spelled)
+    found: np.dtype[Any] = np.dtype(spelled)
+    return found

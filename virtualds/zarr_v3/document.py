@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from virtualds.errors import FormatError
-from virtualds.zarr_v3.manifests import parsed
+from virtualds.strict_json import parsed
 
 MARKER = "zarr.json"
 """The file that makes a folder a set."""

@@ -8,7 +8,6 @@ metadata; each comes back as a lazy manifest, whose references are read when som
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from virtualds.access import ANYWHERE, Allowed
 from virtualds.checksum import PRESENT
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.grid import Ints
@@ -24,6 +24,7 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, Stora
 from virtualds.records import RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
+from virtualds.strict_json import parsed
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
@@ -64,12 +65,12 @@ class StoredManifests:
     root : str
         Url of the folder of the set.
     options : StorageOptions, optional
-    allow : tuple of str, optional
-        Prefixes of urls that the set may refer to.
+    allow : Allowed
+        Where the files that the set refers to may lie.
     """
 
     def __init__(
-        self, root: str, options: StorageOptions | None, allow: tuple[str, ...] | None = None
+        self, root: str, options: StorageOptions | None, allow: Allowed = ANYWHERE
     ) -> None:
         self.root = root
         self.options = options
@@ -125,7 +126,10 @@ class StoredManifests:
 
     def record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record: integers as arrays, the rest as Arrow has it."""
-        return self._kept.get(path, lambda: _columns(self.read(path), f"{self.root}/{path}"))
+        found: dict[str, Any] = self._kept.get(
+            path, lambda: _columns(self.read(path), f"{self.root}/{path}")
+        )
+        return found
 
     def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""
@@ -418,20 +422,6 @@ def inside(folder: str, path: str) -> str:
     if "\\" in path or path.startswith("/"):
         raise FormatError(f"{path!r} is no path inside the set")
     return "/".join(parts)
-
-
-def parsed(data: bytes, url: str) -> Any:
-    """Return a JSON file as Python has it.
-
-    Raises
-    ------
-    FormatError
-        It is none.
-    """
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{url}: it is no JSON ({error}); the set is damaged") from error
 
 
 def _columns(data: bytes, url: str) -> dict[str, Any]:

@@ -143,14 +143,14 @@ class SnapshotWriter:
         if any(part in (".", "..") or part.startswith("__") for part in path.split("/")):
             raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
         data = variable.data if isinstance(variable.data, ManifestArray) else None
-        values = None
+        values, parts = None, list[Part]()
         if data is None:
             read = variable.read()
             values = values_to_v3(read)
             if values is None:
                 data = ManifestArray.from_values(read)
         if values is not None:
-            metadata, parts = values.metadata, []
+            metadata = values.metadata
         elif data is not None:
             metadata, parts = array_to_v3(data)
         attributes, notes = self._attributes(variable, data)
@@ -199,7 +199,9 @@ class SnapshotWriter:
         """
         key = chunk_key(values.metadata)
         chunks = [(key(place), data) for place, data in values.chunks]
-        now = [[name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks]
+        now: list[list[Any]] = [
+            [name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks
+        ]
         known = self.before.notes.get("values", {}).get(path) if self.before else None
         if known is not None and known["chunks"] == now:
             folder = known["folder"]
@@ -248,7 +250,7 @@ class SnapshotWriter:
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
 
     def _inline(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
-        said = {"manifest": entries(parts, self._path, numbered)}
+        said: dict[str, Any] = {"manifest": entries(parts, self._path, numbered)}
         if known := fingerprints(parts, self._path):
             said["sources"] = known
         return {"name": JSON_MANIFEST, "configuration": said}
