@@ -4,6 +4,7 @@ It answers one request after the other, so a conditional write is atomic as it i
 compares and writes in two steps, between which another thread of it could do the same.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -20,7 +21,6 @@ def s3_server() -> Iterator[dict[str, Any]]:
         [sys.executable, "-W", "ignore", __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
     )
     assert process.stdin is not None and process.stdout is not None
     with process.stdin, process.stdout:
@@ -39,6 +39,7 @@ def s3_server() -> Iterator[dict[str, Any]]:
 def main() -> None:
     # moto asks no other machine then
     os.environ |= {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 

@@ -83,6 +83,7 @@ COUNTER = """
 import pickle, sys
 from test_conditional_writes import increment
 
+print("ready", flush=True)
 increment(*pickle.load(sys.stdin.buffer))
 """
 
@@ -223,16 +224,16 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
 @shared
 def test_processes_that_count_lose_nothing(place: Place) -> None:
     place.write("count", b"0", None)
-    work = pickle.dumps((place, 10))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", COUNTER], stdin=subprocess.PIPE, env=environment)
-        for _ in range(4)
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", COUNTER]
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
     for process in processes:
-        assert process.stdin is not None
-        with process.stdin as stdin:
-            stdin.write(work)
+        with process.stdout as stdout:  # type: ignore[union-attr]
+            assert stdout.readline() == b"ready\n"
+    for process in processes:
+        with process.stdin as stdin:  # type: ignore[union-attr]
+            stdin.write(pickle.dumps((place, 10)))
     assert [process.wait(120) for process in processes] == [0] * 4
     assert place.read("count")[0] == b"40"
     assert place.names() == ["count"]
