@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, needed_package
+from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 
 
 @dataclass(frozen=True)
@@ -57,4 +57,5 @@ class Crc32c(Codec):
         found, stored = google_crc32c.value(bytes(body)), int.from_bytes(checksum, "little")
         if found != stored:
             raise CodecError(f"crc32c: checksum {found:#010x}, the chunk says {stored:#010x}")
+        check_length(self, len(body), nbytes)
         return body

@@ -77,6 +77,8 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
     stored = _filtered_dtype(pipeline.dtype, filters)
     if stored is None or (endian := _endian(stored)) is None:
         return None
+    # zarr-python before 3.2 asks for an order wherever the data type has one
+    endian = endian or _endian(pipeline.dtype)
     itemsize = pipeline.dtype.itemsize
     return [
         *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
@@ -173,7 +175,9 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     stored = dtype.newbyteorder(order)
     entries = [_in_order(codec, dtype.itemsize, order) for codec in filters]
     turned = [codec_from_zarr_v3(**_arguments(e), itemsize=dtype.itemsize) for e in entries]
-    raw = np.asarray(fill, dtype).astype(stored).tobytes()
+    native = np.asarray(fill, dtype)
+    # numpy's casts leave times without a unit in the order that they have
+    raw = (native if stored == dtype else native.byteswap()).tobytes()
     return CodecPipeline(stored, (*turned, *rest), raw, layout)
 
 

@@ -63,7 +63,7 @@ def check_zarr_v3(metadata: Any) -> None:
     if absent := set(NEEDED) - metadata.keys():
         raise FormatError(f"zarr.json: there is no {min(absent)!r}; the metadata is damaged")
     _check_shape(metadata["shape"], metadata.get("dimension_names"))
-    for key, kind in (("codecs", list), ("attributes", Mapping)):
+    for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
         if key in metadata and not isinstance(metadata[key], kind):
             raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
     for key in metadata.keys() - {*NEEDED, *OPTIONAL}:
