@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,18 @@ def test_combining_reads_no_byte_and_stays_virtual(name: str, archives: Archives
         was = [ds[variable].variable for ds in opened if variable in ds]
         if any(_is_virtual(v) for v in was):
             assert _is_virtual(combined[variable].variable), variable
+
+
+@pytest.mark.parametrize("form", ["inline", "json", "parquet"])
+@pytest.mark.parametrize("name", KINDS)
+def test_zarr_v3_holds_every_archive(
+    name: str, form: str, archives: Archives, tmp_path: Path
+) -> None:
+    combined = KINDS[name].combine(parts(archives, name))
+    combined.virtual.to_manifest(tmp_path / "refs.zarr", manifest=form)
+    expected = archives.native(name)
+    assert_identical(xr.open_dataset(tmp_path / "refs.zarr", engine="virtual"), expected)
+    assert_identical(virtualds.open_virtual_dataset(tmp_path / "refs.zarr"), expected)
 
 
 def _is_virtual(variable: Any) -> bool:

@@ -78,12 +78,22 @@ def virtually_through_kerchunk_parquet(archive: Archive, name: str) -> xr.Datase
         return virtualds.open_virtual_dataset(path)
 
 
+def through_zarr_v3(archive: Archive, name: str) -> xr.Dataset:
+    return xr.open_dataset(references(archive, name, ".zarr"), engine="virtual")
+
+
+def virtually_through_zarr_v3(archive: Archive, name: str) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(references(archive, name, ".zarr"))
+
+
 OPENERS: dict[str, Callable[[Archive, str], xr.Dataset]] = {
     "source": from_the_source,
     "virtual": virtually,
     "kerchunk-json": through_kerchunk_json,
     "kerchunk-parquet": through_kerchunk_parquet,
     "kerchunk-parquet, virtual": virtually_through_kerchunk_parquet,
+    "zarr-v3": through_zarr_v3,
+    "zarr-v3, virtual": virtually_through_zarr_v3,
 }
 
 XARRAY_DIFFERS = {

@@ -29,7 +29,7 @@ from virtualds.codecs import CODECS, Blosc2Frame, Szip, codec_from_zarr_v2, code
 from virtualds.fragment import Hidden
 from virtualds.manifest import MISSING, SourceFile
 from virtualds.packing import Packing
-from virtualds.zarr_v3_metadata import (
+from virtualds.zarr_v3.metadata import (
     axes_from_v3,
     check_zarr_v3,
     codecs_to_v3,

@@ -75,6 +75,9 @@ class CodecPipeline:
             raise ValueError(
                 f"CodecPipeline: a fill of {len(self.fill)} bytes is not one {self.dtype} element"
             )
+        if self.fill is not None and not any(self.fill):
+            # one spelling of zero, so that pipelines that decode alike are equal
+            object.__setattr__(self, "fill", None)
 
     @property
     def decoded_dtype(self) -> np.dtype[Any]:

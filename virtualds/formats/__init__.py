@@ -39,6 +39,23 @@ class WriteSet(Protocol):
     ) -> None: ...
 
 
+class UpdateSet(Protocol):
+    """Replaces a set by what becomes of it, unless somebody else has replaced it meanwhile.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+
+    def __call__(
+        self,
+        url: str,
+        change: Callable[[ManifestGroup], ManifestGroup],
+        options: StorageOptions | None = None,
+    ) -> None: ...
+
+
 @dataclass(frozen=True)
 class Format:
     """A reference format.
@@ -50,7 +67,7 @@ class Format:
         Ends of file names that choose it for writing.
     detect : callable
         Takes the first bytes of a file and says whether it is of this format.
-    read, write : callable
+    read, write, update : callable
     marker : str, optional
         For a format that is a folder: the file that makes it one. ``detect`` takes all of it.
     choices : tuple of str
@@ -62,6 +79,7 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
+    update: UpdateSet | None = None
     marker: str | None = None
     choices: tuple[str, ...] = ()
 
@@ -90,6 +108,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.detect,
         zarr_v3.read,
         zarr_v3.write,
+        zarr_v3.update,
         marker="zarr.json",
         choices=("manifest", "relative_paths"),
     ),
