@@ -84,10 +84,8 @@ def read(
         size = document["record_size"]
         if type(size) is not int or size < 1:
             raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
-        metadata = {
-            key: _parsed(value, f"{source.url}: key {key!r}")
-            for key, value in document["metadata"].items()
-        }
+        given = document["metadata"].items()
+        metadata = {key: _parsed(value, key, source.url) for key, value in given}
         notes = document.get(NOTES) or {}
         records = _Records(source, size, notes, allow)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
