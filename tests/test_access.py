@@ -8,7 +8,6 @@ import os
 import pickle
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import ThreadingHTTPServer
@@ -604,10 +603,14 @@ def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: 
         values(tmp_path / "refs.json")
 
 
-def test_a_set_in_an_archive_refers_to_its_neighbours(tmp_path: Path) -> None:
-    refs = METADATA | {"v/0": ["../data/a.bin", 0, 8]}
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
-        file.writestr("sets/refs.json", json.dumps({"version": 1, "refs": refs}))
-        file.writestr("data/a.bin", VALUES.tobytes())
-    url = f"zip://sets/refs.json::file://{tmp_path}/a.zip"
-    np.testing.assert_array_equal(values(url, allow=tmp_path), VALUES)
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("https://h.org/sets/refs.json?token=a/b", "https://h.org/data/a.nc"),
+        ("s3://bucket/sets/refs.json", "s3://bucket/data/a.nc"),
+        ("simplecache::https://h.org/sets/refs.json", "simplecache::https://h.org/data/a.nc"),
+        ("file:///sets/refs.json", "file:///data/a.nc"),
+    ],
+)
+def test_neighbours_are_seen_from_the_folder_of_the_set(base: str, expected: str) -> None:
+    assert absolute("../data/a.nc", base) == expected
