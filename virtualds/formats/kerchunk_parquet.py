@@ -84,8 +84,10 @@ def read(
         size = document["record_size"]
         if type(size) is not int or size < 1:
             raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
-        given = document["metadata"].items()
-        metadata = {key: _parsed(value, key, source.url) for key, value in given}
+        metadata = {
+            key: _parsed(value, f"{source.url}: key {key!r}")
+            for key, value in document["metadata"].items()
+        }
         notes = document.get(NOTES) or {}
         records = _Records(source, size, notes, allow)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -103,9 +105,9 @@ def read(
     return HierarchyReader(source, metadata, notes, chunks, frozenset(skip)).tree(group)
 
 
-def _parsed(value: Any, key: str, url: str) -> Any:
+def _parsed(value: Any, where: str) -> Any:
     """Return metadata, which stand as JSON, or as text that holds JSON."""
-    return parsed(value, f"{url}: key {key!r}") if isinstance(value, str) else value
+    return parsed(value, where) if isinstance(value, str) else value
 
 
 class _Records:
