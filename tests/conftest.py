@@ -1,12 +1,17 @@
 """What many tests share: a small archive of real files."""
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 from cases import Archive
 from hypothesis import HealthCheck, settings
+from s3_server import s3_server as running_s3_server
 
 # Every run draws the same examples; --hypothesis-profile=hunt draws many others.
 settings.register_profile(
@@ -59,3 +64,18 @@ def archive_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     """The files of the cases of `cases`, each made once; do not write to them."""
     return Archive(tmp_path_factory.mktemp("cases"))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[dict[str, Any]]:
+    """An S3 server on loopback: the storage options that lead to it."""
+    with running_s3_server() as options:
+        yield options
+
+
+@pytest.fixture
+def s3_bucket(s3_server: dict[str, Any]) -> str:
+    """The url of a bucket that nobody else uses."""
+    name = f"bucket-{uuid.uuid4().hex}"
+    fsspec.filesystem("s3", **s3_server).call_s3("create_bucket", Bucket=name)
+    return f"s3://{name}"

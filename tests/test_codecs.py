@@ -1,6 +1,7 @@
 """Codecs take back what was encoded, and never pass damage on as data."""
 
 import gzip
+import sys
 import zlib
 from typing import Any
 
@@ -25,6 +26,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "shuffle 8": {"id": "shuffle", "elementsize": 8},
     "shuffle 3": {"id": "shuffle", "elementsize": 3},
     "fletcher32": {"id": "fletcher32"},
+    "crc32c": {"id": "crc32c", "location": "end"},
+    "crc32c before": {"id": "crc32c", "location": "start"},
     "zstd": {"id": "zstd", "level": 1},
     "zstd checksum": {"id": "zstd", "level": 1, "checksum": True},
     "lz4": {"id": "lz4", "acceleration": 1},
@@ -41,7 +44,10 @@ SZIP = {
     "bits_per_pixel": 16,
     "pixels_per_scanline": 64,
 }
-CHECKED = {"zlib", "zlib 0", "zlib 9", "gzip", "fletcher32", "zstd checksum", "bz2", "lzma"}
+CHECKED = {
+    *("zlib", "zlib 0", "zlib 9", "gzip", "bz2", "lzma"),
+    *("fletcher32", "crc32c", "crc32c before", "zstd checksum"),
+}
 """Codecs that notice a changed byte; the others cannot know."""
 DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")
 SIZES = (1, 2, 7, 1000, 65_537)
@@ -112,6 +118,24 @@ def test_fixedscaleoffset_takes_back_what_it_rounded(dtype: str) -> None:
     there = filter_.encode(values).tobytes()
     expected = filter_.decode(there).tobytes()
     assert bytes(codec_from_zarr_v2(config).decode(there, values.nbytes)) == expected
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+@pytest.mark.parametrize(
+    "config", [{"id": "quantize", "digits": 2}, {"id": "bitround", "keepbits": 5}]
+)
+def test_what_was_only_rounded_is_left_as_it_is(config: dict[str, Any], dtype: str) -> None:
+    if config["id"] == "quantize":
+        config = config | {"dtype": dtype, "astype": dtype}
+    values = (np.arange(50) / 7).astype(dtype)
+    there = numcodecs.get_codec(config).encode(values).tobytes()
+    assert bytes(codec_from_zarr_v2(config).decode(there, values.nbytes)) == there
+
+
+def test_a_codec_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    with pytest.raises(UnsupportedError, match=r"crc32c: .* 'virtualds\[filters\]'"):
+        codec_from_zarr_v2({"id": "crc32c"}).decode(b"12345", 1)
 
 
 @ALL
@@ -205,11 +229,15 @@ def test_damage_that_cannot_be_seen_keeps_the_length(name: str, data: st.DataObj
     assert len(found) == len(LONG)
 
 
-@pytest.mark.parametrize("name", [*CONFIGS, "szip", "delta", "fixedscaleoffset"])
+@pytest.mark.parametrize(
+    "name", [*CONFIGS, "szip", "delta", "fixedscaleoffset", "quantize", "bitround"]
+)
 @given(st.binary(max_size=60), st.sampled_from([0, 1, 8, 64, None]))
 def test_noise_raises_nothing_but_codec_errors(name: str, noise: bytes, nbytes: int | None) -> None:
     config = {
         "delta": {"id": "delta", "dtype": "<i4", "astype": "<i4"},
+        "quantize": {"id": "quantize", "digits": 2, "dtype": "<f8", "astype": "<f4"},
+        "bitround": {"id": "bitround", "keepbits": 5},
         "fixedscaleoffset": {
             "id": "fixedscaleoffset",
             "scale": 10,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from virtual_arrays import path_of, virtual
 
 import virtualds
 from virtualds import ManifestArray, ReadError, UnsupportedError, open_virtual_dataset
@@ -172,6 +173,27 @@ def test_references_follow_moved_files(which: str, tmp_path: Path, native: xr.Da
     moved = vds.virtual.rename_paths(MOVES[which](old, new))
     assert moved.virtual.sources["url"].tolist() == [f"file://{new}"]
     xr.testing.assert_identical(moved.virtual.load(), native)
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
+def test_checksums_follow_moved_files_and_are_left_out_where_there_is_no_place(
+    name: str, tmp_path: Path
+) -> None:
+    values = np.arange(12.0).reshape(3, 4)
+    array = virtual(values, tmp_path, chunks=(1, 4), missing=[1], checksums=True)
+    values[1] = 0
+    ds = xr.Dataset({"v": (("y", "x"), array)})
+    to = tmp_path / "moved.bin"
+    path_of(array).rename(to)
+    moved = ds.virtual.rename_paths({str(path_of(array)): str(to)})
+    assert (moved["v"].data.manifest.checksum == array.manifest.checksum).all()
+    moved.virtual.to_manifest(tmp_path / name)
+    again = open_virtual_dataset(tmp_path / name)["v"].data
+    assert not again.manifest.loaded().checksum.any()
+    np.testing.assert_array_equal(again.read(), values)
+    to.write_bytes(to.read_bytes()[:-1] + b"?")
+    with virtualds.set_options(check_sources=False), pytest.raises(ReadError, match="CRC-32"):
+        moved["v"].chunk({"y": 1}).compute()
 
 
 def test_a_prefix_that_fits_nothing_is_refused(vds: xr.Dataset) -> None:

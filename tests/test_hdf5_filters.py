@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 
 from virtualds import UnsupportedError
 from virtualds.codec import Codec, CodecError
-from virtualds.codecs import HDF5_FILTERS, codec_from_hdf5, codec_from_zarr_v2
+from virtualds.codecs import (
+    HDF5_FILTERS,
+    codec_from_hdf5,
+    codec_from_zarr_v2,
+    codec_from_zarr_v3,
+)
 from virtualds.codecs.packed_bits import ROWS, unpack_bits
 
 REAL = ("<f4", ">f8", "<f8")
@@ -396,6 +401,9 @@ def test_the_configuration_survives(name: str, encoded_chunks: dict[str, Any]) -
     config = json.loads(json.dumps(codec.to_zarr_v2()))
     assert codec_from_zarr_v2(config) == codec
     assert codec.only_virtualds == config["id"].startswith("virtualds_")
+    entry = json.loads(json.dumps(codec.to_zarr_v3(4)))
+    assert codec_from_zarr_v3(entry["name"], entry["configuration"], 4) == codec
+    assert codec.only_virtualds == entry["name"].startswith("virtualds.")
     assert bytes(codec_from_zarr_v2(config).decode(raw, nbytes)) == bytes(codec.decode(raw, nbytes))
 
 

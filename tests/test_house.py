@@ -17,15 +17,19 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"errors", "grid", "options", "urls"},
-    {"manifest", "codec", "packing", "json_attributes", "hdf5_types", "access", "strict_json"},
-    {"hdf5_attributes", "codecs", "store", "template", "compressed_file", "lazy_manifest"},
+    {"checksum", "errors", "grid", "options", "urls"},
+    {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
+    | {"access", "file_lock", "strict_json"},
+    {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
+    | {"lazy_manifest", "records"},
     {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files"},
+    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"},
     {"array", "hdf5_structure"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
-    {"lazy", "time_packing", "numpy_functions", "indexing", "hdf5_mapping", "zarr_hierarchy"},
+    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
+    {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset"},
+    {"appending"},
     {"api"},
     {"accessor", "combine"},
     {"backend", "demo"},
@@ -34,6 +38,17 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "zarr_v3": (
+        "data_types",
+        "codecs",
+        "metadata",
+        "manifests",
+        "manifest_files",
+        "arrays",
+        "values",
+        "document",
+        "snapshot_writing",
+    ),
     "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }
 
@@ -48,6 +63,7 @@ PUBLIC = {
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
+    "ConflictError",
     "FormatError",
     "Fragment",
     "ManifestArray",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkManifest, FormatError, SourceFile
+from virtualds.checksum import PRESENT
 from virtualds.manifest import COLUMNS, INLINE, MISSING, StorageOptions
 
 SIZE = 10_000
@@ -26,9 +27,9 @@ def rows(manifest: ChunkManifest) -> Rows:
         if row.file == MISSING:
             found[where] = ("missing", row.pipeline)
         elif row.file == INLINE:
-            found[where] = (manifest.inline[row.offset], row.pipeline)
+            found[where] = (manifest.inline[row.offset], row.checksum, row.pipeline)
         else:
-            found[where] = (manifest.files[row.file], row.offset, row.length, row.pipeline)
+            found[where] = (manifest.files[row.file], *row[1:3], row.checksum, row.pipeline)
     return found
 
 
@@ -38,6 +39,13 @@ def columns(draw: st.DrawFn, shape: tuple[int, ...], low: int, high: int) -> Any
     varying = tuple(n if draw(st.booleans()) else 1 for n in shape)
     values = draw(hnp.arrays(np.int64, varying, elements=st.integers(low, high)))
     return np.broadcast_to(values, shape)
+
+
+@st.composite
+def checksums(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """Checksums of all, some or none of the chunks."""
+    values = PRESENT + draw(columns(shape, 0, PRESENT - 1))
+    return np.where(draw(columns(shape, 0, 1)), values, 0)
 
 
 @st.composite
@@ -57,6 +65,7 @@ def manifests(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> ChunkMan
         offset=offset,
         length=draw(columns(shape, 1, 100)),
         pipeline=draw(columns(shape, 0, 3)),
+        checksum=draw(checksums(shape)),
         inline=held,
     )
 
@@ -162,7 +171,8 @@ def test_inline_chunks_keep_their_bytes() -> None:
     parts = [
         ChunkManifest.build((1,), file=INLINE, length=3, inline=[name]) for name in (b"abc", b"xyz")
     ]
-    assert rows(ChunkManifest.concatenate(parts, 0)).tolist() == [(b"abc", 0), (b"xyz", 0)]
+    joined = rows(ChunkManifest.concatenate(parts, 0)).tolist()
+    assert joined == [(b"abc", 0, 0), (b"xyz", 0, 0)]
 
 
 # ---------------------------------------------------------------------- size
@@ -207,6 +217,19 @@ def test_files_with_one_chunk_at_one_place_cost_four_bytes_each() -> None:
     ]
     joined = ChunkManifest.concatenate(parts, 0)
     assert joined.nbytes <= 4 * 300 + 32
+
+
+def test_checksums_cost_eight_bytes_where_they_are_and_nothing_elsewhere() -> None:
+    checksums = PRESENT + np.arange(500)
+    with_them = ChunkManifest.build((500,), files=FILES, length=4, checksum=checksums)
+    without = ChunkManifest.build((500,), files=FILES, length=4)
+    assert with_them.nbytes - without.nbytes == 8 * 499
+    assert without.checksum.strides == (0,)
+    joined = ChunkManifest.concatenate([without, without.take(0, np.arange(9))], 0)
+    assert joined.checksum.strides == (0,)
+    both = ChunkManifest.concatenate([with_them, without], 0)
+    assert both.checksum.dtype == np.uint64
+    assert both.checksum.tolist() == [*range(PRESENT, PRESENT + 500), *[0] * 500]
 
 
 @given(manifests())
@@ -276,7 +299,7 @@ def test_an_inline_chunk_that_is_not_held_is_refused(number: int) -> None:
         ChunkManifest.build((2,), file=INLINE, offset=[0, number], length=1, inline=[b"a", b"b"])
 
 
-@pytest.mark.parametrize("name", ["file", "offset", "length", "pipeline"])
+@pytest.mark.parametrize("name", COLUMNS)
 def test_a_column_that_does_not_fit_the_grid_is_refused(name: str) -> None:
     table: dict[str, Any] = {"file": 0, "offset": 0, "length": 4, "pipeline": 0}
     for wrong in (np.full(3, 1), np.arange(1, 4)):
@@ -285,7 +308,8 @@ def test_a_column_that_does_not_fit_the_grid_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("pipeline", 70_000), ("offset", 1.5), ("file", 2**32), ("length", 2**63)]
+    ("name", "value"),
+    [("pipeline", 70_000), ("offset", 1.5), ("file", 2**32), ("length", 2**63), ("checksum", -1)],
 )
 def test_a_number_that_a_column_cannot_hold_is_refused(name: str, value: Any) -> None:
     table: dict[str, Any] = {"file": 0, "offset": 0, "length": 4, "pipeline": 0}
@@ -293,10 +317,16 @@ def test_a_number_that_a_column_cannot_hold_is_refused(name: str, value: Any) ->
         ChunkManifest.build((2,), files=FILES, **table | {name: [0, value]})
 
 
+@pytest.mark.parametrize("number", [1, PRESENT - 1, 2 * PRESENT, 2**62])
+def test_a_number_that_is_no_checksum_is_refused(number: int) -> None:
+    with pytest.raises(FormatError, match=rf"chunk \(1,\): {number} is no checksum"):
+        ChunkManifest.build((2,), files=FILES, length=4, checksum=[0, number])
+
+
 def test_columns_of_different_shapes_are_no_manifest() -> None:
     one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="one shape"):
-        ChunkManifest((), one, two, one, one)
+        ChunkManifest((), one, two, one, one, one)
 
 
 def test_an_empty_grid_refers_to_nothing() -> None:
@@ -315,6 +345,14 @@ def test_a_manifest_is_the_same_as_its_copy_only(manifest: ChunkManifest) -> Non
     moved = manifest.with_files(lambda f: f._replace(url=f.url + "x"))
     assert not manifest.same(moved)
     assert (rows(moved.with_files(lambda f: f._replace(url=f.url[:-1]))) == rows(manifest)).all()
+
+
+def test_manifests_with_other_checksums_are_not_the_same() -> None:
+    found = [
+        ChunkManifest.build((2,), files=FILES, length=4, checksum=[0, checksum])
+        for checksum in (0, PRESENT, PRESENT + 1)
+    ]
+    assert [a.same(b) for a in found for b in found] == [a is b for a in found for b in found]
 
 
 def test_pipelines_are_renumbered() -> None:

@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 import threading
+import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from range_server import range_server
 from virtual_arrays import (
     PLAIN,
     SHUFFLED,
@@ -28,7 +32,9 @@ from virtual_arrays import (
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, ReadError
 from virtualds import set_options as set_virtualds_options
-from virtualds.manifest import INLINE
+from virtualds.checksum import PRESENT, checksum_of
+from virtualds.concatenation import concatenate
+from virtualds.manifest import INLINE, SourceFile
 from virtualds.packing import Packing
 from virtualds.read import pool
 from virtualds.read.plan import plan
@@ -426,6 +432,152 @@ def test_an_error_of_a_contiguous_array_names_its_chunk(folder: Path) -> None:
     with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
         array.read()
     assert "variable plain, chunk (2, 0, 0)" in caught.value.__notes__
+
+
+# ---------------------------------------------------------------------- checksums
+
+
+def flipped(
+    folder: Path, codecs: Any = PLAIN, checksums: bool = True
+) -> tuple[ManifestArray, np.ndarray[Any, Any]]:
+    """An array of which the last bit of chunk (2, 0, 1) is flipped, and its values before."""
+    values = np.random.default_rng(0).normal(size=(4, 3, 2000))
+    array = virtual(
+        values, folder, chunks=(1, 3, 1000), codecs=codecs, name="salt", checksums=checksums
+    )
+    row, path = array.manifest.lookup((2, 0, 1)), path_of(array)
+    stat, data = path.stat(), bytearray(path.read_bytes())
+    data[row.offset + row.length - 1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    return array, values
+
+
+def demand_mismatch(array: ManifestArray, read: Callable[[ManifestArray], Any]) -> str:
+    """Demand an error that names the bytes, both checksums and what to do."""
+    with pytest.raises(ReadError) as caught:
+        read(array)
+    text = "\n".join([str(caught.value), *caught.value.__notes__])
+    row = array.manifest.lookup((2, 0, 1))
+    data = path_of(array).read_bytes()[row.offset : row.offset + row.length]
+    assert f"{path_of(array).name}, bytes {row.offset} to {row.offset + row.length}: " in text
+    assert f"CRC-32 is {zlib.crc32(data):#010x}, " in text
+    assert f"says {row.checksum - PRESENT:#010x}; restore the file, or scan it again" in text
+    assert "variable salt, chunk (" in text
+    return text
+
+
+MISMATCHES: dict[str, Callable[[ManifestArray], Any]] = {
+    "all": lambda a: a.read(),
+    "a row": lambda a: a.read((2, slice(None), slice(None))),
+    "far from the damage": lambda a: a.read((2, 0, slice(1000, 1001))),
+    "every other element": lambda a: a.read((slice(None), 1, slice(None, None, 2))),
+    "a point": lambda a: a.read_points((np.array([2]), np.array([0]), np.array([1500]))),
+    "points along a row": lambda a: a.read_points((np.array([0, 2]), 1, slice(None))),
+    "a crop": lambda a: a.crop(2, 1990, 2000).crop(0, 2, 3).read(),
+    "a transposed view": lambda a: a.transpose(2, 0, 1).read(),
+    "an axis dropped": lambda a: a[2, :, 1200:1300].read(),
+    "a repeated chunk": lambda a: a[[2, 2, 2]].read(),
+    "joined without": lambda a: concatenate([without_checksums(a[:2]), a]).read(),
+    "shown without first": lambda a: concatenate([without_checksums(a), a]).read(),
+    "joined after": lambda a: concatenate([without_checksums(a), a]).read((6, 0, 1000)),
+}
+
+
+def without_checksums(array: ManifestArray) -> ManifestArray:
+    [fragment] = array.fragments
+    bare = replace(fragment.manifest, checksum=np.zeros(fragment.manifest.shape, np.uint64))
+    return replace(array, fragments=(replace(fragment, manifest=bare),))
+
+
+@pytest.mark.parametrize("how", MISMATCHES)
+@pytest.mark.parametrize("codecs", [PLAIN, ({"id": "shuffle", "elementsize": 8},)], ids=str)
+def test_a_flipped_bit_is_found_by_its_checksum(folder: Path, how: str, codecs: Any) -> None:
+    array, _ = flipped(folder, codecs)
+    text = demand_mismatch(array, MISMATCHES[how])
+    if how == "all":
+        assert "variable salt, chunk (2, 0, 1)" in text
+
+
+def test_without_a_checksum_a_flipped_bit_is_a_value(folder: Path) -> None:
+    array, values = flipped(folder, checksums=False)
+    assert (array.read() != values).sum() == 1
+
+
+def test_chunks_beside_the_damaged_one_are_read(folder: Path) -> None:
+    array, values = flipped(folder)
+    exactly(array.read((slice(None), slice(None), slice(0, 1000))), values[..., :1000])
+    exactly(array.crop(0, 3, 4).read(), values[3:])
+    exactly(concatenate([array[:2], without_checksums(array[3:])]).read(), values[[0, 1, 3]])
+
+
+def test_a_flipped_bit_is_found_on_its_way_over_http(folder: Path) -> None:
+    array, values = flipped(folder)
+    with range_server(folder) as (url, _):
+        [fragment] = array.fragments
+        manifest = fragment.manifest.with_files(
+            lambda f: SourceFile(f"{url}/{path_of(array).name}", f.size)
+        )
+        remote = replace(array, fragments=(replace(fragment, manifest=manifest),))
+        exactly(remote.read((slice(0, 2), slice(None), slice(None))), values[:2])
+        with pytest.raises(ReadError, match=r"http://.*CRC-32 is .*, the reference says"):
+            remote.read((2, 0, slice(1000, 1003)))
+
+
+def test_a_chunk_with_a_checksum_is_read_whole_and_others_in_pieces(folder: Path) -> None:
+    values = np.arange(2 * 2000 * 100.0).reshape(2, 2000, 100)
+    array = virtual(values, folder, chunks=(1, 2000, 100), checksums=True)
+    with counted_reads() as store:
+        exactly(array.read((1, 7, slice(None))), values[1, 7])
+    assert store.nbytes == values[1].nbytes
+    half = concatenate([without_checksums(array.crop(0, 0, 1)), array.crop(0, 1, 2)])
+    with counted_reads() as store:
+        exactly(half.read((0, 7, slice(None))), values[0, 7])
+    assert store.nbytes < 10_000
+
+
+def test_inline_chunks_have_checksums_too() -> None:
+    for data, sound in ((b"abcd", True), (b"abce", False)):
+        manifest = ChunkManifest.build(
+            (1,), file=INLINE, length=4, inline=[data], checksum=checksum_of(b"abcd")
+        )
+        fragment = Fragment((0,), (ChunkAxis.regular(4, 4),), manifest)
+        array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
+        if sound:
+            assert array.read().tobytes() == data
+        else:
+            with pytest.raises(ReadError, match=r"inline.*CRC-32"):
+                array.read()
+
+
+def test_a_missing_chunk_is_fill_whatever_its_checksum() -> None:
+    array = ManifestArray.from_arrays(
+        shape=(4,), chunks=(2,), dtype="i4", path=["", ""], offsets=0, lengths=8, checksums=[1, 2]
+    )
+    assert array.read().tolist() == [0, 0, 0, 0]
+
+
+def test_arrays_built_by_hand_take_crc32_values(folder: Path) -> None:
+    path = folder / "hand.bin"
+    path.write_bytes(bytes(range(16)))
+    sums = [zlib.crc32(bytes(range(n, n + 8))) for n in (0, 8)]
+
+    def build(checksums: Any) -> ManifestArray:
+        return ManifestArray.from_arrays(
+            shape=(16,), chunks=(8,), dtype="u1", path=str(path), offsets=[0, 8], lengths=8,
+            checksums=checksums,
+        )  # fmt: skip
+
+    for right in (None, sums, np.array(sums, np.uint32), [None, sums[1]], [None, None]):
+        assert build(right).read().tolist() == list(range(16))
+    assert build([None, sums[1]]).manifest.checksum.tolist() == [0, PRESENT + sums[1]]
+    assert build(None).manifest.nbytes == build([None, None]).manifest.nbytes
+    for wrong in (sums[0], sums[::-1], [None, 0]):
+        with pytest.raises(ReadError, match=r"hand\.bin, bytes .* CRC-32 is"):
+            build(wrong).read()
+    for none in (-1, 2**32, [0, 2**40], 1.5, ["a", None]):
+        with pytest.raises(ValueError, match="checksums: "):
+            build(none)
 
 
 def test_a_damaged_inline_chunk_is_an_error() -> None:

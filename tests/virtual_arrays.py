@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray
+from virtualds.checksum import checksum_of
 from virtualds.codecs import Codec, codec_from_zarr_v2
 from virtualds.manifest import INLINE, MISSING, SourceFile
 from virtualds.store import Range
@@ -52,6 +53,7 @@ def virtual(
     reverse_layout: bool = False,
     padding: Any = 77,
     name: str = "v",
+    checksums: bool = False,
 ) -> ManifestArray:
     """Write values in chunks to a new file of ``folder`` and refer to them.
 
@@ -63,7 +65,7 @@ def virtual(
     axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(values.shape, chunks, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
     used = codecs_for(codecs, values.dtype)
-    file, offset, length = (np.zeros(grid, np.int64) for _ in range(3))
+    file, offset, length, checksum = (np.zeros(grid, np.int64) for _ in range(4))
     held: list[bytes] = []
     path = folder / f"{next(_numbers)}.bin"
     with path.open("wb") as out:
@@ -75,6 +77,8 @@ def virtual(
             chunk[tuple(slice(0, n) for n in part.shape)] = part
             data = encode((chunk.T if reverse_layout else chunk).tobytes(), used)
             length[where] = len(data)
+            if checksums:
+                checksum[where] = checksum_of(data)
             if number in missing:
                 file[where] = MISSING
             elif number in inline:
@@ -85,7 +89,13 @@ def virtual(
                 out.write(data)
     source = LocalStore().describe(f"file://{path}", None)
     manifest = ChunkManifest.build(
-        grid, files=[source], file=file, offset=offset, length=length, inline=held
+        grid,
+        files=[source],
+        file=file,
+        offset=offset,
+        length=length,
+        checksum=checksum,
+        inline=held,
     )
     order = tuple(range(values.ndim))
     pipeline = CodecPipeline(
@@ -204,5 +214,6 @@ def stored_arrays(
         inline=sorted(inline),
         missing=sorted(missing),
         reverse_layout=draw(st.booleans()),
+        checksums=draw(st.booleans()),
     )
     return values, array

@@ -13,6 +13,7 @@ from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
     AccessError,
     CombineError,
+    ConflictError,
     FormatError,
     ReadError,
     UnsupportedError,
@@ -35,6 +36,7 @@ __all__ = [
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
+    "ConflictError",
     "FormatError",
     "Fragment",
     "ManifestArray",

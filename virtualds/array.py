@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.checksum import from_crc32
 from virtualds.codec import Codec
 from virtualds.codecs import Unreadable, codec_from_zarr_v2
 from virtualds.display import summary, table
 from virtualds.duck_array import DuckArray
 from virtualds.errors import CombineError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import ChunkAxis, compact
+from virtualds.grid import ChunkAxis
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.options import get_options
 from virtualds.read import read, read_points
@@ -98,6 +99,7 @@ class ManifestArray(DuckArray):
         lengths: npt.ArrayLike,
         codecs: Sequence[Codec | Mapping[str, Any]] = (),
         fill_value: Any = None,
+        checksums: npt.ArrayLike | None = None,
     ) -> ManifestArray:
         """Build an array by hand from a regular grid of chunks.
 
@@ -115,19 +117,28 @@ class ManifestArray(DuckArray):
             In the order in which they encoded.
         fill_value : scalar, optional
             What missing chunks are full of; zero by default.
+        checksums : int or array of int over the chunk grid, optional
+            CRC-32 (`zlib.crc32`) of the bytes of each chunk as they lie in the file; None, also in
+            an array, is none. Reading verifies it, and for that reads the chunk whole, even where
+            it is uncompressed.
 
         Raises
         ------
         FormatError
             A reference is empty or negative.
         ValueError
-            The columns do not fit the chunk grid.
+            The columns do not fit the chunk grid, or a checksum is no integer of 32 bits.
         """
         axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
         grid = tuple(axis.nchunks for axis in axes)
         files, numbers = _file_table(path)
         manifest = ChunkManifest.build(
-            grid, files=files, file=numbers, offset=offsets, length=lengths
+            grid,
+            files=files,
+            file=numbers,
+            offset=offsets,
+            length=lengths,
+            checksum=from_crc32(checksums),
         )
         kind = np.dtype(dtype)
         pipeline = CodecPipeline(
@@ -242,6 +253,13 @@ class ManifestArray(DuckArray):
         """Whether some elements lie in no fragment."""
         return sum(prod(f.shape) for f in self.fragments) < self.size
 
+    @property
+    def gaps_read_as_missing(self) -> bool:
+        """Whether elements that lie in no fragment have the value of a missing chunk."""
+        return not self.has_gaps or all(
+            same_scalar(p.missing_value, self.fill_value) for p in self.pipelines
+        )
+
     def same_references(self, other: ManifestArray) -> bool:
         """Say whether both have the same values for sure, because they are the same bytes."""
         return self is other or (
@@ -354,7 +372,7 @@ class ManifestArray(DuckArray):
         fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
         if len(self.pipelines) < 2 and fragments:
             return replace(self, fragments=tuple(fragments))
-        found = [np.unique(compact(f.manifest.pipeline)) for f in fragments]
+        found = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
         used = np.unique(np.concatenate(found)).tolist() if found else []
         numbers = [used.index(i) if i in used else 0 for i in range(len(self.pipelines))]
         kept = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]

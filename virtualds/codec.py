@@ -22,6 +22,9 @@ NO_FILTERS: dict[str, Any] = {
 }
 """What xarray's netCDF4 backend says of a variable without filters."""
 
+ONLY_VIRTUALDS = "virtualds_"
+"""What ids begin with that no other reader of Zarr v2 knows."""
+
 
 class CodecError(Exception):
     """Bytes that do not decode; the reader adds which chunk of which file they are."""
@@ -37,6 +40,8 @@ class Codec(ABC):
     __slots__ = ()
 
     zarr_v2_id: ClassVar[str]
+    zarr_v3_name: ClassVar[str | None] = None
+    """Its name in Zarr v3, where that is not the one of Zarr v2 behind a prefix."""
     only_virtualds: ClassVar[bool] = False
     """Whether ``zarr_v2_id`` is a name that no other reader of Zarr knows."""
 
@@ -48,6 +53,32 @@ class Codec(ABC):
     @abstractmethod
     def to_zarr_v2(self) -> dict[str, Any]:
         """Return the Zarr v2 configuration, ``id`` included."""
+
+    @classmethod
+    def from_zarr_v3(cls, config: Mapping[str, Any], itemsize: int) -> Self:
+        """Build the codec from its Zarr v3 configuration; elements have ``itemsize`` bytes."""
+        return cls.from_zarr_v2({**config, "id": cls.zarr_v2_id})
+
+    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
+        """Return the Zarr v3 name and configuration; elements have ``itemsize`` bytes.
+
+        What Zarr v2 calls by a name of numcodecs has that name behind ``numcodecs.`` in Zarr v3,
+        and what only virtualds decodes stands behind ``virtualds.``, which no other reader takes
+        for something else.
+        """
+        config = self.to_zarr_v2()
+        name = config.pop("id")
+        if self.zarr_v3_name is not None:
+            return {"name": self.zarr_v3_name, "configuration": config}
+        if self.only_virtualds:
+            name = name.removeprefix(ONLY_VIRTUALDS)
+            return {"name": f"virtualds.{name}", "configuration": config}
+        return {"name": f"numcodecs.{name}", "configuration": config}
+
+    @property
+    def maps_arrays(self) -> bool:
+        """Whether Zarr v3 counts it among the codecs that make arrays of arrays."""
+        return False
 
     @property
     def encoding(self) -> dict[str, Any]:

@@ -7,7 +7,8 @@
     ├── CombineError(ValueError)               these arrays do not belong together
     ├── FormatError(ValueError)                not, or not a sound, source or reference file
     ├── ReadError(OSError)                     bytes missing, changed or undecodable
-    └── AccessError(PermissionError)           a reference points where it may not
+    ├── AccessError(PermissionError)           a reference points where it may not
+    └── ConflictError(RuntimeError)            another writer was faster
 
 Every message reads *where: what was found; what to do*. Whoever knows the file or the variable
 adds it with ``add_note`` on the way up.
@@ -36,3 +37,7 @@ class ReadError(VirtualdsError, OSError):
 
 class AccessError(VirtualdsError, PermissionError):
     """A reference points to a place that this set of references may not read."""
+
+
+class ConflictError(VirtualdsError, RuntimeError):
+    """Another writer was faster: what was to be replaced is no longer what was read."""

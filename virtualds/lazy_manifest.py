@@ -7,13 +7,14 @@ whatever needs a column reads the references of the chunks that are left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from virtualds.grid import Ints
-from virtualds.manifest import COLUMNS, ChunkManifest, Column, SourceFile
+from virtualds.manifest import COLUMNS, MISSING, ChunkManifest, Column, Reference, SourceFile
 
 BLOCK = 2**20
 """Chunks that are looked through at a time."""
@@ -22,8 +23,58 @@ BLOCK = 2**20
 class ReferenceTable(Protocol):
     """The references of one array, in C order of its chunks."""
 
+    @property
+    def has_pipelines(self) -> bool:
+        """Whether it says of every chunk which pipeline decodes it; else there is number 0."""
+
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+
+
+@dataclass(frozen=True)
+class MosaicTable:
+    """The references of manifests that lie beside each other on one grid; elsewhere are none.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        Chunks per axis.
+    parts : tuple of pairs of a tuple of int and a ChunkManifest
+        In which chunk of the grid each begins. They do not overlap.
+    """
+
+    grid: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], ChunkManifest], ...]
+
+    has_pipelines: ClassVar[bool] = False
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        places = np.stack(np.unravel_index(ids.ravel(), self.grid))
+        missing = np.ones(ids.size, bool)
+        order, found = [], []
+        for origin, manifest in self.parts:
+            inner = places - np.reshape(origin, (-1, 1))
+            inside = ((inner >= 0) & (inner < np.reshape(manifest.shape, (-1, 1)))).all(0)
+            if inside.any():
+                flat = np.ravel_multi_index(tuple(inner[:, inside]), manifest.shape)
+                found.append(manifest.at(np.asarray(flat, np.int64)))
+                order.append(np.flatnonzero(inside))
+                missing &= ~inside
+        found.append(ChunkManifest.missing((int(np.count_nonzero(missing)),)))
+        order.append(np.flatnonzero(missing))
+        joined = ChunkManifest.concatenate(found, 0)
+        return joined.at(np.argsort(np.concatenate(order)).reshape(ids.shape))
+
+
+class Counting(NamedTuple):
+    """How a lazy manifest counts the rows of a table; see `LazyManifest`."""
+
+    table: ReferenceTable
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+    renumbered: tuple[int, ...] | None
 
 
 class LazyManifest(ChunkManifest):
@@ -38,14 +89,17 @@ class LazyManifest(ChunkManifest):
         In chunks, per axis; by default those of C order.
     base : int
         Number of the first chunk.
+    renumbered : tuple of int, optional
+        Number in the array of each of the table's pipelines; by default their own.
     """
 
-    __slots__ = ("_base", "_shape", "_strides", "_table")
+    __slots__ = ("_base", "_renumbered", "_shape", "_strides", "_table")
 
     _table: ReferenceTable
     _shape: tuple[int, ...]
     _strides: tuple[int, ...]
     _base: int
+    _renumbered: tuple[int, ...] | None
 
     def __init__(
         self,
@@ -53,12 +107,20 @@ class LazyManifest(ChunkManifest):
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
         base: int = 0,
+        renumbered: tuple[int, ...] | None = None,
     ) -> None:
         if strides is None:
             strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-        given = {"_table": table, "_shape": shape, "_strides": strides, "_base": base}
-        for name, value in given.items():
+        given = (base, renumbered, shape, strides, table)
+        for name, value in zip(LazyManifest.__slots__, given, strict=True):
             object.__setattr__(self, name, value)
+
+    def _view(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], base: int | None = None
+    ) -> LazyManifest:
+        """Return other chunks of the same table."""
+        base = self._base if base is None else base
+        return LazyManifest(self._table, shape, strides, base, self._renumbered)
 
     # ------------------------------------------------------------------ what is read
 
@@ -70,9 +132,18 @@ class LazyManifest(ChunkManifest):
             total = total + (stride * ids).reshape(along)
         return total
 
+    def _load(self, numbers: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape."""
+        found = self._table.load(numbers)
+        return found if self._renumbered is None else found.with_pipelines(self._renumbered)
+
     def loaded(self) -> ChunkManifest:
         """Return the manifest with its columns in memory."""
-        return self._table.load(self._numbers([np.arange(n) for n in self._shape]))
+        return self._load(self._numbers([np.arange(n) for n in self._shape]))
+
+    def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
+        """Return the row of one chunk."""
+        return self.loaded().lookup(chunk_id)
 
     def at(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of flat numbers in C order, in the shape of the numbers."""
@@ -82,7 +153,7 @@ class LazyManifest(ChunkManifest):
                 self._strides, np.unravel_index(ids, self._shape), strict=True
             ):
                 numbers += stride * places
-        return self._table.load(numbers)
+        return self._load(numbers)
 
     @property
     def is_loaded(self) -> bool:
@@ -106,8 +177,20 @@ class LazyManifest(ChunkManifest):
 
     @property
     def pipeline(self) -> Column:
-        """Zero: a reference set knows one pipeline for an array."""
-        return np.broadcast_to(np.zeros((), COLUMNS["pipeline"]), self._shape)
+        """All of the column, which is one number unless the table has several."""
+        if self._table.has_pipelines:
+            return self.loaded().pipeline
+        return np.broadcast_to(np.array(self._only, COLUMNS["pipeline"]), self._shape)
+
+    @property
+    def _only(self) -> int:
+        """The pipeline of every chunk of a table that has no pipelines."""
+        return self._renumbered[0] if self._renumbered else 0
+
+    @property
+    def checksum(self) -> Column:
+        """All of the column: better ask for what is `loaded`."""
+        return self.loaded().checksum
 
     @property
     def inline(self) -> tuple[bytes, ...]:
@@ -131,6 +214,11 @@ class LazyManifest(ChunkManifest):
     # ------------------------------------------------------------------ what is not
 
     @property
+    def counting(self) -> Counting:
+        """Which rows of which table the chunks are, for those who write it down."""
+        return Counting(self._table, self._shape, self._strides, self._base, self._renumbered)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Chunks per axis."""
         return self._shape
@@ -150,24 +238,26 @@ class LazyManifest(ChunkManifest):
         if isinstance(ids, slice):
             start, stop, step = ids.indices(self._shape[axis])
             stride = self._strides[axis]
-            return LazyManifest(
-                self._table,
+            return self._view(
                 _replaced(self._shape, axis, len(range(start, stop, step))),
                 _replaced(self._strides, axis, stride * step),
                 self._base + start * stride,
             )
-        kept, places = np.unique(ids[ids >= 0], return_inverse=True)
+        # a missing chunk has the pipeline of the last one, as it has where columns are in memory
+        last = np.full_like(ids, self._shape[axis] - 1)
+        kept = np.unique(np.where(ids < 0, last, ids) if self._table.has_pipelines else ids)
+        kept = kept[kept >= 0]
         if not kept.size:
-            return ChunkManifest.missing(_replaced(self._shape, axis, ids.size))
+            shape = _replaced(self._shape, axis, ids.size)
+            return ChunkManifest.build(shape, file=MISSING, pipeline=self._only)
         needed = [kept if i == axis else np.arange(n) for i, n in enumerate(self._shape)]
-        where = np.full(ids.shape, -1, np.int64)
-        where[ids >= 0] = places
-        return self._table.load(self._numbers(needed)).take(axis, where)
+        where = np.where(ids < 0, -1, np.searchsorted(kept, ids))
+        return self._load(self._numbers(needed)).take(axis, where)
 
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
         """Permute the axes of the grid."""
         shape, strides = (tuple(v[i] for i in axes) for v in (self._shape, self._strides))
-        return LazyManifest(self._table, shape, strides, self._base)
+        return self._view(shape, strides)
 
     def reshape(self, shape: tuple[int, ...]) -> ChunkManifest:
         """Insert or remove axes of one chunk."""
@@ -176,13 +266,13 @@ class LazyManifest(ChunkManifest):
             return self.loaded().reshape(shape)
         rest = iter(long)
         strides = tuple(0 if n == 1 else next(rest)[1] for n in shape)
-        return LazyManifest(self._table, shape, strides, self._base)
+        return self._view(shape, strides)
 
     def broadcast_to(self, shape: tuple[int, ...]) -> ChunkManifest:
         """Repeat the chunks along axes of one chunk."""
         pairs = zip(self._shape, self._strides, shape, strict=True)
         strides = tuple(0 if n == 1 else s for n, s, _ in pairs)
-        return LazyManifest(self._table, shape, strides, self._base)
+        return self._view(shape, strides)
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
         """Return the manifest with every source file replaced by what ``change`` makes of it."""
@@ -194,8 +284,20 @@ class LazyManifest(ChunkManifest):
 
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
         """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
-        # there is one pipeline, and therefore number 0
-        return self if not numbers or numbers[0] == 0 else self.loaded().with_pipelines(numbers)
+        if list(numbers) == list(range(len(numbers))):
+            return self
+        before = range(len(numbers)) if self._renumbered is None else self._renumbered
+        after: tuple[int, ...] | None = tuple(numbers[i] for i in before)
+        if not self._table.has_pipelines:
+            number = numbers[self._only]
+            after = (number,) if number else None
+        return LazyManifest(self._table, self._shape, self._strides, self._base, after)
+
+    def used_pipelines(self, count: int) -> Ints:
+        """Return the numbers of the pipelines that chunks have, or may have, out of ``count``."""
+        if not self._table.has_pipelines:
+            return np.array([self._only])
+        return np.arange(count) if self._renumbered is None else np.unique(self._renumbered)
 
     def same(self, other: ChunkManifest) -> bool:
         """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""

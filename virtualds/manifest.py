@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.checksum import sound
 from virtualds.errors import FormatError
 from virtualds.grid import Ints, compact
 
@@ -23,7 +24,13 @@ INLINE = -2
 """The file code of a chunk held in the manifest; its offset counts `ChunkManifest.inline`."""
 
 Column = npt.NDArray[np.integer]
-COLUMNS = {"file": np.int32, "offset": np.int64, "length": np.int64, "pipeline": np.uint16}
+COLUMNS = {
+    "file": np.int32,
+    "offset": np.int64,
+    "length": np.int64,
+    "pipeline": np.uint16,
+    "checksum": np.uint64,
+}
 
 
 class StorageOptions(dict[str, Any]):
@@ -61,6 +68,7 @@ class Reference(NamedTuple):
     offset: int
     length: int
     pipeline: int
+    checksum: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,6 +85,8 @@ class ChunkManifest:
         Where the chunk lies in its file, in bytes.
     pipeline : uint16 array, shape of the chunk grid
         Number of the `CodecPipeline` in the table of the array.
+    checksum : uint64 array, shape of the chunk grid
+        2**32 + CRC-32 of the chunk's bytes as they lie in the file, or 0 for none.
     inline : tuple of bytes
         Chunks held here.
 
@@ -99,6 +109,7 @@ class ChunkManifest:
     offset: Column
     length: Column
     pipeline: Column
+    checksum: Column
     inline: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
@@ -116,6 +127,7 @@ class ChunkManifest:
         offset: npt.ArrayLike = 0,
         length: npt.ArrayLike = 0,
         pipeline: npt.ArrayLike = 0,
+        checksum: npt.ArrayLike = 0,
         inline: Sequence[bytes] = (),
     ) -> ChunkManifest:
         """Build a manifest from columns or scalars, checking every reference.
@@ -123,14 +135,15 @@ class ChunkManifest:
         Raises
         ------
         FormatError
-            A reference is empty, negative, or reaches past the end of its file.
+            A reference is empty, negative, or reaches past the end of its file, or a checksum is
+            neither 0 nor 2**32 + CRC-32.
         ValueError
             A column holds other than integers, or does not fit the grid.
         """
-        given = {"file": file, "offset": offset, "length": length, "pipeline": pipeline}
+        given = (file, offset, length, pipeline, checksum)
         columns = {
             name: _settle(_as_column(name, np.asarray(value)), shape)
-            for name, value in given.items()
+            for name, value in zip(COLUMNS, given, strict=True)
         }
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         _check(manifest)
@@ -250,6 +263,10 @@ class ChunkManifest:
         table = np.asarray(numbers, np.uint16)
         return replace(self, pipeline=_through_compact(self.pipeline, lambda c: table[c]))
 
+    def used_pipelines(self, count: int) -> Ints:
+        """Return the numbers of the pipelines that chunks have, or may have, out of ``count``."""
+        return np.unique(compact(self.pipeline))
+
     def same(self, other: ChunkManifest) -> bool:
         """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
         return self is other or (
@@ -314,6 +331,16 @@ def _check(manifest: ChunkManifest) -> None:
     bad = ~inside & (file != MISSING)
     if bad.any():
         _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
+    _check_checksums(compact(manifest.checksum))
+
+
+def _check_checksums(column: Column) -> None:
+    wrong = ~sound(column)
+    if wrong.any():
+        raise FormatError(
+            f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is no checksum; "
+            f"give 2**32 + CRC-32 of its bytes, or 0 for none"
+        )
 
 
 def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, Protocol
 
@@ -21,6 +22,18 @@ class StoreError(OSError):
     def __init__(self, reason: str, item: int = 0) -> None:
         super().__init__(reason)
         self.item = item
+
+
+class ChangedError(StoreError):
+    """A file is no longer of the version that was to be replaced: another writer was faster."""
+
+
+def version_of(data: bytes) -> str:
+    """Name a version by its bytes, for stores that do not name versions themselves.
+
+    Times and inodes would not do: both return when files are replaced within one tick of the clock.
+    """
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class Store(Protocol):
@@ -79,4 +92,58 @@ class Store(Protocol):
         ------
         FileExistsError
             There is something of this name, and ``replace`` is false.
+        """
+
+    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+        """Return a whole small file, and the name of the version that these bytes are.
+
+        A version is named after the content, so an equal content may have an equal name.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such file.
+        """
+
+    def version(self, url: str, options: StorageOptions | None) -> str | None:
+        """Return the name of the version that is there now, None if there is no such file."""
+
+    def write_version(
+        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
+    ) -> str:
+        """Replace a file if its version is ``expected``; return the new version.
+
+        With None the file is created, if there is none. Readers see the old bytes or the new ones.
+        Of many who replace one version one succeeds, as long as all of them write with this method.
+        After any other error than these the file may have been written.
+
+        Raises
+        ------
+        ChangedError
+            The file has another version, or exists, or is gone: another writer was faster.
+        UnsupportedError
+            The store cannot do this.
+        """
+
+    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
+        """Create a file of a name that nobody else uses, and the folders it lies in.
+
+        Where the store can, a write that fails leaves nothing under that name.
+        """
+
+    def list_files(
+        self, url: str, options: StorageOptions | None
+    ) -> list[tuple[str, float | None]]:
+        """Return all files below a folder as they are now, in the order of their names.
+
+        Paths are relative to the folder, with ``/``; modification times are in seconds since 1970,
+        None if the store does not tell. The list is empty if there is no such folder. Files being
+        written are listed under the temporary name they have, if any; the locks of files are not.
+        """
+
+    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
+        """Remove files; those that are gone already are fine.
+
+        Where folders exist without files, those that became empty are removed too, below the
+        innermost folder that holds all of these files. That one stays, and all above it.
         """

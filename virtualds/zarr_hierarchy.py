@@ -19,7 +19,7 @@ import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray, same_scalar
-from virtualds.codec import NO_FILTERS, CodecError
+from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
@@ -27,6 +27,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import unreachable
+from virtualds.storage_notes import declared, restored_encoding
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import (
     ZarrArray,
@@ -38,8 +39,8 @@ from virtualds.zarr_metadata import (
     fill_from_zarr_v2,
     fill_to_attribute,
     fill_to_zarr_v2,
+    is_exact,
     obstacles,
-    storage_encoding,
     to_zarr_v2,
 )
 
@@ -173,23 +174,8 @@ class HierarchyReader:
         if fill is not None:
             # as xarray reads Zarr v2: its fill value is the netCDF attribute, whatever that says
             attributes["_FillValue"] = fill
-        encoding = self._encoding(array, dims, notes)
+        encoding = restored_encoding(array, dims, notes, self.source.url)
         return ManifestVariable(dims, array, attributes, encoding)
-
-    def _encoding(
-        self, array: ManifestArray, dims: tuple[str, ...], notes: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        found = storage_encoding(array, dims)
-        found |= notes.get("encoding", {})
-        if found["contiguous"]:
-            found["chunksizes"] = None
-            found.pop("preferred_chunks", None)
-        found["dtype"] = array.dtype
-        if "enum" in notes:
-            found["dtype"] = np.dtype(array.dtype, metadata=dict(notes["enum"]))
-        if "least_significant_digit" in notes:
-            found["least_significant_digit"] = notes["least_significant_digit"]
-        return found | {"source": self.source.url, "original_shape": array.shape}
 
 
 def malformed(url: str, error: Exception) -> FormatError:
@@ -281,7 +267,7 @@ class Hierarchy:
         found = cls()
         problems = [p for path, part in group.walk() for p in found._add_group(path, part)]
         if problems:
-            raise _refusal(url, format, problems)
+            raise refusal(url, format, problems)
         return found
 
     def _add_group(self, path: str, group: ManifestGroup) -> Iterable[str]:
@@ -318,7 +304,7 @@ class Hierarchy:
             self._note(file)
         fill = attributes.get("_FillValue")
         dtype = dtype_from_zarr_v2(metadata["dtype"])
-        settled = fill is not None and metadata["fill_value"] is None and _is_exact(fill, dtype)
+        settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
         if settled:
             metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
             # xarray takes the fill value of Zarr v2 for it; who turns v2 into v3 looks here
@@ -329,7 +315,7 @@ class Hierarchy:
         self.metadata[f"{path}/.zarray"] = metadata
         self.metadata[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
         self.manifests[path] = manifest
-        notes = _declared(variable) | ({"attributes": types} if types else {})
+        notes = declared(variable, _as_stored(variable)) | ({"attributes": types} if types else {})
         if notes:
             self.notes["arrays"][path] = notes
 
@@ -349,7 +335,7 @@ class Hierarchy:
         return {"files": {}} | filled
 
 
-def _refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
+def refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
     """Return an error that names everything that does not fit; nothing has been written."""
     listed = "\n".join(f"  {problem}" for problem in problems)
     return UnsupportedError(
@@ -367,7 +353,7 @@ def _array(
     found = to_zarr_v2(array)
     # an attribute of another dtype stays an attribute: it fills nothing
     known = attributes.get("_FillValue")
-    known = known if _is_exact(known, found.pipeline.dtype) else None
+    known = known if is_exact(known, found.pipeline.dtype) else None
     if _reads_as(found.pipeline.fill_value, known):
         return found.metadata, found.manifest
     return found.metadata, _missing_written_out(found)
@@ -396,6 +382,7 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
         file=np.where(missing, INLINE, manifest.file),
         offset=np.where(missing, len(manifest.inline), manifest.offset),
         length=np.where(missing, len(data), manifest.length),
+        checksum=np.where(missing, np.uint64(0), manifest.checksum),
         inline=(*manifest.inline, data),
     )
 
@@ -444,36 +431,16 @@ def _encode_strings(values: npt.NDArray[Any]) -> bytes:
     return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
 
 
-def _declared(variable: ManifestVariable) -> dict[str, Any]:
-    """Return what of an encoding cannot be derived from the metadata."""
-    found: dict[str, Any] = {}
-    encoding = variable.encoding
-    if NO_FILTERS.keys() <= encoding.keys() and not variable.data.dtype.hasobject:
-        found = _storage(variable)
-    enum = getattr(encoding.get("dtype"), "metadata", None)
-    if enum and "enum" in enum:
-        members = {name: int(value) for name, value in enum["enum"].items()}
-        found["enum"] = {"enum": members, "enum_name": enum.get("enum_name")}
-    if "least_significant_digit" in encoding:
-        found["least_significant_digit"] = int(encoding["least_significant_digit"])
-    return found
-
-
-def _storage(variable: ManifestVariable) -> dict[str, Any]:
-    """Return how the source stores values, where the references do not show it."""
-    encoding, data = variable.encoding, variable.data
-    if not isinstance(data, ManifestArray):
-        data = ManifestArray.from_values(np.empty(data.shape, data.dtype))
-    # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
-    derived = storage_encoding(data, variable.dims)
-    names = (*NO_FILTERS, "contiguous") if data.nchunks <= 1 else NO_FILTERS
-    differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}
-    return {"encoding": differing} if differing else {}
-
-
-def _is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
-    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
-    return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
+def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
+    """Return the array that readers will find."""
+    data = variable.data
+    if isinstance(data, ManifestArray):
+        return data
+    return (
+        None
+        if data.dtype.hasobject
+        else ManifestArray.from_values(np.empty(data.shape, data.dtype))
+    )
 
 
 def _reads_as(fill: Any, attribute: Any) -> bool:

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray, same_scalar
+from virtualds.array import ManifestArray
+from virtualds.chunk_mesh import regular_chunks
 from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import ChunkAxis
+from virtualds.grid import ChunkAxis, compact
 from virtualds.json_attributes import NON_FINITE
+from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
 
 
@@ -240,6 +242,22 @@ def fill_to_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
     return fill_to_zarr_v2(value, dtype)
 
 
+def fill_from_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the attribute ``_FillValue`` from the spelling of `fill_to_attribute`."""
+    if dtype.kind == "c":
+        real, imaginary = (fill_from_attribute(part, np.dtype("f8")) for part in value)
+        return dtype.type(complex(real, imaginary))
+    if dtype.kind == "f" and isinstance(value, str):
+        raw = np.frombuffer(base64.standard_b64decode(value), "<f8")
+        return raw.astype(dtype.newbyteorder("="))[0]
+    return fill_from_zarr_v2(value, dtype)
+
+
+def is_exact(fill: Any, dtype: np.dtype[Any]) -> bool:
+    """Say whether a fill value has the dtype of its array, so that nothing is lost."""
+    return np.ndim(fill) == 0 and np.asarray(fill).dtype == dtype.newbyteorder("=")
+
+
 def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
     """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
     found = dict(NO_FILTERS)
@@ -272,22 +290,7 @@ def _order(pipeline: CodecPipeline, ndim: int) -> str | None:
 
 def _common_grid(array: ManifestArray) -> tuple[int, ...] | None:
     """Return the chunk shape of the one regular grid on which all fragments lie, or None."""
-    if not array.fragments:
-        return tuple(max(n, 1) for n in array.shape)
-    gaps = array.has_gaps
-    if gaps and any(not same_scalar(p.missing_value, array.fill_value) for p in array.pipelines):
-        return None
-    chunks = []
-    for axis, size in enumerate(array.shape):
-        lengths = {f.axes[axis].chunk for f in array.fragments}
-        if len(lengths) != 1 or (length := lengths.pop()) is None:
-            return None
-        for fragment in array.fragments:
-            begin, end = fragment.start[axis], fragment.stop[axis]
-            if begin % length or (end % length and end != size):
-                return None
-        chunks.append(length)
-    return tuple(chunks)
+    return regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
 
 
 def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
@@ -297,11 +300,15 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         return array.manifest
     if not array.fragments:
         return ChunkManifest.missing(grid)
+    if not all(f.manifest.is_loaded for f in array.fragments):
+        return _mosaic(array, chunks, grid)
     # fragments share a table of files once they are concatenated in a row
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
     joined = ChunkManifest.concatenate(flat, 0)
     columns: dict[str, npt.NDArray[Any]] = {
         name: np.full(grid, MISSING if name == "file" else 0, kind)
+        if name == "file" or compact(getattr(joined, name)).any()
+        else np.broadcast_to(np.zeros((), kind), grid)
         for name, kind in COLUMNS.items()
     }
     begin = 0
@@ -312,8 +319,18 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         )
         part = slice(begin, begin := begin + fragment.manifest.size)
         for name, column in columns.items():
-            column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
+            if column.flags.writeable:
+                column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
+
+
+def _mosaic(array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]) -> ChunkManifest:
+    """Return the manifest over the grid of the array without reading what lies in sets."""
+    parts = tuple(
+        (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)
+        for f in array.fragments
+    )
+    return LazyManifest(MosaicTable(grid, parts), grid)
 
 
 def _packed(array: ManifestArray) -> str:

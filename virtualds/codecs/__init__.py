@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from virtualds.codec import Buffer, Codec, CodecError
+from virtualds.codec import ONLY_VIRTUALDS, Buffer, Codec, CodecError
 from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.compressed_blocks import (
     Bitshuffle,
@@ -13,6 +13,7 @@ from virtualds.codecs.compressed_blocks import (
     Lz4Blocks,
     bitshuffle_from_hdf5,
 )
+from virtualds.codecs.crc32c import Crc32c
 from virtualds.codecs.fletcher32 import Fletcher32
 from virtualds.codecs.jpegls import JpegLs
 from virtualds.codecs.lzf import Lzf
@@ -20,8 +21,10 @@ from virtualds.codecs.numcodecs_family import (
     NUMCODECS_IDS,
     Numcodecs,
     blosc_from_hdf5,
+    blosc_from_zarr_v3,
     bzip2_from_hdf5,
     zstd_from_hdf5,
+    zstd_from_zarr_v3,
 )
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.shuffle import Shuffle
@@ -29,13 +32,14 @@ from virtualds.codecs.szip import Szip
 from virtualds.codecs.unreadable import Unreadable
 from virtualds.codecs.zfp import Zfp
 from virtualds.codecs.zlib import Gzip, Zlib
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError
 
 CODECS: tuple[type[Codec], ...] = (
     Zlib,
     Gzip,
     Shuffle,
     Fletcher32,
+    Crc32c,
     Szip,
     Nbit,
     ScaleOffset,
@@ -50,6 +54,18 @@ CODECS: tuple[type[Codec], ...] = (
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
 BY_ZARR_V2_ID = {codec.zarr_v2_id: codec for codec in CODECS}
+BY_ZARR_V3_NAME: dict[str, Callable[[Mapping[str, Any], int], Codec]] = {
+    **{c.zarr_v3_name: c.from_zarr_v3 for c in CODECS if c.zarr_v3_name is not None},
+    **{f"numcodecs.{c.zarr_v2_id}": c.from_zarr_v3 for c in CODECS if not c.only_virtualds},
+    **{
+        f"virtualds.{c.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)}": c.from_zarr_v3
+        for c in CODECS
+        if c.only_virtualds
+    },
+    "blosc": blosc_from_zarr_v3,
+    "zstd": zstd_from_zarr_v3,
+}
+"""Codecs by their names in Zarr v3; those of numcodecs have others besides."""
 HDF5_FILTERS: dict[int, Callable[[Sequence[int], int], Codec]] = {
     1: Zlib.from_hdf5,
     2: Shuffle.from_hdf5,
@@ -97,6 +113,44 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
 
 
+def codec_from_zarr_v3(name: str, config: Mapping[str, Any], itemsize: int) -> Codec:
+    """Return the codec of one entry of ``codecs`` of a Zarr v3 array.
+
+    Parameters
+    ----------
+    name : str
+        What it is called there.
+    config : mapping
+        Its configuration.
+    itemsize : int
+        Bytes per element of the array.
+
+    Raises
+    ------
+    UnsupportedError
+        No codec of that name is known.
+    FormatError
+        Its configuration makes no sense.
+
+    References
+    ----------
+    Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
+    """
+    inner = name.removeprefix("numcodecs.")
+    try:
+        if name in BY_ZARR_V3_NAME:
+            return BY_ZARR_V3_NAME[name](config, itemsize)
+        if name != inner and inner in NUMCODECS_IDS:
+            return Numcodecs.from_zarr_v2({**config, "id": inner})
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"codec {name!r}: its configuration {dict(config)} makes no sense ({error}); "
+            f"the metadata is damaged"
+        ) from error
+    known = sorted([*BY_ZARR_V3_NAME, *(f"numcodecs.{one}" for one in NUMCODECS_IDS)])
+    raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
+
+
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     """Return the codec of one filter of an HDF5 dataset.
 
@@ -130,6 +184,7 @@ __all__ = [
     "Buffer",
     "Codec",
     "CodecError",
+    "Crc32c",
     "Fletcher32",
     "Gzip",
     "JpegLs",
@@ -145,4 +200,5 @@ __all__ = [
     "Zlib",
     "codec_from_hdf5",
     "codec_from_zarr_v2",
+    "codec_from_zarr_v3",
 ]

@@ -3,7 +3,8 @@
 HDF5 filter 32026, registered with The HDF Group; client data: revision, version, type size, chunk
 size, level, shuffle, compressor, and the chunk's shape where it is a b2nd array. The frame says all
 that decoding needs (``README_CFRAME_FORMAT.rst`` and ``README_B2ND_METALAYER.rst`` of c-blosc2).
-Zarr has no name for frames, so that they have one of their own there.
+Zarr has no name for frames, so that they have one of their own there: ``virtualds_blosc2_frame`` in
+Zarr v2, ``virtualds.blosc2_frame`` in Zarr v3.
 """
 
 from __future__ import annotations

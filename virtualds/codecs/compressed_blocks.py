@@ -4,7 +4,8 @@
   calls it.
 - bitshuffle: HDF5 filter 32008; client data: two of version, bytes per element, elements per block
   (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
-  ``imagecodecs_bitshuffle`` in Zarr; with one it has no name there but ours.
+  ``imagecodecs_bitshuffle`` in Zarr v2, and that behind ``numcodecs.`` in Zarr v3, where the bare
+  name is that of a codec of arrays; with one it has no name there but ours.
 
 All numbers within a chunk are big-endian: its length (8 bytes), the length of its blocks (4), and
 before each block how long it is once compressed (4). An LZ4 block that is as long as what it
@@ -40,6 +41,7 @@ class Lz4Blocks(Codec):
     """Blocks of LZ4, in the container of its HDF5 filter."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lz4h5"
+    zarr_v3_name: ClassVar[str | None] = "imagecodecs_lz4h5"
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -2,7 +2,8 @@
 
 HDF5 filter 32018, registered with The HDF Group by EUMETSAT; client data: bytes per element,
 components, lines, samples, bits per element, then parameters that the stream repeats. In Zarr it
-has the name that imagecodecs gives it, ``imagecodecs_jpegls``. The stream is laid down by ITU-T
+has the name that imagecodecs gives it, ``imagecodecs_jpegls``, in Zarr v3 behind ``numcodecs.``,
+since the bare name is that of a codec of arrays there. The stream is laid down by ITU-T
 T.87; its frame header (C.2.2) says how large the image is.
 """
 

@@ -23,6 +23,7 @@ class Lzf(Codec):
     """One LZF stream, which does not say how long it gets."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lzf"
+    zarr_v3_name: ClassVar[str | None] = "imagecodecs_lzf"
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -1,6 +1,7 @@
 """Codecs that numcodecs decodes as fast as anything: zstd, lz4, bzip2, Blosc and their like.
 
-Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or the bare id where it is registered.
+Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
+whose configurations are laid down by the Zarr v3 codec specifications.
 HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block size in units of
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
@@ -20,7 +21,11 @@ from virtualds.errors import UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams say all that decoding needs."""
-NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "delta", "fixedscaleoffset"}
+ARRAY_IDS = frozenset({"bitround", "delta", "fixedscaleoffset", "quantize"})
+"""Codecs that in Zarr v3 make arrays of arrays."""
+NUMCODECS_IDS = SELF_DESCRIBING | {"lzma"} | ARRAY_IDS
+BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+"""Blosc's ways to shuffle in the order of their numbers in Zarr v2."""
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
 BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
@@ -57,6 +62,19 @@ class Numcodecs(Codec):
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return dict(json.loads(self.config))
+
+    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
+        config = self.to_zarr_v2()
+        if self.id == "zstd":
+            named = {"level": config.get("level", 1), "checksum": config.get("checksum", False)}
+            return {"name": "zstd", "configuration": named}
+        if self.id == "blosc":
+            return {"name": "blosc", "configuration": _blosc_to_zarr_v3(config, itemsize)}
+        return super().to_zarr_v3(itemsize)
+
+    @property
+    def maps_arrays(self) -> bool:
+        return self.id in ARRAY_IDS
 
     @property
     def encoding(self) -> dict[str, Any]:
@@ -107,6 +125,32 @@ def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
         )
     config = {"id": "blosc", "cname": name, "clevel": level, "shuffle": shuffle, "blocksize": 0}
     return Numcodecs.from_zarr_v2(config)
+
+
+def zstd_from_zarr_v3(config: Mapping[str, Any], itemsize: int) -> Numcodecs:
+    """Return the codec that Zarr v3 calls ``zstd``."""
+    return Numcodecs.from_zarr_v2({**config, "id": "zstd"})
+
+
+def blosc_from_zarr_v3(config: Mapping[str, Any], itemsize: int) -> Numcodecs:
+    """Return the codec that Zarr v3 calls ``blosc``, without the type size, which only encodes."""
+    known = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
+    shuffle = BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle"))
+    return Numcodecs.from_zarr_v2({**known, "shuffle": shuffle, "id": "blosc"})
+
+
+def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
+    """Return Blosc's configuration in Zarr v3, where all is said that Zarr v2 may leave out."""
+    # numcodecs shuffles bits for -1 where elements are single bytes
+    shuffle = config.get("shuffle", 1)
+    shuffle = (2 if itemsize == 1 else 1) if shuffle == -1 else shuffle
+    return {
+        "typesize": itemsize,
+        "cname": config.get("cname", "lz4"),
+        "clevel": config.get("clevel", 5),
+        "shuffle": BLOSC_SHUFFLES[shuffle],
+        "blocksize": config.get("blocksize", 0),
+    }
 
 
 def _check_blosc(data: memoryview, nbytes: int | None) -> None:

@@ -7,7 +7,8 @@
 
 Both are named in the HDF5 file format, IV.A.2.l, and laid down by what ``H5Znbit.c`` and
 ``H5Zscaleoffset.c`` write: the bits of the elements in order, most significant first, without a
-gap. Zarr has no name for either, so that they have names of their own there.
+gap. Zarr has no name for either, so that they have names of their own there: ``virtualds_nbit``
+and ``virtualds_scaleoffset`` in Zarr v2, with a dot in Zarr v3.
 """
 
 from __future__ import annotations

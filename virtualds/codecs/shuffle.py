@@ -35,6 +35,11 @@ class Shuffle(Codec):
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls(values[0] if values else itemsize)
 
+    @classmethod
+    def from_zarr_v3(cls, config: Mapping[str, Any], itemsize: int) -> Self:
+        size = config.get("elementsize")
+        return cls(itemsize if size is None else int(size))
+
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, "elementsize": self.itemsize}
 

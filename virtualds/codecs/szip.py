@@ -28,6 +28,7 @@ class Szip(Codec):
     pixels_per_scanline: int
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_szip"
+    zarr_v3_name: ClassVar[str | None] = "imagecodecs_szip"
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -3,7 +3,7 @@
 HDF5 filter 32013, H5Z-ZFP, registered with The HDF Group; client data: versions, then the header of
 the zfp stream in words of 32 bits, lowest first, which the chunks leave out. In Zarr streams have
 the name that imagecodecs gives them, ``imagecodecs_zfp``, but those of HDF5 lack the header, so
-that they have a name of their own.
+that they have a name of their own: ``virtualds_zfp`` in Zarr v2, ``virtualds.zfp`` in Zarr v3.
 
 The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and the codec's version,
 52 bits of type and shape, 12 bits of mode, and 52 more where these are all set.

@@ -68,6 +68,7 @@ class Gzip(Codec):
     level: int = field(default=1, compare=False)
 
     zarr_v2_id: ClassVar[str] = "gzip"
+    zarr_v3_name: ClassVar[str | None] = "gzip"
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

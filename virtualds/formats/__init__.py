@@ -8,6 +8,7 @@ from typing import Protocol
 
 import virtualds.formats.kerchunk_json as kerchunk_json
 import virtualds.formats.kerchunk_parquet as kerchunk_parquet
+import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
@@ -82,5 +83,14 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_parquet.write,
         marker=kerchunk_parquet.MARKER,
         choices=("record_size",),
+    ),
+    Format(
+        "zarr-v3",
+        (".zarr",),
+        zarr_v3.detect,
+        zarr_v3.read,
+        zarr_v3.write,
+        marker="zarr.json",
+        choices=("manifest", "relative_paths"),
     ),
 )

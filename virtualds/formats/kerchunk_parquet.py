@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
@@ -26,6 +24,7 @@ from virtualds.grid import Ints
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
+from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
@@ -36,8 +35,6 @@ MARKER = ".zmetadata"
 """The file that makes a folder a set."""
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
-CACHED = 2**21
-"""References that the records of one set keep in memory."""
 TOKEN = b"virtualds"
 """Key in the metadata of a record that names the writing that it belongs to."""
 
@@ -137,8 +134,7 @@ class _Records:
 
     def _open(self) -> None:
         self._files = ReferencedFiles(self.source, self._noted, self.allow)
-        self._kept: OrderedDict[tuple[str, int], ChunkManifest] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
@@ -171,20 +167,11 @@ class _Records:
             raise
 
     def _record(self, path: str, number: int) -> ChunkManifest:
-        with self._lock:
-            if (path, number) in self._kept:
-                self._kept.move_to_end((path, number))
-                return self._kept[path, number]
-        found = self._read(f"{self.source.url}/{path}/refs.{number}.parq")
-        with self._lock:
-            self._kept[path, number] = found
-            while len(self._kept) > max(2, CACHED // self.size):
-                self._kept.popitem(last=False)
-        return found
+        url = f"{self.source.url}/{path}/refs.{number}.parq"
+        return self._kept.get(url, lambda: self._read(url))
 
     def _read(self, url: str) -> ChunkManifest:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
             data = store_for(url).read_all(url, self.source.options)
@@ -197,10 +184,7 @@ class _Records:
             ) from error
         except OSError as error:
             raise unreachable(url, error) from error
-        try:
-            table = pq.read_table(pa.BufferReader(data), read_dictionary=["path"])
-        except (pa.ArrowException, OSError) as error:
-            raise FormatError(f"{url}: it is no Parquet file ({error}); write it anew") from error
+        table = parquet_table(data, url, read_dictionary=["path"])
         token = (table.schema.metadata or {}).get(TOKEN, b"").decode()
         if self.token is not None and token != self.token:
             raise ReadError(
@@ -236,6 +220,7 @@ class _Records:
             offset=offset,
             length=length,
             pipeline=np.broadcast_to(np.uint16(0), file.shape),
+            checksum=np.broadcast_to(np.uint64(0), file.shape),
             inline=tuple(inline),
         )
 
@@ -262,6 +247,8 @@ class _Records:
 class _Table:
     """The references of one array in its records."""
 
+    has_pipelines = False
+
     def __init__(self, records: _Records, path: str, count: int) -> None:
         self._records = records
         self._path = path
@@ -284,19 +271,11 @@ class _Table:
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        flat, where = np.unique(ids, return_inverse=True)
-        if not flat.size:
-            return ChunkManifest.missing(ids.shape)
-        record, row = np.divmod(flat, self._records.size)
-        cuts = np.flatnonzero(np.diff(record)) + 1
-        parts = [
-            self._records.rows(self._path, int(numbers[0]), rows)
-            for numbers, rows in zip(np.split(record, cuts), np.split(row, cuts), strict=True)
-        ]
-        joined = ChunkManifest.concatenate(parts, 0)
-        if flat.size == ids.size and (where.ravel()[1:] > where.ravel()[:-1]).all():
-            return joined.reshape(ids.shape)
-        return joined.at(where.reshape(ids.shape))
+        return rows_of_records(
+            ids,
+            self._records.size,
+            lambda number, rows: self._records.rows(self._path, number, rows),
+        )
 
 
 def _paths(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:

@@ -9,7 +9,7 @@ order of positions, repeats, a falling slice, a dropped axis) is restored on the
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, product, repeat
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import AxisKey, Ints, Projection, as_slice, counted_positions
+from virtualds.manifest import COLUMNS, Column
 from virtualds.read.load import loaded_parts
 from virtualds.read.share import alike_along
 from virtualds.read.subdivide import subdivide
@@ -56,6 +57,7 @@ class Task(NamedTuple):
     ``inner`` selects within the chunk, in the array's axes; ``outer`` is the part of the result
     that it fills. ``points`` holds, for a pointwise selection, the axes that are indexed together.
     ``more`` holds further pairs of ``inner`` and ``outer``, of a chunk that is shown several times.
+    ``checksum`` is that of the manifest: 0 is none.
     """
 
     offset: int
@@ -66,6 +68,7 @@ class Task(NamedTuple):
     outer: tuple[Any, ...]
     points: tuple[int, ...] = ()
     more: tuple[tuple[Any, Any], ...] = ()
+    checksum: int = 0
 
     @property
     def places(self) -> Iterator[tuple[Any, Any]]:
@@ -273,8 +276,8 @@ def _block(
 ) -> Iterator[tuple[int, Task]]:
     where = np.ix_(*(p.chunk for p in projections)) if projections else ()
     manifest = fragment.manifest
-    columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
-    file, offset, length, pipeline = (column[where].ravel().tolist() for column in columns)
+    columns = (getattr(manifest, name) for name in COLUMNS)
+    file, offset, length, pipeline, checksum = (_cells(column, where) for column in columns)
     rows = zip(
         offset,
         length,
@@ -284,9 +287,17 @@ def _block(
         product(*(p.outer for p in projections)),
         repeat(()),
         repeat(()),
+        checksum,
         strict=False,
     )
-    return zip(file, map(AS_TASK, rows), strict=True)
+    return zip(file, map(AS_TASK, rows), strict=False)
+
+
+def _cells(column: Column, where: tuple[Ints, ...]) -> Iterable[int]:
+    """Return a column at the crossings of positions; without end where it does not change."""
+    if column.size and not any(column.strides):
+        return repeat(int(column.flat[0]))
+    return column[where].ravel().tolist()
 
 
 def _encoded(fragment: Fragment, axis: int, projection: Projection) -> list[int]:
@@ -362,6 +373,7 @@ def _sliced(
                 ),
                 (target, *(projections[i].outer[picked[i]] for i in others)),
                 together,
+                checksum=row.checksum,
             ),
         )
 

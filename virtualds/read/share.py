@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from virtualds.fragment import Fragment
 from virtualds.grid import Ints, Projection
-from virtualds.manifest import ChunkManifest
+from virtualds.manifest import COLUMNS, ChunkManifest
 
 Column = npt.NDArray[np.integer]
 
@@ -47,7 +47,8 @@ def alike_along(
 def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[Column]:
     """Return the columns that change along an axis, as one row for each of its slabs."""
     found = []
-    for column in (manifest.file, manifest.offset, manifest.length, manifest.pipeline):
+    for name in COLUMNS:
+        column = getattr(manifest, name)
         if column.strides[axis] == 0:
             continue
         ids = [i[:1] if step == 0 else i for i, step in zip(grid, column.strides, strict=True)]

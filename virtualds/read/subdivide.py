@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from virtualds.fragment import CodecPipeline, Fragment, Hidden, Layout
-from virtualds.grid import AxisKey, ChunkAxis, Ints
+from virtualds.grid import AxisKey, ChunkAxis, Ints, compact
 from virtualds.manifest import INLINE, MISSING
 
 PIECE = 2**20
@@ -34,7 +34,7 @@ def subdivide(
     for axis, (low, high) in enumerate(spans):
         if low >= fragment.stop[axis] or high <= fragment.start[axis]:
             return None
-    if not _is_plain(fragment, pipelines):
+    if not fragment.axes or not pipelines or any(p.codecs for p in pipelines):
         return fragment, pipelines
     part = fragment
     for axis, (low, high) in enumerate(spans):
@@ -43,16 +43,17 @@ def subdivide(
         if cropped is None:
             return None
         part = cropped.shift(axis, begin)
-    return _cut_leading(part, pipelines, keys)
+    return _cut_leading(part, pipelines, keys) if _is_plain(part, pipelines) else (part, pipelines)
 
 
 def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
-    """Say whether chunks are bare arrays in files, all stored alike and each of its full length."""
-    if not fragment.axes or not pipelines or any(p.codecs for p in pipelines):
-        return False
+    """Say whether bare chunks lie in files, all stored alike and each of its full length.
+
+    A part of a chunk has no checksum to be verified by: chunks that have one are read whole.
+    """
     kinds = {(p.layout, p.dtype) for p in pipelines}
     manifest = fragment.manifest
-    if len(kinds) != 1 or (manifest.file == INLINE).any():
+    if len(kinds) != 1 or (manifest.file == INLINE).any() or compact(manifest.checksum).any():
         return False
     # a reference of another length is wrong: the decoder is to say so, not the neighbour's bytes
     whole = pipelines[0].dtype.itemsize * _elements(fragment, pipelines[0].layout)

@@ -11,13 +11,14 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
+from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import Range, StoreError
+from virtualds.store import ChangedError, Range, StoreError, version_of
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
@@ -29,6 +30,9 @@ WITHIN = "within"
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux's renameat2(2)."""
+
+ATTEMPTS = 20
+"""To write into a folder that another removes whenever it is empty."""
 
 
 class LocalStore:
@@ -62,21 +66,7 @@ class LocalStore:
     ) -> None:
         """Write a file beside its place and move it there in one step."""
         path = local_path(url)
-        folder, name = os.path.split(path)
-        temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
-        # created within the block: an interrupt may come between any two steps
-        try:
-            # the mode that any new file gets
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
-            with os.fdopen(descriptor, "wb") as handle:
-                handle.write(data)
-                handle.flush()
-                os.fsync(handle.fileno())
-            _put_in_place(temporary, path, replace)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        _write_beside(path, data, lambda temporary: _put_in_place(temporary, path, replace))
 
     def write_folder(
         self,
@@ -88,8 +78,7 @@ class LocalStore:
     ) -> None:
         """Write a folder beside its place and move it there in one step."""
         path = local_path(url).rstrip("/")
-        folder, name = os.path.split(path)
-        temporary = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
+        temporary = _temporary_name(path)
         try:
             os.mkdir(temporary)
             for inside, data in files:
@@ -106,6 +95,158 @@ class LocalStore:
         finally:
             # the new folder if it failed, else the old one
             shutil.rmtree(temporary, ignore_errors=True)
+
+    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+        """Return a whole file, and its version: a hash of its bytes."""
+        data = self.read_all(url, options)
+        return data, version_of(data)
+
+    def version(self, url: str, options: StorageOptions | None) -> str | None:
+        """Return the hash of the bytes that are there now, None if there is no such file."""
+        try:
+            return self.read_version(url, options)[1]
+        except FileNotFoundError:
+            return None
+
+    def write_version(
+        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
+    ) -> str:
+        """Create a file, and the folders it lies in, or replace it under a lock beside it."""
+        path = local_path(url)
+        if expected is None:
+            _write_in_new_folder(path, data, lambda temporary: _create(temporary, path))
+            return version_of(data)
+
+        def replace(temporary: str) -> None:
+            with exclusive(_lock_of(path)):
+                if self.version(url, options) != expected:
+                    raise ChangedError(f"{path}: was replaced or removed by another writer")
+                os.replace(temporary, path)
+
+        try:
+            _write_beside(path, data, replace)
+        except FileNotFoundError as error:
+            raise ChangedError(f"{path}: was removed by another, with its folder") from error
+        _sync_folder(path)
+        return version_of(data)
+
+    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
+        """Write a file, and the folders it lies in, beside its place and move it there."""
+        path = local_path(url)
+        _write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
+
+    def list_files(
+        self, url: str, options: StorageOptions | None
+    ) -> list[tuple[str, float | None]]:
+        """Return the files below a folder, with their modification times."""
+        root, found = local_path(url), []
+        for folder, _, names in os.walk(root, onerror=_raise_unless_gone):
+            for name in names:
+                path = os.path.join(folder, name)
+                # removed since
+                with suppress(FileNotFoundError):
+                    if not _is_lock(name):
+                        inside = os.path.relpath(path, root).replace(os.sep, "/")
+                        found.append((inside, os.lstat(path).st_mtime))
+        return sorted(found)
+
+    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
+        """Remove files, and what folders they leave empty below the one that holds them all."""
+        paths = [os.path.abspath(local_path(url)) for url in urls]
+        for path in paths:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        folders = {os.path.dirname(path) for path in paths}
+        for folder in folders:
+            _remove_empty(folder, os.path.commonpath(folders))
+
+
+def _temporary_name(path: str) -> str:
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
+
+
+def _lock_of(path: str) -> str:
+    folder, name = os.path.split(path)
+    # a name may have 255 bytes
+    if len(os.fsencode(name)) > 240:
+        name = version_of(os.fsencode(name))
+    return os.path.join(folder, f".{name}.lock")
+
+
+def _is_lock(name: str) -> bool:
+    """Whether this may be a lock: whoever removed one that is held would let two writers in."""
+    return name.startswith(".") and name.endswith(".lock")
+
+
+def _write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Write a file under a temporary name, then put it in its place."""
+    temporary = _temporary_name(path)
+    # created within the block: an interrupt may come between any two steps
+    try:
+        # the mode that any new file gets
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        put(temporary)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Write a file, making its folder; again if another removes the empty folder meanwhile."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _write_beside(path, data, put)
+            break
+        except FileNotFoundError:
+            if attempt == ATTEMPTS:
+                raise
+    _sync_folder(path)
+
+
+def _create(temporary: str, path: str) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise ChangedError(f"{path}: was created by another writer") from error
+    os.unlink(temporary)
+
+
+def _sync_folder(path: str) -> None:
+    """Make the name of a file as durable as its bytes, where the filesystem knows how."""
+    if os.name == "nt":
+        return
+    with suppress(OSError):
+        handle = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Let no folder be left out of a list that is there but may not be read."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _remove_empty(folder: str, kept: str) -> None:
+    """Remove an empty folder and those above it that it leaves empty, up to one that is kept."""
+    while folder != kept:
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # not empty, or not ours
+            return
+        folder = os.path.dirname(folder)
 
 
 def _move_folder(temporary: str, path: str) -> None:

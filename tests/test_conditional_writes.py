@@ -1,0 +1,503 @@
+"""Whoever would replace what somebody else has replaced is told so, in every store."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from virtualds import UnsupportedError
+from virtualds.file_lock import exclusive
+from virtualds.manifest import StorageOptions
+from virtualds.store import ChangedError, Store, StoreError
+from virtualds.stores import FsspecStore, store_for
+
+NAMES = ["plain.json", "with space", "a#b", "100%", "a%20b", "T00:00:00", "ü–ñ", "a+b&c=d;e",
+         "[0]*", "x/y/z.json"]  # fmt: skip
+
+STORES = ["local", "memory", "s3"]
+
+SHARED = ["local", "s3"]
+"""Stores that several processes see."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder of a store, as formats see it."""
+
+    folder: str
+    options: StorageOptions | None = None
+
+    @property
+    def store(self) -> Store:
+        return store_for(self.folder)
+
+    def url(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def read(self, name: str) -> tuple[bytes, str]:
+        return self.store.read_version(self.url(name), self.options)
+
+    def version(self, name: str) -> str | None:
+        return self.store.version(self.url(name), self.options)
+
+    def write(self, name: str, data: bytes, expected: str | None) -> str:
+        return self.store.write_version(self.url(name), data, self.options, expected)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.store.write_file(self.url(name), data, self.options)
+
+    def names(self, below: str = "") -> list[str]:
+        folder = f"{self.folder}{below}"
+        return [name for name, _ in self.store.list_files(folder, self.options)]
+
+    def remove(self, *names: str) -> None:
+        self.store.remove([self.url(name) for name in names], self.options)
+
+
+def increment(place: Place, times: int) -> None:
+    """Count in a file, as often as it takes."""
+    for _ in range(times):
+        while True:
+            data, version = place.read("count")
+            try:
+                place.write("count", b"%d" % (int(data) + 1), version)
+                break
+            except ChangedError:
+                continue
+
+
+COUNTER = """
+import pickle, sys
+from test_conditional_writes import increment
+
+print("ready", flush=True)
+increment(*pickle.load(sys.stdin.buffer))
+"""
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> Place:
+    made: dict[str, Callable[[], Place]] = {
+        "local": lambda: Place(f"file://{request.getfixturevalue('tmp_path').as_posix()}/of/it"),
+        "memory": lambda: Place(f"memory://{uuid.uuid4().hex}"),
+        "s3": lambda: Place(
+            f"{request.getfixturevalue('s3_bucket')}/of/it",
+            StorageOptions(request.getfixturevalue("s3_server")),
+        ),
+    }
+    return made[request.param]()
+
+
+everywhere = pytest.mark.parametrize("place", STORES, indirect=True)
+shared = pytest.mark.parametrize("place", SHARED, indirect=True)
+
+
+# ---------------------------------------------------------------------- one writer
+
+
+@everywhere
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_any_name_is_created_replaced_and_removed(place: Place, name: str) -> None:
+    assert place.version(name) is None
+    first = place.write(name, b"one", None)
+    assert place.read(name) == (b"one", first)
+    second = place.write(name, b"two", first)
+    assert second != first
+    assert (place.read(name), place.version(name)) == ((b"two", second), second)
+    assert place.names() == [name]
+    place.remove(name)
+    assert (place.version(name), place.names()) == (None, [])
+
+
+@everywhere
+def test_what_is_not_there_is_not_read(place: Place) -> None:
+    with pytest.raises(FileNotFoundError):
+        place.read("none")
+
+
+@everywhere
+@pytest.mark.parametrize("data", [b"", b"x", b"0123456789abcdef" * 500_000], ids=len)
+def test_bytes_of_any_length_come_back(place: Place, data: bytes) -> None:
+    version = place.write("x", data, None)
+    assert place.read("x") == (data, version)
+
+
+@everywhere
+def test_a_file_is_created_once(place: Place) -> None:
+    version = place.write("x", b"first", None)
+    for data in (b"second", b"first"):
+        with pytest.raises(ChangedError, match="x"):
+            place.write("x", data, None)
+    assert place.read("x") == (b"first", version)
+    assert place.names() == ["x"]
+
+
+@everywhere
+def test_only_the_version_that_was_read_is_replaced(place: Place) -> None:
+    first = place.write("x", b"one", None)
+    second = place.write("x", b"two", first)
+    with pytest.raises(ChangedError, match="x"):
+        place.write("x", b"three", first)
+    assert place.read("x") == (b"two", second)
+
+
+@everywhere
+def test_what_was_removed_is_not_replaced(place: Place) -> None:
+    version = place.write("x", b"one", None)
+    place.remove("x")
+    with pytest.raises(ChangedError, match="x"):
+        place.write("x", b"two", version)
+    assert place.names() == []
+    place.write("x", b"three", None)
+
+
+def test_a_removed_folder_is_a_removed_file(tmp_path: Path) -> None:
+    with pytest.raises(ChangedError, match="removed"):
+        Place(f"file://{tmp_path}/none").write("x", b"two", "some version")
+
+
+def test_the_lock_of_a_long_name_is_not_longer_than_names_may_be(tmp_path: Path) -> None:
+    place, name = Place(f"file://{tmp_path}"), "n" * 255
+    place.write(name, b"two", place.write(name, b"one", None))
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_file_in_place_of_a_folder_is_no_other_writer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError) as caught:
+        Place(f"file://{tmp_path}/file").write("x", b"", None)
+    assert not isinstance(caught.value, StoreError)
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}")
+    for write in (lambda: place.put("x", "text"), lambda: place.write("x", "text", None)):  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            write()
+    assert os.listdir(tmp_path) == []
+
+
+# ---------------------------------------------------------------------- many writers
+
+
+@everywhere
+def test_of_many_threads_one_creates_the_file(place: Place) -> None:
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> bool:
+        barrier.wait(60)
+        try:
+            place.write("x", b"%d" % number, None)
+        except ChangedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(8)))
+    assert won.count(True) == 1
+    assert place.read("x")[0] == b"%d" % won.index(True)
+    assert place.names() == ["x"]
+
+
+@everywhere
+def test_threads_that_count_lose_nothing(place: Place) -> None:
+    place.write("count", b"0", None)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(increment, [place] * 8, [5] * 8))
+    assert place.read("count")[0] == b"40"
+    assert place.names() == ["count"]
+
+
+@shared
+def test_processes_that_count_lose_nothing(place: Place) -> None:
+    place.write("count", b"0", None)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", COUNTER]
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
+    for process in processes:
+        with process.stdout as stdout:  # type: ignore[union-attr]
+            assert stdout.readline() == b"ready\n"
+    for process in processes:
+        with process.stdin as stdin:  # type: ignore[union-attr]
+            stdin.write(pickle.dumps((place, 10)))
+    assert [process.wait(120) for process in processes] == [0] * 4
+    assert place.read("count")[0] == b"40"
+    assert place.names() == ["count"]
+
+
+@everywhere
+def test_a_reader_sees_whole_bytes_and_the_version_that_they_are(place: Place) -> None:
+    contents = [bytes([n]) * 100_000 for n in range(25)]
+    versions = {contents[0]: place.write("x", contents[0], None)}
+    seen, stop = set(), threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.add(place.read("x"))
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        version = versions[contents[0]]
+        for content in contents[1:]:
+            version = versions[content] = place.write("x", content, version)
+        stop.set()
+        watching.result(60)
+    assert seen
+    assert all(versions[content] == version for content, version in seen)
+
+
+# ---------------------------------------------------------------------- locks of local files
+
+HOLDER = """
+import sys, time
+from virtualds.file_lock import exclusive
+
+with exclusive(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def holding(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds a lock."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, lock], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            assert process.stdout.readline() == b"held\n"
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are of Unix")
+def test_a_writer_killed_with_its_lock_keeps_nobody_out(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}")
+    version = place.write("x", b"one", None)
+    with holding(tmp_path / ".x.lock") as process, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(place.write, "x", b"two", version)
+        while len(os.listdir(tmp_path)) < 3:  # it has written its bytes, and waits
+            assert not waiting.done()
+        assert place.names() != [] and ".x.lock" not in place.names()
+        assert place.read("x") == (b"one", version)
+        process.send_signal(signal.SIGKILL)
+        waiting.result(60)
+    assert place.read("x")[0] == b"two"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_lock_left_behind_is_taken_and_removed(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}")
+    version = place.write("x", b"one", None)
+    (tmp_path / ".x.lock").touch()
+    place.write("x", b"two", version)
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_one_at_a_time_holds_a_lock_that_each_removes(tmp_path: Path) -> None:
+    """Some wait for a file that is removed before they get it."""
+    lock, inside, most = str(tmp_path / "lock"), [], []
+
+    def hold(number: int) -> None:
+        for _ in range(200):
+            with exclusive(lock):
+                inside.append(number)
+                most.append(len(inside))
+                time.sleep(0)
+                inside.remove(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(hold, range(8)))
+    assert (len(most), max(most)) == (1600, 1)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="processes are not forked there")
+def test_an_error_within_a_lock_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), exclusive(str(tmp_path / "lock")):
+        raise KeyError
+    with exclusive(str(tmp_path / "lock")):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+# ---------------------------------------------------------------------- S3
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_a_request_that_is_sent_again_is_no_other_writer(place: Place) -> None:
+    """The first answer was lost: the second says that there is such an object, which is our own."""
+    filesystem = fsspec.filesystem("s3", **(place.options or {}))
+    once = filesystem.call_s3
+
+    def twice(method: str, **request: Any) -> Any:
+        if method == "put_object":
+            once(method, **request)
+        return once(method, **request)
+
+    filesystem.call_s3 = twice
+    try:
+        first = place.write("x", b"one", None)
+        second = place.write("x", b"two", first)
+    finally:
+        del filesystem.call_s3
+    assert place.read("x") == (b"two", second)
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_a_bucket_that_is_not_there_is_no_other_writer(place: Place) -> None:
+    nowhere = Place("s3://no-such-bucket", place.options)
+    for expected in (None, '"0123"'):
+        with pytest.raises(FileNotFoundError):
+            nowhere.write("x", b"", expected)
+    with pytest.raises(FileNotFoundError):
+        nowhere.put("x", b"")
+    assert nowhere.version("x") is None
+    assert nowhere.names() == []
+
+
+@pytest.mark.parametrize("place", ["s3"], indirect=True)
+def test_more_objects_are_removed_than_one_request_may_name(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.stores.fsspec_store.DELETED_AT_ONCE", 3)
+    names = [f"{number}" for number in range(8)]
+    for name in names:
+        place.put(name, b"")
+    place.remove(*names, "none")
+    assert place.names() == []
+
+
+def test_an_unreachable_server_is_an_os_error() -> None:
+    options = {"endpoint_url": "http://127.0.0.1:9", "key": "a", "secret": "b"}
+    options |= {"config_kwargs": {"retries": {"max_attempts": 0}}}  # type: ignore[dict-item]
+    place = Place("s3://bucket", StorageOptions(options))
+    filesystem = fsspec.filesystem("s3", **options)
+    filesystem.retries = 1
+    for use in (lambda: place.read("x"), lambda: place.write("x", b"", None)):
+        with pytest.raises(OSError) as caught:
+            use()
+        assert not isinstance(caught.value, ChangedError | FileNotFoundError)
+
+
+# ---------------------------------------------------------------------- any other filesystem
+
+
+def test_a_store_without_conditions_says_so_and_what_to_do(tmp_path: Path) -> None:
+    options = StorageOptions(path=str(tmp_path))
+    store = FsspecStore()
+    (tmp_path / "x").write_bytes(b"one")
+    data, version = store.read_version("dir://x", options)
+    assert (data, store.version("dir://x", options)) == (b"one", version)
+    for expected in (None, version):
+        with pytest.raises(UnsupportedError, match=r"local disk, memory and S3, not for dir"):
+            store.write_version("dir://x", b"two", options, expected)
+    assert (tmp_path / "x").read_bytes() == b"one"
+
+
+def test_folders_are_made_where_they_are_needed(tmp_path: Path) -> None:
+    options, store = StorageOptions(path=str(tmp_path)), FsspecStore()
+    store.write_file("dir://a/b/c", b"data", options)
+    assert (tmp_path / "a/b/c").read_bytes() == b"data"
+    [(name, modified)] = store.list_files("dir://a", options)
+    assert (name, modified) == ("b/c", (tmp_path / "a/b/c").stat().st_mtime)
+    store.remove(["dir://a/b/c", "dir://a/none"], options)
+    assert store.list_files("dir://a", options) == []
+
+
+# ---------------------------------------------------------------------- listing and removing
+
+
+@everywhere
+def test_all_files_below_a_folder_are_listed(place: Place) -> None:
+    assert place.names() == []
+    before = time.time()
+    names = ["a", "b/c", "b/d/e", "b/[f]*?", "ü g"]
+    for name in names:
+        place.put(name, name.encode())
+    found = place.store.list_files(place.folder, place.options)
+    assert [name for name, _ in found] == sorted(names)
+    assert all(m is not None and abs(m - before) < 600 for _, m in found)
+    assert place.names("/") == sorted(names)
+    assert place.names("/b") == ["[f]*?", "c", "d/e"]
+    assert [place.read(name)[0] for name in names] == [name.encode() for name in names]
+
+
+@everywhere
+def test_a_folder_is_not_what_its_name_begins_with(place: Place) -> None:
+    for name in ("ab", "abc/x", "a/x"):
+        place.put(name, b"")
+    assert place.names("/a") == ["x"]
+    assert place.names("/ab") == place.names("/none") == place.names("/a/x") == []
+
+
+@everywhere
+def test_a_list_is_of_now(place: Place) -> None:
+    """Even if somebody else, of whom the store knows nothing, changes it."""
+    place.put("a", b"1")
+    assert place.names() == ["a"]
+    options = {**(place.options or {}), "skip_instance_cache": True, "use_listings_cache": False}
+    other, path = fsspec.core.url_to_fs(place.url("b"), **options)
+    other.pipe_file(path, b"2")
+    assert place.names() == ["a", "b"]
+    other.rm_file(path)
+    assert place.names() == ["a"]
+
+
+@everywhere
+def test_what_is_gone_already_is_removed(place: Place) -> None:
+    names = ["a", "b/c", "b/d", "[f]*?"]
+    for name in names:
+        place.put(name, b"")
+    place.remove("b/c", "none", "b/none", "no/ne", "[f]*?")
+    assert place.names() == ["a", "b/d"]
+    place.remove()
+    place.remove("a", "b/d", "b/c")
+    assert place.names() == []
+
+
+def test_folders_that_became_empty_are_removed_below_the_one_that_holds_all(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}/all")
+    (tmp_path / "all/own").mkdir(parents=True)
+    for name in ("a/b/c/1", "a/b/2", "d/3", "e/4", "e/5"):
+        place.put(name, b"")
+    place.remove("a/b/c/1", "a/b/2", "d/3", "e/4")
+    assert sorted(os.listdir(tmp_path / "all")) == ["e", "own"]
+    place.remove("e/5")
+    assert os.listdir(tmp_path / "all/e") == []
+
+
+def test_writers_and_removers_of_one_folder_do_not_meet(tmp_path: Path) -> None:
+    place = Place(f"file://{tmp_path}")
+
+    def work(number: int) -> None:
+        for turn in range(50):
+            place.put(f"folder/{number}-{turn}", b"x")
+            place.remove(f"folder/{number}-{turn}", "other")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert os.listdir(tmp_path) in ([], ["folder"])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
+def test_a_folder_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(PermissionError):
+        Place(f"file://{tmp_path}").names()

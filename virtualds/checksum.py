@@ -1,0 +1,60 @@
+"""Checksums of chunks: the CRC-32 of their bytes as these lie in the file, before any decoding.
+
+A manifest holds them as integers. 0 says that there is none; since 0 is a sound CRC-32 too, one
+that is there is counted from 2**32.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PRESENT = 2**32
+"""What is added to a CRC-32 to say that it is there."""
+
+
+def checksum_of(data: bytes | bytearray | memoryview) -> int:
+    """Return what a manifest says of a chunk of these bytes (CRC-32: RFC 1952, section 8).
+
+    Examples
+    --------
+    >>> hex(checksum_of(b"123456789"))
+    '0x1cbf43926'
+    """
+    return PRESENT + zlib.crc32(data)
+
+
+def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
+    """Return the checksums of a manifest for bare CRC-32 values, among which None says none.
+
+    Raises
+    ------
+    ValueError
+        They are no integers of 32 bits.
+
+    Examples
+    --------
+    >>> from_crc32([0, None]).tolist()
+    [4294967296, 0]
+    """
+    given: npt.NDArray[Any] = np.asarray(values)
+    known = np.array(True)
+    if given.dtype == object:
+        known = np.array([v is not None for v in given.ravel()], bool).reshape(given.shape)
+        given = np.array(np.where(known, given, 0).tolist())
+    if given.size and given.dtype.kind not in "iu":
+        raise ValueError(f"checksums: {given.dtype} given; give integers, or None for none")
+    if given.size and not 0 <= int(given.min()) <= int(given.max()) < PRESENT:
+        raise ValueError(
+            f"checksums: {given.min()} to {given.max()} are no CRC-32; give 0 to 2**32 - 1"
+        )
+    return np.where(known, given.astype(np.uint64) + np.uint64(PRESENT), np.uint64(0))
+
+
+def sound(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+    """Say which numbers are checksums, or say that there is none."""
+    found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
+    return found

@@ -1,0 +1,99 @@
+"""Tables of references in records: files of so many rows, read when somebody needs one of them.
+
+Parquet sets differ in what their records say; that a row lies in record ``row // size``, and that
+the records used last are kept, is the same for all of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from virtualds.errors import FormatError
+from virtualds.grid import Ints
+from virtualds.manifest import ChunkManifest
+
+CACHED = 2**21
+"""Rows that the records of one set keep in memory."""
+
+Record = TypeVar("Record")
+
+
+class RecordCache(Generic[Record]):
+    """The records that were used last, by what they are called.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = max(2, most)
+        self._kept: OrderedDict[Hashable, Record] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, name: Hashable, read: Callable[[], Record]) -> Record:
+        """Return a record, reading it if it is not kept."""
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+        found = read()
+        with self._lock:
+            self._kept[name] = found
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return found
+
+
+def rows_of_records(
+    ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]
+) -> ChunkManifest:
+    """Return the rows of these numbers, in their shape, asking every record once.
+
+    Parameters
+    ----------
+    ids : int64 array
+    size : int
+        Rows in a record.
+    rows : callable
+        Takes the number of a record and rising row numbers inside it.
+    """
+    flat, where = np.unique(ids, return_inverse=True)
+    if not flat.size:
+        return ChunkManifest.missing(ids.shape)
+    record, row = np.divmod(flat, size)
+    cuts = np.flatnonzero(np.diff(record)) + 1
+    parts = [
+        rows(int(numbers[0]), inside)
+        for numbers, inside in zip(np.split(record, cuts), np.split(row, cuts), strict=True)
+    ]
+    joined = ChunkManifest.concatenate(parts, 0)
+    if flat.size == ids.size and (where.ravel()[1:] > where.ravel()[:-1]).all():
+        return joined.reshape(ids.shape)
+    return joined.at(where.reshape(ids.shape))
+
+
+def parquet_table(data: bytes, url: str, **how: Any) -> Any:
+    """Return the content of a Parquet file as an Arrow table.
+
+    Raises
+    ------
+    FormatError
+        It is none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(pa.BufferReader(data), **how)
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(f"{url}: it is no Parquet file ({error}); write it anew") from error

@@ -1,0 +1,284 @@
+"""Chains of codecs as Zarr v3 has them, to and from pipelines.
+
+A chain makes arrays of an array, then bytes of the last array, then bytes of those (Zarr core
+specification version 3.0, "Chunk encoding"). A pipeline knows only bytes: which axis is stored
+where is its layout, and the order of bytes belongs to its data type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from virtualds.codec import Codec
+from virtualds.codecs import codec_from_zarr_v3
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.fragment import CodecPipeline
+from virtualds.zarr_v3.data_types import (
+    data_type_from_v3,
+    data_type_to_v3,
+    fill_value_from_v3,
+    name_and_configuration,
+)
+
+Order = Literal["<", ">", "="]
+Entry = tuple[str, Mapping[str, Any]]
+"""Name and configuration of one codec."""
+
+ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
+BYTES = ("bytes", "endian")
+"""The codec that makes bytes of an array, and what it was called before Zarr v3 was final."""
+OTHER_SERIALISERS = {
+    "numcodecs.pcodec",
+    "numcodecs.zfpy",
+    "packbits",
+    "sharding_indexed",
+    "vlen-array",
+    "vlen-bytes",
+    "vlen-utf8",
+    "zfp",
+}
+"""Other codecs that make bytes of an array."""
+TYPED = {"numcodecs.delta", "numcodecs.fixedscaleoffset", "numcodecs.quantize"}
+"""Filters that are told the data type, unless it is that of the array."""
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | None:
+    """Return the chain of codecs that stands for a pipeline, or None if there is none.
+
+    There is none for packed values, for data types that Zarr v3 does not have, for compound types
+    of mixed byte order, for stored axes that are not shown, and for filters of arrays that come
+    after other codecs or after a permutation of axes.
+
+    Raises
+    ------
+    UnsupportedError
+        Nobody can decode the bytes.
+
+    Examples
+    --------
+    >>> codecs_to_v3(CodecPipeline(np.dtype(">i2"), layout=(0, 1)), 2)
+    [{'name': 'bytes', 'configuration': {'endian': 'big'}}]
+    """
+    order = _permutation(pipeline, ndim)
+    if pipeline.packing is not None or data_type_to_v3(pipeline.dtype) is None or order is None:
+        return None
+    permuted = order != list(range(ndim))
+    count = sum(codec.maps_arrays for codec in pipeline.codecs)
+    filters, rest = pipeline.codecs[:count], pipeline.codecs[count:]
+    # numcodecs would filter the elements in the order of memory, and not in that of the axes
+    if any(codec.maps_arrays for codec in rest) or (filters and permuted):
+        return None
+    stored = _filtered_dtype(pipeline.dtype, filters)
+    if stored is None or (endian := _endian(stored)) is None:
+        return None
+    # zarr-python before 3.2 asks for an order wherever the data type has one
+    endian = endian or _endian(pipeline.dtype)
+    itemsize = pipeline.dtype.itemsize
+    return [
+        *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
+        *(_in_order(codec, itemsize, "<") for codec in filters),
+        {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"},
+        *(codec.to_zarr_v3(itemsize) for codec in rest),
+    ]
+
+
+def _permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
+    """Return the axis of the array that each stored axis is, or None if some are not shown.
+
+    Axes that are not stored have one element per chunk, and may stand anywhere: here they stand
+    behind the axis before them.
+    """
+    found = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(found) != len(pipeline.layout) or len(set(found)) != len(found):
+        return None
+    for axis in range(ndim):
+        if axis not in found:
+            found.insert(found.index(axis - 1) + 1 if axis else 0, axis)
+    return found
+
+
+def _endian(dtype: np.dtype[Any]) -> str | None:
+    """Return what the codec ``bytes`` has to say of a dtype: nothing where bytes have no order.
+
+    None is a compound type of mixed byte order.
+    """
+    if not _has_order(dtype):
+        return ""
+    found = (name for name, order in ORDERS.items() if dtype.newbyteorder(order) == dtype)
+    return next(found, None)
+
+
+def _has_order(dtype: np.dtype[Any]) -> bool:
+    """Say whether the codec ``bytes`` is to know the byte order of a dtype.
+
+    zarr-python asks for it wherever a member of a compound type has several bytes.
+    """
+    if dtype.names is not None:
+        members = [dtype[name] for name in dtype.names]
+        return any(_has_order(member) or member.itemsize > 1 for member in members)
+    return dtype.newbyteorder("<") != dtype.newbyteorder(">")
+
+
+# ---------------------------------------------------------------------- filters of arrays
+
+
+def _filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
+    """Return what filters make of a dtype, or None if they take it for another one."""
+    for codec in filters:
+        config = codec.to_zarr_v2()
+        if np.dtype(config.get("dtype", dtype)) != dtype:
+            return None
+        dtype = np.dtype(config.get("astype") or dtype)
+    return dtype
+
+
+def _in_order(codec: Codec, itemsize: int, order: Order) -> dict[str, Any]:
+    """Return the entry of a filter that takes and makes numbers of one byte order.
+
+    In Zarr v3 a filter works on values: how they are stored, the codec ``bytes`` alone says.
+    """
+    entry = codec.to_zarr_v3(itemsize)
+    config = entry["configuration"]
+    dtypes = {key: config[key] for key in ("dtype", "astype") if config.get(key) is not None}
+    turned = {key: np.dtype(text).newbyteorder(order).str for key, text in dtypes.items()}
+    return {"name": entry["name"], "configuration": {**config, **turned}}
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
+    """Return how the chunks of an array decode, from its ``zarr.json``.
+
+    Raises
+    ------
+    FormatError
+        Data type, fill value or codecs make no sense.
+    UnsupportedError
+        A data type or codec is not known.
+    """
+    dtype = data_type_from_v3(metadata["data_type"])
+    fill = fill_value_from_v3(metadata["fill_value"], dtype)
+    chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
+    place = _place_of_bytes(chain)
+    layout, filters = _array_codecs(chain[:place], dtype, len(metadata["shape"]))
+    rest = [codec_from_zarr_v3(*entry, dtype.itemsize) for entry in chain[place + 1 :]]
+    if any(codec.maps_arrays for codec in rest):
+        raise _misplaced(chain)
+    order = _stored_order(chain[place][1], _filtered_dtype(dtype, filters) or dtype)
+    stored = dtype.newbyteorder(order)
+    entries = [_in_order(codec, dtype.itemsize, order) for codec in filters]
+    turned = [codec_from_zarr_v3(**_arguments(e), itemsize=dtype.itemsize) for e in entries]
+    native = np.asarray(fill, dtype)
+    # numpy's casts leave times without a unit in the order that they have
+    raw = (native if stored == dtype else native.byteswap()).tobytes()
+    return CodecPipeline(stored, (*turned, *rest), raw, layout)
+
+
+def _arguments(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": entry["name"], "config": entry["configuration"]}
+
+
+def _place_of_bytes(chain: Sequence[Entry]) -> int:
+    """Return the number of the codec ``bytes`` in a chain."""
+    for name, _ in chain:
+        if name in OTHER_SERIALISERS:
+            raise UnsupportedError(
+                f"codec {name!r}: virtualds decodes only arrays whose chunks are made with "
+                f"'bytes'; open the data with zarr-python"
+            )
+    places = [number for number, (name, _) in enumerate(chain) if name in BYTES]
+    if len(places) == 1:
+        return places[0]
+    for entry in chain:
+        # a name that is not known may be that of another such codec
+        if entry[0] not in (*BYTES, "transpose"):
+            codec_from_zarr_v3(*entry, itemsize=1)
+    raise _misplaced(chain)
+
+
+def _misplaced(chain: Sequence[Entry]) -> FormatError:
+    return FormatError(
+        f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
+        f"arrays come before it and codecs of bytes behind; the metadata is damaged"
+    )
+
+
+def _array_codecs(
+    chain: Sequence[Entry], dtype: np.dtype[Any], ndim: int
+) -> tuple[tuple[int, ...], list[Codec]]:
+    """Return the axis that each stored axis is, and the filters before ``bytes``."""
+    layout, filters = tuple(range(ndim)), []
+    made = dtype
+    for name, config in chain:
+        if name == "transpose":
+            layout = tuple(layout[i] for i in _order_of(config, ndim))
+            continue
+        codec = _filter(name, config, made)
+        if not codec.maps_arrays:
+            raise _misplaced(chain)
+        if (after := _filtered_dtype(made, [codec])) is None:
+            raise UnsupportedError(
+                f"codec {name!r}: {dict(config)} takes {made} for something else; open the data "
+                f"with zarr-python"
+            )
+        filters.append(codec)
+        made = after
+    if filters and layout != tuple(range(ndim)):
+        raise UnsupportedError(
+            f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
+            f"not decoded; open the data with zarr-python"
+        )
+    return layout, filters
+
+
+def _filter(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec:
+    """Return a filter of numbers in the byte order of the machine."""
+    if name in TYPED and config.get("dtype") is None:
+        config = {**config, "dtype": dtype.str}
+    codec = codec_from_zarr_v3(name, config, dtype.itemsize)
+    if not codec.maps_arrays:
+        return codec
+    try:
+        entry = _in_order(codec, dtype.itemsize, "=")
+    except TypeError as error:
+        raise FormatError(
+            f"codec {name!r}: {dict(config)} names no data type of numpy ({error}); the metadata "
+            f"is damaged"
+        ) from error
+    return codec_from_zarr_v3(**_arguments(entry), itemsize=dtype.itemsize)
+
+
+def _order_of(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
+    """Return the order of the codec ``transpose``; drafts of Zarr v3 had letters for two."""
+    order: Any = config.get("order")
+    axes = list(range(ndim))
+    if isinstance(order, str):
+        order = {"C": axes, "F": axes[::-1]}.get(order, order)
+    whole = isinstance(order, list | tuple) and all(type(axis) is int for axis in order)
+    if not whole or sorted(order) != axes:
+        raise FormatError(
+            f"codec 'transpose': order {order!r} of {ndim} axes; the metadata is damaged"
+        )
+    found: Sequence[int] = order
+    return found
+
+
+def _stored_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
+    """Return the byte order that the codec ``bytes`` says."""
+    endian = config.get("endian")
+    # compound types were once written without it, always little-endian
+    if endian is None and (dtype.names is not None or not _has_order(dtype)):
+        return "<"
+    if endian not in ORDERS:
+        raise FormatError(
+            f"codec 'bytes': endian {endian!r} of {dtype}, where one of {list(ORDERS)} belongs; "
+            f"the metadata is damaged"
+        )
+    return ORDERS[endian]

@@ -1,0 +1,346 @@
+"""Zarr v3 data types and fill values to and from numpy's.
+
+Core data types: Zarr core specification version 3.0, "Data types"; the others are registered in
+zarr-extensions, which says how their fill values are spelled, too. A data type has no byte order:
+that is a parameter of the codec ``bytes``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.json_attributes import NON_FINITE
+
+NAMES = {
+    "bool": "?",
+    **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
+    **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
+    **{f"complex{8 * n}": f"c{n}" for n in (8, 16)},
+}
+"""Data types without a configuration, and numpy's character codes of them."""
+ALIASES = {"complex_float32": "c8", "complex_float64": "c16"}
+"""Other registered names of such types."""
+BYTES_PER_LETTER = {"S": 1, "U": 4, "V": 1}
+FIXED_LENGTH = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "raw_bytes"}
+"""Data types of a length in bytes, by numpy's kind."""
+TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
+RECORDS = ("struct", "structured")
+"""The registered name of compound types, and the one that it followed."""
+VARIABLE_LENGTH = ("string", "variable_length_utf8", "bytes", "variable_length_bytes")
+LONGEST_STEP = 2**31 - 1
+"""The largest scale factor that numpy's times can have."""
+
+_CODES = {np.dtype(code).char: name for name, code in NAMES.items()}
+_KINDS = {name: kind for table in (FIXED_LENGTH, TIMES) for kind, name in table.items()}
+
+
+# ---------------------------------------------------------------------- data types
+
+
+def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
+    """Return the Zarr v3 spelling of a data type, or None where it has none.
+
+    Long doubles, objects, compound types with bytes between their members, and members that are
+    arrays have none; nor has anything without a single byte.
+
+    Examples
+    --------
+    >>> data_type_to_v3(np.dtype(">f4"))
+    'float32'
+    >>> data_type_to_v3(np.dtype("M8[10us]"))["configuration"]
+    {'unit': 'us', 'scale_factor': 10}
+    """
+    if not dtype.itemsize or dtype.subdtype is not None:
+        return None
+    if dtype.names is not None:
+        return _record_to_v3(dtype)
+    if dtype.kind in TIMES:
+        unit, factor = np.datetime_data(dtype)
+        return _named(TIMES[dtype.kind], unit=unit, scale_factor=factor)
+    if dtype.kind in FIXED_LENGTH:
+        return _named(FIXED_LENGTH[dtype.kind], length_bytes=dtype.itemsize)
+    # numpy has several characters for integers of one size
+    return _CODES.get(np.dtype(dtype.str).char) if dtype.kind in "biufc" else None
+
+
+def _record_to_v3(dtype: np.dtype[Any]) -> Any | None:
+    """Return the spelling of a compound type whose members lie side by side."""
+    fields: list[dict[str, Any]] = []
+    place = 0
+    members: Mapping[str, Any] = dtype.fields or {}
+    for name in dtype.names or ():
+        member, offset, *title = members[name]
+        spelled = data_type_to_v3(member)
+        if spelled is None or offset != place or title or not name:
+            return None
+        fields.append({"name": name, "data_type": spelled})
+        place += member.itemsize
+    return _named("struct", fields=fields) if place == dtype.itemsize else None
+
+
+def _named(name: str, **configuration: Any) -> dict[str, Any]:
+    return {"name": name, "configuration": configuration}
+
+
+def data_type_from_v3(value: Any) -> np.dtype[Any]:
+    """Return the data type of a Zarr v3 spelling, in the byte order of the machine.
+
+    Raises
+    ------
+    FormatError
+        It spells no data type.
+    UnsupportedError
+        Numpy has no such type, or its elements have no fixed length.
+
+    Examples
+    --------
+    >>> data_type_from_v3("r24"), data_type_from_v3("int16")
+    (dtype('V3'), dtype('int16'))
+    """
+    name, configuration = name_and_configuration(value, "data_type")
+    try:
+        found = _data_type_from_v3(name, configuration)
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise FormatError(
+            f"data_type {value!r}: its configuration makes no sense ({error}); the metadata is "
+            f"damaged"
+        ) from error
+    if found is not None:
+        return found
+    if name in VARIABLE_LENGTH:
+        raise UnsupportedError(
+            f"data_type {name!r}: its elements have no fixed length; open the data with zarr-python"
+        )
+    raise UnsupportedError(
+        f"data_type {name!r}: it is none of {sorted([*NAMES, *_KINDS, *RECORDS])}; open the data "
+        f"with zarr-python"
+    )
+
+
+def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[Any] | None:
+    if name in NAMES or name in ALIASES:
+        return np.dtype(NAMES.get(name) or ALIASES[name])
+    if bits := re.fullmatch(r"r([1-9]\d*)", name):
+        return np.dtype(("V", _whole(int(bits[1]), 8)))
+    if name in RECORDS:
+        return _record_from_v3(configuration["fields"])
+    kind = _KINDS.get(name)
+    if kind in TIMES:
+        # numpy knows one of the two letters that look like a mu
+        unit = configuration["unit"].replace("\u03bc", "u").replace("\u00b5", "u")
+        factor = configuration["scale_factor"]
+        if type(factor) is not int or not 0 < factor <= LONGEST_STEP:
+            raise ValueError(f"scale factor {factor!r}")
+        return np.dtype(kind if unit == "generic" else f"{kind}8[{factor}{unit}]")
+    if kind is not None:
+        letters = _whole(configuration["length_bytes"], BYTES_PER_LETTER[kind])
+        return np.dtype((kind, letters))
+    return None
+
+
+def _record_from_v3(fields: Any) -> np.dtype[Any]:
+    """Return the compound type of fields, spelled as objects or, formerly, as pairs."""
+    pairs = [(f["name"], f["data_type"]) if isinstance(f, Mapping) else tuple(f) for f in fields]
+    if not pairs or not all(isinstance(name, str) and name for name, _ in pairs):
+        raise ValueError(f"fields {fields!r}")
+    return np.dtype([(name, data_type_from_v3(kind)) for name, kind in pairs])
+
+
+def _whole(length: Any, unit: int) -> int:
+    """Return how many times a unit goes into a length."""
+    if type(length) is not int or length < 1 or length % unit:
+        raise ValueError(f"a length of {length!r} in units of {unit}")
+    return length // unit
+
+
+def name_and_configuration(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    """Return what an extension point of Zarr v3 names; a name alone stands for itself.
+
+    Raises
+    ------
+    FormatError
+        It is no name, nor an object with one.
+    """
+    if isinstance(value, str):
+        return value, {}
+    if isinstance(value, Mapping):
+        name, configuration = value.get("name"), value.get("configuration", {})
+        if isinstance(name, str) and isinstance(configuration, Mapping):
+            return name, configuration
+    raise FormatError(
+        f"{where} {value!r}: it is neither a name nor an object with a name and a configuration; "
+        f"the metadata is damaged"
+    )
+
+
+# ---------------------------------------------------------------------- fill values
+
+
+def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the Zarr v3 spelling of a fill value.
+
+    A NaN with other bits than the usual ones is written bit by bit, in hexadecimal digits.
+
+    Examples
+    --------
+    >>> fill_value_to_v3(np.nan, np.dtype("f4")), fill_value_to_v3("NaT", np.dtype("M8[s]"))
+    ('NaN', 'NaT')
+    """
+    native = dtype.newbyteorder("=")
+    scalar = np.asarray(value).astype(native)
+    if native.names is not None:
+        return {name: fill_value_to_v3(scalar[name], native[name]) for name in native.names}
+    return _WRITTEN.get(native.kind, _plain)(scalar)
+
+
+def _plain(scalar: Any) -> Any:
+    return scalar.item()
+
+
+def _float_to_v3(scalar: Any) -> Any:
+    if np.isfinite(scalar):
+        return scalar.item()
+    for name, usual in NON_FINITE.items():
+        if scalar.tobytes() == np.asarray(usual, scalar.dtype).tobytes():
+            return name
+    return f"0x{scalar.astype(scalar.dtype.newbyteorder('>')).tobytes().hex()}"
+
+
+def _complex_to_v3(scalar: Any) -> Any:
+    # numpy's .real would make another NaN of some
+    parts = scalar.reshape(1).view(f"f{scalar.dtype.itemsize // 2}")
+    return [_float_to_v3(np.asarray(part)) for part in parts]
+
+
+def _time_to_v3(scalar: Any) -> Any:
+    return "NaT" if np.isnat(scalar) else scalar.reshape(1).view("i8")[0].item()
+
+
+def _raw_to_v3(scalar: Any) -> Any:
+    # bytes that end in zeros are shorter in numpy than they are stored
+    text = scalar.item() if scalar.dtype.kind == "S" else scalar.tobytes()
+    return base64.standard_b64encode(text).decode()
+
+
+_WRITTEN: dict[str, Callable[[Any], Any]] = {
+    "f": _float_to_v3,
+    "c": _complex_to_v3,
+    "M": _time_to_v3,
+    "m": _time_to_v3,
+    "S": _raw_to_v3,
+    "V": _raw_to_v3,
+}
+
+
+def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a fill value from its Zarr v3 spelling, as a scalar of the data type.
+
+    Raises
+    ------
+    FormatError
+        It is none of that data type.
+
+    Examples
+    --------
+    >>> fill_value_from_v3("0x7fc00000", np.dtype("f4")), fill_value_from_v3(7, np.dtype(">i2"))
+    (np.float32(nan), np.int16(7))
+    """
+    native = dtype.newbyteorder("=")
+    try:
+        return np.frombuffer(_bytes_from_v3(value, native), native)[0]
+    except (ValueError, TypeError, OverflowError, KeyError, AttributeError) as error:
+        raise FormatError(
+            f"fill_value {value!r}: it is no {dtype} ({error}); the metadata is damaged"
+        ) from error
+
+
+def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """Return the bytes of a fill value, of a type in the byte order of the machine."""
+    if dtype.names is not None:
+        return _record_bytes(value, dtype)
+    return _READ[dtype.kind](value, dtype).ljust(dtype.itemsize, b"\0")
+
+
+def _record_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if isinstance(value, str):
+        # formerly all bytes of an element were written as base64, little-endian
+        stored = np.frombuffer(_raw_bytes(value, dtype), dtype.newbyteorder("<"))
+        return stored.astype(dtype).tobytes()
+    names = dtype.names or ()
+    if value.keys() != set(names):
+        raise ValueError(f"its members are {names}")
+    return b"".join(_bytes_from_v3(value[name], dtype[name]) for name in names)
+
+
+def _bool_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if isinstance(value, str) or value not in (False, True):
+        raise ValueError("neither true nor false")
+    return np.asarray(value, dtype).tobytes()
+
+
+def _int_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    # writers without integers say 0.0
+    if isinstance(value, str) or int(value) != value:
+        raise ValueError("not an integer")
+    # numpy itself refuses what lies beyond the limits of a type
+    return np.asarray(int(value), dtype).tobytes()
+
+
+def _float_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if not isinstance(value, str):
+        with np.errstate(over="ignore"):
+            return np.asarray(float(value)).astype(dtype).tobytes()
+    if value in NON_FINITE:
+        return np.asarray(NON_FINITE[value], dtype).tobytes()
+    if not re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * dtype.itemsize}}}", value):
+        raise ValueError(f"neither {', '.join(NON_FINITE)}, nor 0x and {2 * dtype.itemsize} digits")
+    raw = bytes.fromhex(value[2:])
+    return raw[::-1] if sys.byteorder == "little" else raw
+
+
+def _complex_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("not a pair of numbers")
+    part = np.dtype(f"f{dtype.itemsize // 2}")
+    return b"".join(_float_bytes(one, part) for one in value)
+
+
+def _time_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if value == "NaT":
+        return np.asarray("NaT", dtype).tobytes()
+    return _int_bytes(value, np.dtype("i8"))
+
+
+def _text_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if not isinstance(value, str) or 4 * len(value) > dtype.itemsize:
+        raise ValueError("not a string of that length")
+    return np.asarray(value, dtype).tobytes()
+
+
+def _raw_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    # the core specification lists the bytes, the registry has them in base64
+    raw = base64.b64decode(value, validate=True) if isinstance(value, str) else bytes(list(value))
+    if len(raw) > dtype.itemsize or (dtype.kind == "V" and len(raw) < dtype.itemsize):
+        raise ValueError(f"{len(raw)} bytes")
+    return raw
+
+
+_READ: dict[str, Callable[[Any, np.dtype[Any]], bytes]] = {
+    "b": _bool_bytes,
+    "i": _int_bytes,
+    "u": _int_bytes,
+    "f": _float_bytes,
+    "c": _complex_bytes,
+    "M": _time_bytes,
+    "m": _time_bytes,
+    "U": _text_bytes,
+    "S": _raw_bytes,
+    "V": _raw_bytes,
+}

@@ -1,0 +1,110 @@
+"""The root ``zarr.json`` of a set: its metadata, its snapshots, and the notes beside them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from virtualds.errors import FormatError
+from virtualds.strict_json import parsed
+
+MARKER = "zarr.json"
+"""The file that makes a folder a set."""
+NOTES = "virtualds"
+"""The attribute of the root group that says what plain Zarr cannot."""
+FOLDER = "__virtualds__"
+"""Where a set keeps its snapshots and tables of sources; no node of Zarr may have such a name."""
+VERSION = 1
+"""Of the layout."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What the root ``zarr.json`` says.
+
+    Parameters
+    ----------
+    nodes : dict of str to dict
+        Metadata of every group and array by path; that of the root is under ``""``.
+    notes : dict
+        ``snapshot``, its id; ``history``, pairs of the ids and times of earlier snapshots, oldest
+        first; ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays.
+
+    Examples
+    --------
+    >>> Document.parse(Document({"": {"attributes": {}}}, {"snapshot": "a"}).text(), "x").snapshot
+    'a'
+    """
+
+    nodes: dict[str, dict[str, Any]]
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, data: bytes, url: str) -> Document:
+        """Read a document.
+
+        Raises
+        ------
+        FormatError
+            It is none, or of a layout that is not known.
+        """
+        root = parsed(data, url)
+        if not isinstance(root, Mapping) or root.get("node_type") != "group":
+            raise FormatError(f"{url}: it is no group of Zarr v3; the set is damaged")
+        attributes = dict(root.get("attributes") or {})
+        notes = attributes.pop(NOTES, {})
+        if notes.get("version", VERSION) != VERSION:
+            raise FormatError(
+                f"{url}: its layout is version {notes['version']}; version {VERSION} is known, "
+                f"update virtualds"
+            )
+        consolidated = root.get("consolidated_metadata") or {}
+        nodes = dict(consolidated.get("metadata", {}))
+        return cls({"": {**root, "attributes": attributes}, **nodes}, notes)
+
+    @property
+    def is_consolidated(self) -> bool:
+        """Whether it says anything of what lies below the root."""
+        return "consolidated_metadata" in self.nodes[""] or len(self.nodes) > 1
+
+    @property
+    def snapshot(self) -> str | None:
+        """The id of the snapshot that it is."""
+        return self.notes.get("snapshot")
+
+    @property
+    def history(self) -> list[tuple[str, str]]:
+        """Ids and times of all snapshots that can be opened, this one last."""
+        earlier = [(name, time) for name, time in self.notes.get("history", ())]
+        return [*earlier, (self.notes["snapshot"], self.notes["time"])] if self.snapshot else []
+
+    def text(self) -> bytes:
+        """Return the content of the file."""
+        attributes = self.nodes[""]["attributes"] | {NOTES: {"version": VERSION, **self.notes}}
+        below = {path: node for path, node in self.nodes.items() if path}
+        root = {
+            "zarr_format": 3,
+            "node_type": "group",
+            "attributes": attributes,
+            "consolidated_metadata": {
+                "kind": "inline",
+                "must_understand": False,
+                "metadata": below,
+            },
+        }
+        return json.dumps(root, allow_nan=False, separators=(",", ":")).encode()
+
+
+def new_snapshot() -> tuple[str, str]:
+    """Return an id that no other writer has, in the order of time, and the time."""
+    now = datetime.now(UTC)
+    return f"{now:%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def snapshot_path(name: str) -> str:
+    """Return where in the set a snapshot stands."""
+    return f"{FOLDER}/{name}/{MARKER}"

@@ -1,0 +1,373 @@
+"""A group as the files of a new snapshot: what is not in the set already is written beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os.path
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from virtualds.array import ManifestArray
+from virtualds.errors import UnsupportedError
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.json_attributes import to_json
+from virtualds.lazy_manifest import Counting, LazyManifest
+from virtualds.manifest import ChunkManifest, StorageOptions
+from virtualds.storage_notes import declared
+from virtualds.store import ChangedError
+from virtualds.stores import store_for
+from virtualds.zarr_metadata import fill_to_attribute, is_exact
+from virtualds.zarr_v3.arrays import array_to_v3, is_extended
+from virtualds.zarr_v3.document import FOLDER, Document
+from virtualds.zarr_v3.manifest_files import (
+    Numbering,
+    entries,
+    fingerprints,
+    records,
+    source_records,
+)
+from virtualds.zarr_v3.manifests import (
+    JSON_MANIFEST,
+    PARQUET_MANIFEST,
+    RECORD_SIZE,
+    ParquetTable,
+    Part,
+    StoredManifests,
+    chunk_key,
+)
+from virtualds.zarr_v3.values import NativeArray, values_to_v3
+
+MOST_INLINE, MOST_JSON = 16, 4096
+"""Chunks that an array has at most whose manifest stands in the metadata, or in JSON."""
+
+
+@dataclass
+class SnapshotWriter:
+    """Writes the files of one snapshot of a set.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    options : StorageOptions, optional
+        Access options of the target.
+    name : str
+        Id of the snapshot, which the names of its files carry.
+    before : Document or None
+        The snapshot that it follows.
+    manifest : {"inline", "json", "parquet"}, optional
+        The form of manifests; by default by the number of chunks.
+    relative_paths : bool
+        Whether paths of sources are written relative to the set.
+    """
+
+    root: str
+    options: StorageOptions | None
+    name: str
+    before: Document | None
+    manifest: str | None = None
+    relative_paths: bool = False
+    written: list[str] = field(default_factory=list)
+    notes: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"groups": {}, "arrays": {}, "values": {}}
+    )
+
+    def __post_init__(self) -> None:
+        self._sources = Numbering(self._path)
+        self._tables: list[tuple[str, list[Any]]] = []
+
+    # ------------------------------------------------------------------ the whole
+
+    def write(self, group: ManifestGroup) -> Document:
+        """Write everything but the document itself, and return that.
+
+        Raises
+        ------
+        UnsupportedError
+            The variables that Zarr v3 has no form for; all of them are named, and nothing has been
+            written.
+        """
+        planned = list(self._planned(group))
+        problems = [problem for _, _, found in planned for problem in found]
+        if problems:
+            raise UnsupportedError(
+                f"{self.root}: zarr-v3 cannot hold {len(problems)} properties of this dataset:\n"
+                + "\n".join(f"  {problem}" for problem in problems)
+                + "\nload these variables before writing (ds.virtual.load()), or leave them out "
+                "(ds.drop_vars)"
+            )
+        nodes = {path: self._written(path, node) for path, node, _ in planned if node is not None}
+        self._write_sources()
+        notes = {kind: part for kind, part in self.notes.items() if part}
+        return Document(nodes, notes | {"relative_paths": self.relative_paths})
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file of a name that no other writer uses."""
+        url = f"{self.root}/{path}"
+        self.written.append(url)
+        store_for(url).write_file(url, data, self.options)
+
+    def undo(self) -> None:
+        """Remove what was written."""
+        store_for(self.root).remove(self.written, self.options)
+
+    # ------------------------------------------------------------------ what there is to write
+
+    def _planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
+        """Yield every node: its path, what it is, and what of it does not fit."""
+        for path, part in group.walk():
+            prefix = f"{path}/" if path else ""
+            try:
+                yield path, self._group(path, part), []
+            except UnsupportedError as error:
+                yield path, None, [f"{path or 'the dataset'}: {error}"]
+            for name, variable in part.variables.items():
+                try:
+                    yield prefix + name, self._variable(prefix + name, variable), []
+                except UnsupportedError as error:
+                    yield prefix + name, None, [f"{prefix}{name}: {error}"]
+
+    def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+        attributes, types = to_json(group.attributes)
+        notes: dict[str, Any] = {"attributes": types} if types else {}
+        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
+            notes["unlimited_dims"] = unlimited
+        if notes:
+            self.notes["groups"][path] = notes
+        return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+    def _variable(self, path: str, variable: ManifestVariable) -> Planned:
+        if any(part in (".", "..") or part.startswith("__") for part in path.split("/")):
+            raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
+        data = variable.data if isinstance(variable.data, ManifestArray) else None
+        values, parts = None, list[Part]()
+        if data is None:
+            read = variable.read()
+            values = values_to_v3(read)
+            if values is None:
+                data = ManifestArray.from_values(read)
+        if values is not None:
+            metadata = values.metadata
+        elif data is not None:
+            metadata, parts = array_to_v3(data)
+        attributes, notes = self._attributes(variable, data)
+        if notes:
+            self.notes["arrays"][path] = notes
+        metadata = metadata | {
+            "attributes": attributes,
+            "dimension_names": list(variable.dims),
+            "storage_transformers": [],
+        }
+        return Planned(metadata, parts, values)
+
+    def _attributes(
+        self, variable: ManifestVariable, data: ManifestArray | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return attributes as JSON, and what JSON and references do not show."""
+        attributes = dict(variable.attributes)
+        dtype = data.dtype if data is not None else variable.data.dtype
+        fill = attributes.get("_FillValue")
+        exact = fill is not None and is_exact(fill, dtype)
+        if exact:
+            # as xarray spells it in Zarr v3
+            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
+        plain, types = to_json(attributes)
+        if exact:
+            types.pop("_FillValue", None)
+        notes = declared(variable, data)
+        return plain, notes | ({"attributes": types} if types else {})
+
+    # ------------------------------------------------------------------ writing
+
+    def _written(self, path: str, node: Any) -> dict[str, Any]:
+        if not isinstance(node, Planned):
+            return dict(node)
+        if node.values is not None:
+            transformer = self._write_values(path, node.values)
+        else:
+            transformer = self._write_manifest(path, node)
+        transformers = [] if transformer is None else [transformer]
+        return node.metadata | {"storage_transformers": transformers}
+
+    def _write_values(self, path: str, values: NativeArray) -> dict[str, Any] | None:
+        """Write chunks of values, plain ones if their keys have never been used.
+
+        A key is never written twice: whoever reads an earlier snapshot may still need its chunk.
+        """
+        key = chunk_key(values.metadata)
+        chunks = [(key(place), data) for place, data in values.chunks]
+        now: list[list[Any]] = [
+            [name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks
+        ]
+        known = self.before.notes.get("values", {}).get(path) if self.before else None
+        if known is not None and known["chunks"] == now:
+            folder = known["folder"]
+        elif known is None and self._put_plain(path, chunks):
+            folder = ""
+        else:
+            folder = f"values.{self.name}"
+            for name, data in chunks:
+                self.put(f"{path}/{folder}/{name}", data)
+        self.notes["values"][path] = {"folder": folder, "chunks": now}
+        if not folder:
+            return None
+        places = [".".join(name.split("/")[1:]) or "0" for name, _, _ in now]
+        manifest = {
+            place: {"path": f"./{path}/{folder}/{name}", "offset": 0, "length": length}
+            for place, (name, length, _) in zip(places, now, strict=True)
+        }
+        return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}
+
+    def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
+        """Write chunks where plain Zarr looks for them, unless something is there."""
+        for name, data in chunks:
+            url = f"{self.root}/{path}/{name}"
+            store = store_for(url)
+            try:
+                store.write_version(url, data, self.options, None)
+            except ChangedError:
+                return False
+            except UnsupportedError:
+                store.write_file(url, data, self.options)
+            self.written.append(url)
+        return True
+
+    def _write_manifest(self, path: str, node: Planned) -> dict[str, Any]:
+        numbered = is_extended(node.metadata)
+        parts = _compacted(node.parts)
+        forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
+        return forms[self._form(parts)](path, parts, numbered)
+
+    def _form(self, parts: list[Part]) -> str:
+        if self.manifest is not None:
+            return self.manifest
+        if any(self._is_stored(part.manifest) for part in parts):
+            return "parquet"
+        count = sum(part.manifest.size for part in parts)
+        return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
+
+    def _inline(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        said: dict[str, Any] = {"manifest": entries(parts, self._path, numbered)}
+        if known := fingerprints(parts, self._path):
+            said["sources"] = known
+        return {"name": JSON_MANIFEST, "configuration": said}
+
+    def _json(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, content in (
+            ("manifest", entries(parts, self._path, numbered)),
+            ("sources", fingerprints(parts, self._path)),
+        ):
+            file = f"{name}.{self.name}.json"
+            self.put(f"{path}/{file}", json.dumps(content, separators=(",", ":")).encode())
+            found[name] = f"./{file}"
+        return {"name": JSON_MANIFEST, "configuration": found}
+
+    def _parquet(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        said = []
+        for number, part in enumerate(parts):
+            table = self._stored(path, part.manifest)
+            if table is None:
+                table = self._write_table(path, number, part.manifest, numbered)
+            place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
+            said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
+        return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
+
+    def _write_table(
+        self, path: str, number: int, manifest: ChunkManifest, numbered: bool
+    ) -> dict[str, Any]:
+        folder = f"manifest.{self.name}.{number}"
+        for record, data in enumerate(records(manifest, self._sources, numbered)):
+            self.put(f"{path}/{folder}/{record}.parquet", data)
+        # the number of files is known when everything is written
+        sources = [f"{_up(path)}{FOLDER}/{self.name}/sources", 0]
+        self._tables.append((path, sources))
+        table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
+        if numbered:
+            table["pipelines"] = True
+        shape = manifest.shape
+        strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return {"table": table, "first": 0, "strides": strides}
+
+    def _write_sources(self) -> None:
+        for number, data in enumerate(source_records(self._sources)):
+            self.put(f"{FOLDER}/{self.name}/sources/{number}.parquet", data)
+        for _, said in self._tables:
+            said[1] = len(self._sources)
+
+    # ------------------------------------------------------------------ what is there already
+
+    def _counting(self, manifest: ChunkManifest) -> Counting | None:
+        """Return how a manifest counts a table of this very set."""
+        if not isinstance(manifest, LazyManifest):
+            return None
+        found = manifest.counting
+        store = getattr(found.table, "store", None)
+        return found if isinstance(store, StoredManifests) and store.root == self.root else None
+
+    def _is_stored(self, manifest: ChunkManifest) -> bool:
+        found = self._counting(manifest)
+        return found is not None and isinstance(found.table, ParquetTable)
+
+    def _stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
+        """Return a part that lies in a table of the set already."""
+        found = self._counting(manifest)
+        if found is None or not isinstance(found.table, ParquetTable):
+            return None
+        table = found.table
+        said: dict[str, Any] = {
+            "path": _up(path) + table.folder,
+            "rows": table.rows,
+            "sources": [_up(path) + table.sources.folder, table.sources.rows],
+        }
+        if table.has_pipelines:
+            said["pipelines"] = True
+        part = {"table": said, "first": found.first, "strides": list(found.strides)}
+        return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
+
+    def _path(self, url: str) -> str:
+        """Return what is written for a url: a path inside the set, or seen from it, or the url."""
+        if url.startswith(f"{self.root}/"):
+            return f".{url[len(self.root) :]}"
+        if not self.relative_paths or url.split("/")[:3] != self.root.split("/")[:3]:
+            return url
+        return os.path.relpath(url, self.root).replace(os.sep, "/")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An array that is to be written: its metadata, and its chunks or references."""
+
+    metadata: dict[str, Any]
+    parts: list[Part]
+    values: NativeArray | None
+
+
+def _up(path: str) -> str:
+    """Return the way from the folder of an array to that of the set."""
+    return "../" * (path.count("/") + 1)
+
+
+def _compacted(parts: list[Part]) -> list[Part]:
+    """Join neighbours that are small, so that small additions do not leave many small tables."""
+    found: list[Part] = []
+    for part in parts:
+        axis = _joint(found[-1], part) if found else None
+        if axis is None:
+            found.append(part)
+        else:
+            joined = ChunkManifest.concatenate([found[-1].manifest, part.manifest], axis)
+            found[-1] = found[-1]._replace(manifest=joined)
+    return found
+
+
+def _joint(left: Part, right: Part) -> int | None:
+    """Return the axis along which two parts make one that fits into a record, or None."""
+    if left.fragment != right.fragment or left.manifest.size + right.manifest.size > RECORD_SIZE:
+        return None
+    sides = zip(left.origin, left.manifest.shape, right.origin, right.manifest.shape, strict=True)
+    axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
+    return axes[0][0] if len(axes) == 1 and axes[0][1] else None
