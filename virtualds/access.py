@@ -123,6 +123,7 @@ class Allowed:
         objections = (
             (guarded and is_local, f"the local file {url}, which a remote set may not; {REMEDY}"),
             (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
+            (outer and _is_special(last), f"{url}, which is no regular file; refer to a file"),
             (
                 not free and not self._covers(last),
                 f"{url}, which lies under none of {list(self.prefixes or ())}; {REMEDY}",
@@ -171,7 +172,9 @@ def absolute(url: str, base: str) -> str:
     *outer, last = _links(url)
     last = _SHORT_FILE_URL.sub("file://", last, count=1)
     if scheme_of(last) == "file":
-        return "::".join([*outer, normalise_url(_without_local_dots(local_path(last)))])
+        path = _without_local_dots(local_path(last))
+        # behind a chain nobody looks at links again when the file is read
+        return "::".join([*outer, normalise_url(os.path.realpath(path) if outer else path)])
     place = _place(last)
     if re.search(r"[\\\s]", place.authority):
         raise _neither(url, base)
@@ -245,6 +248,12 @@ def _without_local_dots(path: str) -> str:
     """Resolve ``..`` as the system does: behind a symbolic link it leads out of what that means."""
     folder, dots, name = path.rpartition("/../")
     return os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
+
+
+def _is_special(url: str) -> bool:
+    """Say whether a url names a local folder, pipe or device, which fsspec would open."""
+    path = local_path(url)
+    return scheme_of(url) == "file" and os.path.exists(path) and not os.path.isfile(path)
 
 
 def _has_hidden_dots(path: str) -> bool:

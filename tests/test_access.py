@@ -1,0 +1,616 @@
+"""A reference set is data from somebody else: what it may name, and what it cannot make us do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xarray as xr
+from range_server import RangeHandler
+
+import virtualds
+from virtualds import AccessError, FormatError, ReadError, UnsupportedError
+from virtualds.access import Allowed, absolute
+from virtualds.manifest import SourceFile
+from virtualds.store import StoreError
+from virtualds.stores import store_for
+
+VALUES = np.arange(4, dtype="i2")
+ZARRAY = {
+    "zarr_format": 2,
+    "shape": [4],
+    "chunks": [4],
+    "dtype": "<i2",
+    "compressor": None,
+    "filters": None,
+    "fill_value": None,
+    "order": "C",
+}
+METADATA: dict[str, Any] = {
+    ".zgroup": {"zarr_format": 2},
+    "v/.zarray": ZARRAY,
+    "v/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]},
+}
+
+# ---------------------------------------------------------------------- the stage
+
+
+def as_json(path: Path, url: str) -> str:
+    path.with_suffix(".json").write_text(
+        json.dumps({"version": 1, "refs": METADATA | {"v/0": [url, 0, 8]}})
+    )
+    return path.with_suffix(".json").name
+
+
+def as_json_of_whole_files(path: Path, url: str) -> str:
+    path.with_suffix(".json").write_text(
+        json.dumps({"version": 1, "refs": METADATA | {"v/0": [url]}})
+    )
+    return path.with_suffix(".json").name
+
+
+def as_parquet(path: Path, url: str) -> str:
+    folder = path.with_suffix(".parquet")
+    (folder / "v").mkdir(parents=True)
+    (folder / ".zmetadata").write_text(json.dumps({"metadata": METADATA, "record_size": 1}))
+    table = pa.table({"path": [url], "offset": [0], "size": [8]})
+    pq.write_table(table, folder / "v" / "refs.0.parq")
+    return folder.name
+
+
+WRITERS: dict[str, Callable[[Path, str], str]] = {
+    "kerchunk-json": as_json,
+    "kerchunk-json, whole files": as_json_of_whole_files,
+    "kerchunk-parquet": as_parquet,
+}
+
+
+class RecordingHandler(RangeHandler):
+    """Notes what is asked for, and with which headers."""
+
+    def send_head(self) -> Any:
+        self.server.asked.append((self.path, dict(self.headers)))  # type: ignore[attr-defined]
+        return super().send_head()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path], tuple[str, list[tuple[str, dict[str, str]]]]]]:
+    servers = []
+
+    def start(folder: Path) -> tuple[str, list[tuple[str, dict[str, str]]]]:
+        handler = partial(RecordingHandler, directory=str(folder))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server.daemon_threads = True
+        server.asked = []  # type: ignore[attr-defined]
+        server.ranges = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}", server.asked  # type: ignore[attr-defined]
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+OPENED: list[str] = []
+
+
+def note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        OPENED.append(os.fsdecode(arguments[0]) if not isinstance(arguments[0], int) else "")
+
+
+sys.addaudithook(note_opened)
+
+
+class Stage(NamedTuple):
+    """A served folder with ``sets`` and ``data``, and a local secret beside it."""
+
+    root: Path
+    host: str
+    asked: list[tuple[str, dict[str, str]]]
+
+    def named(self, url: str) -> str:
+        """Fill in where things are."""
+        port = self.host.rpartition(":")[2]
+        return url.format(root=self.root, host=self.host, port=port)
+
+    def put(self, writer: str, url: str) -> str:
+        """Write a set among the served ones and return its name."""
+        return WRITERS[writer](self.root / "served" / "sets" / "refs", self.named(url))
+
+    def opened_outside(self) -> list[str]:
+        """What was opened, and asked for, of what is secret."""
+        files = [path for path in OPENED if "secret" in path]
+        return files + [path for path, _ in self.asked if "secret" in path]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, serve: Any) -> Stage:
+    for folder in ("served/sets", "served/sets/data", "served/data", "served/secret", "secret"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("served/sets", "served/sets/data", "served/data", "served/secret", "secret"):
+        (tmp_path / folder / "a.bin").write_bytes(VALUES.tobytes())
+    host, asked = serve(tmp_path / "served")
+    OPENED.clear()
+    return Stage(tmp_path, host, asked)
+
+
+def values(url: Any, **options: Any) -> Any:
+    # a web server answers for a folder, with a list of its files
+    if str(url).endswith(".parquet"):
+        options["parser"] = "kerchunk-parquet"
+    return xr.open_dataset(url, engine="virtual", **options)["v"].values
+
+
+def chain_of(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+# ---------------------------------------------------------------------- what is refused
+
+LOCAL = [
+    "{root}/secret/a.bin",
+    "file://{root}/secret/a.bin",
+    "FILE://{root}/secret/a.bin",
+    "file:{root}/secret/a.bin",
+    "File:{root}/secret/a.bin",
+    "local://{root}/secret/a.bin",
+    "local:{root}/secret/a.bin",
+    "file://localhost{root}/secret/a.bin",
+    "file://{root}/served/sets/../../secret/a.bin",
+    "//localhost{root}/secret/a.bin",
+    "/{root}/secret/a.bin",
+    "simplecache::{root}/secret/a.bin",
+    "simplecache::file://{root}/secret/a.bin",
+    "simplecache::file:{root}/secret/a.bin",
+    "filecache::LOCAL://{root}/secret/a.bin",
+    "blockcache::simplecache::file://{root}/secret/a.bin",
+    "zip://a.bin::file://{root}/secret/a.bin",
+    "dir::file://{root}/secret/a.bin",
+    "x::file://{root}/secret/a.bin",
+    "1::{root}/secret/a.bin",
+    "{host}/data/a.bin::file://{root}/secret/a.bin",
+    "file://{root}/secret/a.bin::{host}/data/a.bin",
+]
+ODD = [
+    " file://{root}/secret/a.bin",
+    "\tfile://{root}/secret/a.bin",
+    "fi\nle://{root}/secret/a.bin",
+    "file\x00://{root}/secret/a.bin",
+    " s3://bucket/secret",
+    "{root}/secret/a.bin\x00.nc",
+    "https://evil.org\\@127.0.0.1:{port}/secret/a.bin",
+    "https://evil.org /secret/a.bin",
+]
+OPAQUE = [
+    "reference::{host}/secret/a.json",
+    "reference://v/0::{host}/secret/a.json",
+    "generic://{root}/secret/a.bin",
+    "generic::{host}/secret/a.bin",
+    "dir://../secret/a.bin::{host}/data",
+    "simplecache://{root}/secret/a.bin::{host}/data/a.bin",
+    "simplecache::reference::{host}/secret/a.json",
+    "asyncwrapper::{host}/secret/a.bin",
+    "dvc://secret/a.bin",
+]
+UNKNOWN = ["git://{root}/secret:main@a.bin", "smb://server/secret", "asynclocal://{root}/secret"]
+OUTSIDE = [
+    "../secret/a.bin",
+    "../../secret/a.bin",
+    "./data/../../secret/a.bin",
+    "{host}/secret/a.bin",
+    "{host}/data/../secret/a.bin",
+    "{host}/data/%2e%2e/secret/a.bin",
+    "{host}/data/.%2E/secret/a.bin",
+    "{host}/data/%252e%252e/secret/a.bin",
+    "{host}/data/%2525252525252e%2525252525252e/secret/a.bin",
+    "{host}/data/..%2fsecret/a.bin",
+    "{host}/data/..%5csecret/a.bin",
+    "{host}/data/..\\secret/a.bin",
+    "{host}/data/..;/secret/a.bin",
+    "{host}/secret/%2e%2e/data/a.bin",
+    "{host}/secret?/../data/a.bin",
+    "{host}/secret#/../data/a.bin",
+    "{host}/data-secret/a.bin",
+    "{host}/database.secret",
+    "{host}@evil.org/data/secret.bin",
+    "http://evil.org@127.0.0.1:{port}/data/secret.bin",
+    "https://127.0.0.1:{port}/data/secret.bin",
+    "http://127.0.0.1/data/secret.bin",
+    "http://127.0.0.1:1{port}/data/secret.bin",
+    "simplecache::{host}/secret/a.bin",
+    "zip://data/a.bin::{host}/secret/a.zip",
+    "s3://bucket-evil/secret",
+    "s3://bucket/../bucket-evil/secret",
+    "s3://bucket/2001-evil/secret",
+    "s3://bucket/2001/../secret",
+    "S3://bucket/secret",
+    "s3://BUCKET/2001/secret",
+    "memory://data/secret",
+]
+ALLOWED = ["{host}/data", "s3://bucket/2001/"]
+
+
+def refused(stage: Stage, writer: str, url: str, match: str, **options: Any) -> None:
+    """A set on the server with this url is refused, and nothing it names is looked at."""
+    name = stage.put(writer, url)
+    where = f"{stage.host}/sets/{name}"
+    with pytest.raises(AccessError, match=match) as caught:
+        values(where, **options)
+    assert where in str(caught.value)
+    assert "v/0" in chain_of(caught.value) or "refs.0.parq of v" in chain_of(caught.value)
+    assert not stage.opened_outside()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("url", LOCAL)
+def test_a_remote_set_does_not_reach_local_files(url: str, writer: str, stage: Stage) -> None:
+    refused(stage, writer, url, "local file")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("url", [*LOCAL, *ODD, *OPAQUE, *UNKNOWN, *OUTSIDE])
+def test_nothing_leaves_what_is_allowed(url: str, writer: str, stage: Stage) -> None:
+    prefixes = [stage.named(prefix) for prefix in ALLOWED]
+    refused(stage, writer, url, "it refers to", allow=prefixes)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("url", [*ODD, *OPAQUE])
+def test_what_cannot_be_judged_is_refused(url: str, writer: str, stage: Stage) -> None:
+    refused(stage, writer, url, "neither a url nor a path|cannot be judged")
+    (path,) = (stage.root / "served" / "sets").glob("refs.*")
+    with pytest.raises(AccessError, match=r"neither a url nor a path|cannot be judged"):
+        values(path)
+    assert not stage.opened_outside()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("url", UNKNOWN)
+def test_what_may_be_local_is_refused_behind_a_remote_set(
+    url: str, writer: str, stage: Stage
+) -> None:
+    refused(stage, writer, url, "may be local")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "../../secret/a.bin",
+        "data/../../../secret/a.bin",
+        "link/a.bin",
+        "data/link.bin",
+        "link/../secret/a.bin",
+        "{root}/secret/a.bin",
+        "file:{root}/served/sets/data/../../../secret/a.bin",
+        "{root}/served/sets/data-secret/a.bin",
+        "simplecache::file://{root}/served/sets/link/a.bin",
+        "{host}/data/secret.bin",
+    ],
+)
+def test_a_local_set_does_not_leave_what_is_allowed(url: str, writer: str, stage: Stage) -> None:
+    sets = stage.root / "served" / "sets"
+    (sets / "link").symlink_to(stage.root / "secret")
+    (sets / "data" / "link.bin").symlink_to(stage.root / "secret" / "a.bin")
+    with pytest.raises(AccessError, match="lies under none of"):
+        values(sets / stage.put(writer, url), allow=sets / "data")
+    assert not stage.opened_outside()
+
+
+# ---------------------------------------------------------------------- what is permitted
+
+PERMITTED = {
+    "beside": ("data/a.bin", "http", None),
+    "above": ("../data/a.bin", "http", None),
+    "absolute": ("{host}/data/a.bin", "http", None),
+    "spelled otherwise": ("HTTP://127.0.0.1:{port}/sets/.././data/a.bin", "http", "{host}/data"),
+    "under a prefix": ("../data/a.bin", "http", "{host}/data"),
+    "under a prefix with a slash": ("../data/a.bin", "http", "{host}/data/"),
+    "the prefix itself": ("../data/a.bin", "http", "{host}/data/a.bin"),
+    "a whole host": ("../data/a.bin", "http", "{host}"),
+    "a whole scheme": ("../data/a.bin", "http", "http://"),
+    "a query": ("../data/a.bin?sig=/../x", "http", "{host}/data"),
+    "a chain": ("simplecache::{host}/data/a.bin", "http", "{host}/data"),
+    "local because the user says so": ("{root}/secret/a.bin", "http", "{root}/secret"),
+    "one local file": ("file://{root}/secret/a.bin", "http", "{root}/secret/a.bin"),
+    "local, beside": ("a.bin", "local", None),
+    "local, above": ("../../secret/a.bin", "local", None),
+    "local, anything remote": ("{host}/data/a.bin", "local", None),
+    "local, short": ("file:{root}/secret/a.bin", "local", None),
+    "local, a percent sign": ("%2e%2e.bin", "local", "{root}/served/sets"),
+    "local, under a prefix": ("../../secret/a.bin", "local", "{root}/secret"),
+    "local, a link as prefix": ("{root}/secret/a.bin", "local", "{root}/served/link"),
+    "local, through a link": ("../link/a.bin", "local", "{root}/secret"),
+    "local, a chain": ("simplecache::{root}/secret/a.bin", "local", "{root}/secret"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("case", PERMITTED)
+def test_what_is_permitted_is_read(case: str, writer: str, stage: Stage) -> None:
+    url, place, prefix = PERMITTED[case]
+    (stage.root / "served" / "link").symlink_to(stage.root / "secret")
+    (stage.root / "served" / "sets" / "%2e%2e.bin").write_bytes(VALUES.tobytes())
+    name = stage.put(writer, url)
+    where = (
+        stage.root / "served" / "sets" / name if place == "local" else f"{stage.host}/sets/{name}"
+    )
+    allow = prefix and stage.named(prefix)
+    np.testing.assert_array_equal(values(where, allow=allow), VALUES)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_allow_goes_through_every_door(writer: str, stage: Stage) -> None:
+    path = stage.root / "served" / "sets" / stage.put(writer, "../../secret/a.bin")
+    doors: list[Callable[..., Any]] = [
+        virtualds.open_virtual_dataset,
+        lambda url, **options: virtualds.open_virtual_mfdataset(
+            [url], combine="nested", concat_dim="x", **options
+        ),
+        partial(xr.open_dataset, engine="virtual"),
+    ]
+    for door in doors:
+        assert door(path)["v"].values.tolist() == VALUES.tolist()
+        with pytest.raises(AccessError, match="lies under none of"):
+            door(path, allow=[stage.root / "served"])["v"].values  # noqa: B018
+        with pytest.raises(AccessError, match=r"lies under none of \[\]"):
+            door(path, allow=[])["v"].values  # noqa: B018
+
+
+def test_what_is_allowed_travels_with_pickles(stage: Stage) -> None:
+    path = stage.root / "served" / "sets" / stage.put("kerchunk-parquet", "../../secret/a.bin")
+    ds = virtualds.open_virtual_dataset(path, loadable_variables=[], allow=stage.root / "served")
+    with pytest.raises(AccessError, match="lies under none of"):
+        pickle.loads(pickle.dumps(ds))["v"].values  # noqa: B018
+    assert not stage.opened_outside()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_that_is_put_in_place_later_leads_nowhere(writer: str, stage: Stage) -> None:
+    sets = stage.root / "served" / "sets"
+    ds = virtualds.open_virtual_dataset(
+        sets / stage.put(writer, "data/a.bin"), loadable_variables=[], allow=sets
+    )
+    ds["v"].data.sources  # noqa: B018
+    ds = pickle.loads(pickle.dumps(ds))
+    (sets / "data").rename(sets / "other")
+    (sets / "data").symlink_to(stage.root / "secret")
+    with pytest.raises((AccessError, ReadError), match="lies under none of"):
+        ds["v"].values  # noqa: B018
+
+
+@pytest.mark.parametrize("prefix", ["", "simplecache::s3://bucket", "http://h/get?x=", "s3://b\n"])
+def test_a_prefix_that_is_none_is_refused(prefix: str, stage: Stage) -> None:
+    with pytest.raises(ValueError, match="allow"):
+        values(stage.root / "served" / "sets" / stage.put("kerchunk-json", "a.bin"), allow=prefix)
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix", "covered"),
+    [
+        ("s3://bucket/a", "s3://bucket", True),
+        ("s3://bucket", "s3://bucket/", True),
+        ("s3://bucket-evil/a", "s3://bucket", False),
+        ("s3://Bucket/a", "s3://bucket", False),
+        ("S3://bucket/a", "s3://bucket", True),
+        ("s3://bucket/a?b#c", "s3://bucket/a?b#c", True),
+        ("https://H.org:443/a", "https://h.org/a", True),
+        ("https://h.org/a", "https://h.org:0443/", True),
+        ("https://h.org:80/a", "https://h.org", False),
+        ("http://h.org:80/a", "http://h.org", True),
+        ("https://h.org@evil.org/a", "https://h.org", False),
+        ("https://u@h.org/a", "https://h.org", False),
+        ("https://h.org.evil.org/a", "https://h.org", False),
+        ("https://h.org./a", "https://h.org", False),
+        ("https://evil.org/?h=https://h.org/a", "https://h.org", False),
+        ("https://h.org/a/./b/../c", "https://h.org/a/c", True),
+        ("https://h.org/a//b", "https://h.org/a", True),
+        ("https://h.org/../../a", "https://h.org/a", True),
+        ("https://h.org/a/..", "https://h.org/a", False),
+    ],
+)
+def test_spellings_of_one_place_are_one(url: str, prefix: str, covered: bool) -> None:
+    base = "https://example.org/refs.json"
+    found = True
+    try:
+        Allowed.of(prefix).check(absolute(url, base), base)
+    except AccessError:
+        found = False
+    assert found == covered
+
+
+# ---------------------------------------------------------------------- credentials
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    "spelling", ["{other}/data/a.bin", "http://127.0.0.1:{port}@{rest}/data/a.bin"]
+)
+def test_headers_do_not_go_to_another_host(
+    spelling: str, writer: str, stage: Stage, serve: Any
+) -> None:
+    other, asked = serve(stage.root / "served")
+    rest, port = other.removeprefix("http://"), stage.host.rpartition(":")[2]
+    name = stage.put(writer, spelling.format(other=other, rest=rest, port=port))
+    options = {"headers": {"X-Secret": "hunter2"}}
+    for allow in (None, [stage.host, other, spelling.format(other=other, rest=rest, port=port)]):
+        got = values(f"{stage.host}/sets/{name}", storage_options=options, allow=allow)
+        np.testing.assert_array_equal(got, VALUES)
+    assert all("X-Secret" in headers for path, headers in stage.asked)
+    assert asked
+    assert not any("X-Secret" in headers for path, headers in asked)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_headers_go_where_the_set_lies(writer: str, stage: Stage) -> None:
+    name = stage.put(writer, "../data/a.bin")
+    options = {"headers": {"X-Secret": "hunter2"}}
+    values(f"{stage.host}/sets/{name}", storage_options=options)
+    assert [h for path, h in stage.asked if path == "/data/a.bin"]
+    assert all(headers.get("X-Secret") == "hunter2" for path, headers in stage.asked)
+
+
+# ---------------------------------------------------------------------- special files
+
+
+def pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+SPECIAL: dict[str, Callable[[Path], Path]] = {
+    "pipe": lambda folder: pipe(folder / "pipe"),
+    "endless device": lambda folder: Path("/dev/zero"),
+    "empty device": lambda folder: Path("/dev/null"),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
+    url = f"file://{SPECIAL[kind](tmp_path)}"
+    store = store_for(url)
+    for read in (
+        lambda: store.describe(url, None),
+        lambda: store.open(url, None),
+        lambda: store.read_all(url, None),
+        lambda: store.get_ranges(SourceFile(url), [(0, 8)]),
+    ):
+        with pytest.raises(StoreError, match="no regular file"):
+            read()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("prefix", ["", "file://", "simplecache::file://"])
+def test_a_set_does_not_make_us_read_them(
+    prefix: str, kind: str, writer: str, stage: Stage
+) -> None:
+    special = SPECIAL[kind](stage.root)
+    name = stage.put(writer, f"{prefix}{special}")
+    with pytest.raises((ReadError, AccessError), match="no regular file"):
+        values(stage.root / "served" / "sets" / name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
+@pytest.mark.parametrize("parser", [None, "hdf5", "kerchunk-json"])
+def test_a_pipe_is_no_source(parser: str | None, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no regular file"):
+        virtualds.open_virtual_dataset(pipe(tmp_path / "a.nc"), parser=parser)
+
+
+# ---------------------------------------------------------------------- JSON
+
+
+def documents(metadata: str) -> dict[str, str]:
+    """The two formats around a piece of JSON."""
+    return {
+        "refs.json": f'{{"version": 1, "refs": {{{metadata}}}}}',
+        "refs.parquet": f'{{"record_size": 1, "metadata": {{{metadata}}}}}',
+    }
+
+
+def open_document(name: str, text: str, folder: Path) -> None:
+    path = folder / name
+    if name.endswith("parquet"):
+        path.mkdir()
+        (path / ".zmetadata").write_text(text)
+    else:
+        path.write_text(text)
+    virtualds.open_virtual_dataset(path, parser=f"kerchunk-{name.partition('.')[2]}")
+
+
+DEEP = 100_000
+BOMBS = {
+    "lists": '".zgroup": ' + "[" * DEEP + "]" * DEEP,
+    "objects": '".zgroup": ' + '{"a":' * DEEP + "1" + "}" * DEEP,
+    "lists in text": '".zgroup": "' + "[" * DEEP + '"',
+    "groups": f'".zgroup": {{}}, "{"a/" * 5000}.zgroup": {{}}',
+}
+
+
+@pytest.mark.parametrize("name", documents(""))
+@pytest.mark.parametrize("kind", BOMBS)
+def test_deep_nesting_is_a_fault_of_the_set(kind: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"refs\.(json|parquet): "):
+        open_document(name, documents(BOMBS[kind])[name], tmp_path)
+
+
+REPEATED = {
+    "beside each other": '".zgroup": {"zarr_format": 2}, ".zgroup" : {"zarr_format": 2}',
+    "inside": '".zattrs": {"a": 1, ".zgroup": 2, ".zgroup": 1}',
+    "in text": r'".zattrs": "{\"a\": 1, \".zgroup\": 2, \".zgroup\": 1}"',
+    "escaped": r'".zgroup": {"zarr_format": 2}, "\u002ezgroup": {"zarr_format": 2}',
+}
+
+
+@pytest.mark.parametrize("name", documents(""))
+@pytest.mark.parametrize("kind", REPEATED)
+def test_a_key_stands_once(kind: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"'\.zgroup' stands 2 times"):
+        open_document(name, documents(REPEATED[kind])[name], tmp_path)
+
+
+# ---------------------------------------------------------------------- code
+
+
+class Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("dtype", ["|O", "<i2"])
+@pytest.mark.parametrize("where", ["compressor", "filters"])
+def test_a_codec_that_runs_code_is_refused(dtype: str, where: str, tmp_path: Path) -> None:
+    data = base64.b64encode(pickle.dumps(Bomb(tmp_path / "run"))).decode()
+    codec: Any = {"id": "pickle"}
+    strings = [{"id": "vlen-utf8"}] if dtype == "|O" else []
+    changed = {"dtype": dtype, "filters": strings or None}
+    changed |= {"compressor": codec} if where == "compressor" else {"filters": [codec, *strings]}
+    refs = METADATA | {"v/.zarray": ZARRAY | changed, "v/0": f"base64:{data}"}
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    with pytest.raises(UnsupportedError, match="pickle"):
+        values(tmp_path / "refs.json")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("noted", [[1], 5, "abcd", {"size": 1}])
+def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: Path) -> None:
+    refs = METADATA | {"v/0": ["a.bin", 0, 8]}
+    document = {"version": 1, "refs": refs, "virtualds": {"files": {"a.bin": noted}}}
+    (tmp_path / "refs.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="write"):
+        values(tmp_path / "refs.json")
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("https://h.org/sets/refs.json?token=a/b", "https://h.org/data/a.nc"),
+        ("s3://bucket/sets/refs.json", "s3://bucket/data/a.nc"),
+        ("simplecache::https://h.org/sets/refs.json", "simplecache::https://h.org/data/a.nc"),
+        ("file:///sets/refs.json", "file:///data/a.nc"),
+    ],
+)
+def test_neighbours_are_seen_from_the_folder_of_the_set(base: str, expected: str) -> None:
+    assert absolute("../data/a.nc", base) == expected
