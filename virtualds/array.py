@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.checksum import from_crc32
-from virtualds.codec import Codec
+from virtualds.codec import Codec, CodecError
 from virtualds.codecs import Unreadable, codec_from_zarr_v2
 from virtualds.display import summary, table
 from virtualds.duck_array import DuckArray
@@ -256,9 +256,7 @@ class ManifestArray(DuckArray):
     @property
     def gaps_read_as_missing(self) -> bool:
         """Whether elements that lie in no fragment have the value of a missing chunk."""
-        return not self.has_gaps or all(
-            same_scalar(p.missing_value, self.fill_value) for p in self.pipelines
-        )
+        return not self.has_gaps or all(_fills_with(p, self.fill_value) for p in self.pipelines)
 
     def same_references(self, other: ManifestArray) -> bool:
         """Say whether both have the same values for sure, because they are the same bytes."""
@@ -501,6 +499,13 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
     if dtype.kind in absent:
         return np.array(absent[dtype.kind]).astype(dtype)[()]
     return np.zeros((), dtype)[()]
+
+
+def _fills_with(pipeline: CodecPipeline, value: Any) -> bool:
+    try:
+        return same_scalar(pipeline.missing_value, value)
+    except CodecError:
+        return False  # netCDF's fill value need not be a date
 
 
 def same_scalar(a: Any, b: Any) -> bool:
