@@ -249,6 +249,14 @@ class ManifestArray(DuckArray):
         return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
 
     @property
+    def listed_sources(self) -> tuple[SourceFile, ...]:
+        """The distinct files that chunks lie in, and what reference sets list besides them.
+
+        Of arrays that lie in sets, these are known without reading all references.
+        """
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
+
+    @property
     def has_gaps(self) -> bool:
         """Whether some elements lie in no fragment."""
         return sum(prod(f.shape) for f in self.fragments) < self.size
