@@ -286,8 +286,8 @@ def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
     if (data := virtual_data(variable)) is not None:
         array, packed = unpack(data)
         # what changed no value is known to the encoding alone
-        plain = all(p.packing is None for p in array.pipelines)
-        kept = {n: variable.encoding[n] for n in IDENTITIES if plain and n in variable.encoding}
+        same = all(p.packing is None for p in array.pipelines)
+        kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
     _check_size(variable)
     plain = _encoded(name, variable)

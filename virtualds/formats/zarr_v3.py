@@ -359,7 +359,9 @@ def update(
     reader = _SetReader(root, options, found.document, frozenset(), ANYWHERE)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
-    _commit(change(reader.group(None)), root, options, found, manifest, relative)
+    before = reader.group(None)
+    if (after := change(before)) is not before:
+        _commit(after, root, options, found, manifest, relative)
 
 
 def _present(root: str, options: StorageOptions | None) -> _Found | None:
