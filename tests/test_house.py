@@ -30,7 +30,8 @@ FLOORS = (
     {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset"},
     {"appending"},
-    {"api", "writing"},
+    {"api"},
+    {"writing"},
     {"accessor", "combine"},
     {"backend", "demo"},
     {"cli", "__init__"},
@@ -47,6 +48,7 @@ STAGES = {
         "arrays",
         "values",
         "document",
+        "snapshots",
         "snapshot_writing",
     ),
     "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
@@ -73,10 +75,13 @@ PUBLIC = {
     "SourceFile",
     "UnsupportedError",
     "VirtualdsError",
+    "convert",
     "drop_sources",
+    "expire_snapshots",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",
+    "snapshots",
 }
 
 # What opening somebody else's file with xarray must not have to wait for.
