@@ -356,7 +356,7 @@ class JsonTable:
         prefixes = self._prefixes
         if prefixes:
             found = self._with_prefixed(found, ids.ravel(), prefixes)
-        return found.reshape(ids.shape)
+        return found.pruned().reshape(ids.shape)
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name."""
