@@ -79,7 +79,7 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
-    update: UpdateSet | None = None
+    update: UpdateSet
     marker: str | None = None
     choices: tuple[str, ...] = ()
 
@@ -91,6 +91,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_json.detect,
         kerchunk_json.read,
         kerchunk_json.write,
+        kerchunk_json.update,
         choices=("templates",),
     ),
     Format(
@@ -99,6 +100,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_parquet.detect,
         kerchunk_parquet.read,
         kerchunk_parquet.write,
+        kerchunk_parquet.update,
         marker=kerchunk_parquet.MARKER,
         choices=("record_size",),
     ),
