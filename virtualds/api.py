@@ -11,7 +11,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
-from virtualds.dataset import Loadable, group_from_dataset, virtual_dataset
+from virtualds.dataset import Loadable, virtual_dataset
 from virtualds.errors import AccessError, FormatError, VirtualdsError
 from virtualds.formats import FORMATS, Format
 from virtualds.group import ManifestGroup
@@ -239,41 +239,6 @@ def _marked(url: str, options: StorageOptions | None) -> Found | None:
         if form.detect(marker):
             return form, SourceFile(url, options=options)
     return None
-
-
-def write_manifest(
-    dataset: xr.Dataset,
-    url: str | os.PathLike[str],
-    format: str | None = None,
-    mode: str = "w",
-    storage_options: Mapping[str, Any] | None = None,
-    choices: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
-    absolute = normalise_url(url)
-    target = _format_for(absolute, format)
-    if unknown := set(choices or ()) - set(target.choices):
-        raise TypeError(
-            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
-        )
-    options = StorageOptions(storage_options) if storage_options else None
-    write: Callable[..., None] = target.write
-    write(group_from_dataset(dataset), absolute, options, replace=mode == "w", **(choices or {}))
-
-
-def _format_for(url: str, name: str | None) -> Format:
-    if name is not None:
-        known = {form.name: form for form in FORMATS}
-        if name not in known:
-            raise ValueError(f"format {name!r}: there are {sorted(known)}")
-        return known[name]
-    for form in FORMATS:
-        if url.endswith(form.suffixes):
-            return form
-    suffixes = {form.name: form.suffixes for form in FORMATS}
-    raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
 
 
 def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:

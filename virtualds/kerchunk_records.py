@@ -16,6 +16,7 @@ import numpy.typing as npt
 from virtualds.access import Allowed
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
+from virtualds.lazy_manifest import BLOCK
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, malformed, unreachable
@@ -77,6 +78,12 @@ class Records:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+
+    def noted_files(self) -> tuple[SourceFile, ...] | None:
+        """Return the files that we have noted; None for the sets of others."""
+        if self.token is None:
+            return None
+        return tuple(self._files.file(url) for url in self._noted)
 
     def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
         """Return chunks of one record, with the files that they lie in.
@@ -211,6 +218,14 @@ class RecordTable:
             self._records.size,
             lambda number, rows: self._records.rows(self._path, number, rows),
         )
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that the set has noted; sets of others have to be looked through."""
+        if (noted := self._records.noted_files()) is not None:
+            return noted
+        every = np.arange(self._count)
+        blocks = (every[begin : begin + BLOCK] for begin in range(0, self._count, BLOCK))
+        return tuple(dict.fromkeys(file for ids in blocks for file in self.load(ids).files))
 
 
 def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:

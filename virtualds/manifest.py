@@ -170,6 +170,11 @@ class ChunkManifest:
         return tuple(dict.fromkeys(self.files))
 
     @property
+    def listed(self) -> tuple[SourceFile, ...]:
+        """The files of the table, and, of a lazy manifest, all that its set lists for it."""
+        return self.sources
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the references take in memory, the table of files not counted."""
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)

@@ -191,7 +191,7 @@ def _grew(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
         return False
     slab = row // prod(before.manifest.shape[1:])
     count = min(shape[0] - slab * chunks[0], chunks[0]) * prod(chunks[1:])
-    one, other = (rows.inline[rows.offset[0]] for rows in (old, new))
+    one, other = (rows.inline[int(rows.offset[0])] for rows in (old, new))
     if before.metadata["dtype"] == "|O":
         return bool((_texts(one)[:count] == _texts(other)[:count]).all())
     size = dtype_from_zarr_v2(before.metadata["dtype"]).itemsize

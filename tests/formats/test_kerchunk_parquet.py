@@ -28,9 +28,9 @@ from virtualds import (
     ManifestArray,
     ReadError,
     UnsupportedError,
+    kerchunk_records,
 )
 from virtualds.api import open_group
-from virtualds import kerchunk_records
 from virtualds.formats import kerchunk_json, kerchunk_parquet
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy_manifest import LazyManifest

@@ -24,6 +24,7 @@ from virtualds.referenced_files import unreachable
 from virtualds.storage_notes import restored_encoding
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.strict_json import parsed
 from virtualds.zarr_hierarchy import malformed
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import array_from_v3
@@ -268,7 +269,8 @@ def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[st
     for path, _ in store.list_files(root, options):
         folder, _, name = path.rpartition("/")
         if name == MARKER and folder and not folder.startswith("__"):
-            found[folder] = json.loads(store.read_all(f"{root}/{path}", options))
+            url = f"{root}/{path}"
+            found[folder] = parsed(store.read_all(url, options), url)
     return found
 
 
@@ -357,7 +359,9 @@ def update(
     reader = _SetReader(root, options, found.document, frozenset(), ANYWHERE)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
-    _commit(change(reader.group(None)), root, options, found, manifest, relative)
+    before = reader.group(None)
+    if (after := change(before)) is not before:
+        _commit(after, root, options, found, manifest, relative)
 
 
 def _present(root: str, options: StorageOptions | None) -> _Found | None:

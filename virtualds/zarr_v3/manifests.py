@@ -255,6 +255,11 @@ class ParquetTable:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
         return rows_of_records(ids, RECORD_SIZE, self._record)
 
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files of the table of sources."""
+        known = self.store.fingerprints(self.sources, np.arange(self.sources.rows))
+        return tuple(self.store.file(*one) for one in known)
+
     def _record(self, number: int, rows: Ints) -> ChunkManifest:
         path = f"{self.folder}/{number}.parquet"
         try:
@@ -352,6 +357,10 @@ class JsonTable:
         if prefixes:
             found = self._with_prefixed(found, ids.ravel(), prefixes)
         return found.reshape(ids.shape)
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that entries name."""
+        return self._told().sources
 
     def _told(self) -> ChunkManifest:
         """Return all chunks that have an entry of their own; others are missing."""
