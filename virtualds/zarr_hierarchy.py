@@ -11,7 +11,7 @@ under the key `NOTES`, and other readers pass over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from virtualds.array import ManifestArray, same_scalar
 from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json, to_json
@@ -296,7 +297,10 @@ class Hierarchy:
         if notes:
             self.notes["groups"][path] = notes
         for name, variable in group.variables.items():
-            found = obstacles(variable.data) if isinstance(variable.data, ManifestArray) else []
+            found = []
+            if isinstance(variable.data, ManifestArray):
+                array = with_one_fill(variable.data)
+                variable, found = replace(variable, data=array), obstacles(array)
             try:
                 if not found:
                     self._add_variable(prefix + name, variable, sources)
