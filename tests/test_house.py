@@ -23,10 +23,12 @@ FLOORS = (
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"},
-    {"array", "hdf5_structure"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
-    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
+    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
+    {"array", "hdf5_structure", "kerchunk_records"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"}
+    | {"fill_values"},
+    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
+    | {"record_changes"},
     {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset"},
     {"appending"},

@@ -407,7 +407,7 @@ def _is_constant(parts: Sequence[Column], axis: int) -> bool:
     head = parts[0][layer]
     if head.size > 4096:  # comparing layers costs as much as it could save
         return False
-    return all(np.array_equal(head, part[layer]) for part in parts[1:])
+    return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])
 
 
 def _narrow(column: Column) -> Column:

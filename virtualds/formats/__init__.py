@@ -89,7 +89,7 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
-    update: UpdateSet | None = None
+    update: UpdateSet
     marker: str | None = None
     choices: tuple[str, ...] = ()
     history: History | None = None
@@ -102,6 +102,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_json.detect,
         kerchunk_json.read,
         kerchunk_json.write,
+        kerchunk_json.update,
         choices=("templates",),
     ),
     Format(
@@ -110,6 +111,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_parquet.detect,
         kerchunk_parquet.read,
         kerchunk_parquet.write,
+        kerchunk_parquet.update,
         marker=kerchunk_parquet.MARKER,
         choices=("record_size",),
     ),
