@@ -26,6 +26,7 @@ from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
+from virtualds.zarr_python import zarr_store
 
 # importing these registers ``ds.virtual`` and what numpy's functions do with virtual arrays
 del _accessor, _comparison, _getitem, _implements
@@ -49,4 +50,5 @@ __all__ = [
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",
+    "zarr_store",
 ]

@@ -116,13 +116,15 @@ def open_group(
     parser: str | None = None,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 
     Raises
     ------
     ValueError
-        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
+        ``on_error``, or ``parser``, is none that there is, ``allow`` names no folder, or the format
+        keeps no snapshots.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
@@ -135,11 +137,7 @@ def open_group(
         reader, source = (
             _named(parser, absolute, settled) if parser else _detected(absolute, settled)
         )
-        found = (
-            reader.read(source, group, skip, allowed)
-            if isinstance(reader, Format)
-            else reader.read(source, group, skip)
-        )
+        found = _read(reader, source, group, skip, allowed, snapshot)
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
@@ -159,6 +157,26 @@ def open_group(
         listed = "\n".join(f"  {name}: {error}" for name, error in found.problems.items())
         warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
     return found
+
+
+def _read(
+    reader: Parser | Format,
+    source: SourceFile,
+    group: str | None,
+    skip: Iterable[str],
+    allowed: Allowed,
+    snapshot: str | None,
+) -> ManifestGroup:
+    if snapshot is None:
+        if isinstance(reader, Format):
+            return reader.read(source, group, skip, allowed)
+        return reader.read(source, group, skip)
+    if not isinstance(reader, Format) or reader.read_snapshot is None:
+        raise ValueError(
+            f"{source.url}: snapshot {snapshot!r} of a source of format {reader.name}, which keeps "
+            f"none; leave it out"
+        )
+    return reader.read_snapshot(source, group, skip, allowed, snapshot)
 
 
 def _raise(group: ManifestGroup) -> ManifestGroup:

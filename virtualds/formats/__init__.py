@@ -26,6 +26,19 @@ class ReadSet(Protocol):
     ) -> ManifestGroup: ...
 
 
+class ReadSnapshot(Protocol):
+    """Reads a group of an earlier snapshot of a reference set."""
+
+    def __call__(
+        self,
+        source: SourceFile,
+        group: str | None = None,
+        skip: Iterable[str] = (),
+        allow: Allowed = ANYWHERE,
+        snapshot: str | None = None,
+    ) -> ManifestGroup: ...
+
+
 class WriteSet(Protocol):
     """Writes a reference set, all of it or nothing."""
 
@@ -72,6 +85,8 @@ class Format:
         For a format that is a folder: the file that makes it one. ``detect`` takes all of it.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
+    read_snapshot : callable, optional
+        For a format that keeps earlier snapshots.
     """
 
     name: str
@@ -82,6 +97,7 @@ class Format:
     update: UpdateSet | None = None
     marker: str | None = None
     choices: tuple[str, ...] = ()
+    read_snapshot: ReadSnapshot | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -111,5 +127,6 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.update,
         marker="zarr.json",
         choices=("manifest", "relative_paths"),
+        read_snapshot=zarr_v3.read,
     ),
 )

@@ -41,7 +41,7 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
     if kind is None:
         return None
     if text:
-        values = _checked_text(values)
+        values = checked_text(values)
     rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
     shape = [max(n, 1) for n in values.shape]
     if shape:
@@ -75,7 +75,14 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def _checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return strings as objects.
+
+    Raises
+    ------
+    UnsupportedError
+        There is something else among them.
+    """
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
         raise UnsupportedError(
