@@ -29,7 +29,7 @@ def zarr_store(
     """Open a source file or a reference set as a read-only store for zarr-python 3.
 
     Every array of it is one of Zarr v3. What plain Zarr can describe is passed on: the metadata say
-    how to decode, the chunks are the bytes of the sources, and one chunk is one request for a range.
+    how to decode, the chunks are the bytes of the sources, and a chunk is one request for a range.
     Anything else (chunks that decode in several ways, hidden elements, codecs or chunk grids that
     the installed zarr-python does not know) is decoded here, and served as chunks of bare numbers.
     The store can be pickled, for dask and its workers.

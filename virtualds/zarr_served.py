@@ -1,14 +1,15 @@
 """Arrays as plain Zarr v3 shows them: passed on as they are stored, or decoded.
 
-What plain Zarr can describe is `Passed` on: its metadata say how to decode, its chunks are the bytes
-of the sources. Anything else is `Decoded` by our own reader, into chunks of bare numbers. What has
-no form in Zarr at all is `Refused`, by name.
+What plain Zarr can describe is `Passed` on: its metadata say how to decode, its chunks are the
+bytes of the sources. Anything else is `Decoded` by our own reader, into chunks of bare numbers. What
+has no form in Zarr at all is `Refused`, by name.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -27,7 +28,13 @@ from virtualds.store import StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import fill_to_attribute
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
-from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
+from virtualds.zarr_v3.data_types import (
+    RECORDS,
+    data_type_from_v3,
+    data_type_to_v3,
+    fill_value_from_v3,
+    fill_value_to_v3,
+)
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import axes_from_v3, grid_to_v3
 from virtualds.zarr_v3.values import TEXT, checked_text
@@ -367,10 +374,11 @@ def served(path: str, variable: ManifestVariable, objection: Objection) -> Serve
             "dimension_names": list(variable.dims),
             "storage_transformers": [],
         }
-        for found in _forms(path, variable.data, said):
-            reason = objection(found.metadata)
-            if reason is None:
-                return found
+        for form in _forms(path, variable.data, said):
+            for found in (form, _formerly(form)):
+                reason = reason if found is None else objection(found.metadata)
+                if found is not None and reason is None:
+                    return found
     except UnsupportedError as error:
         reason = str(error)
     return Refused(path, UnsupportedError(f"variable {path}: {reason}"))
@@ -384,6 +392,30 @@ def _forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[Served]:
     metadata = _decoded_metadata(data)
     for grid in _grids(data):
         yield Decoded(path, metadata | {"chunk_grid": grid} | said, data)
+
+
+def _formerly(form: Served) -> Served | None:
+    """Return an array of a compound type as readers know it that do not know its present name.
+
+    Fields were pairs, and a fill value was base64 of the bytes of an element, little-endian. So are
+    all values: these readers pass over the byte order that the metadata say.
+    """
+    kind = form.metadata["data_type"]
+    if isinstance(form, Passed) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:
+        return None
+    dtype = data_type_from_v3(kind)
+    fill = fill_value_from_v3(form.metadata["fill_value"], dtype)
+    stored = np.asarray(fill).astype(dtype.newbyteorder("<")).tobytes()
+    said = {"data_type": _paired(kind), "fill_value": base64.standard_b64encode(stored).decode()}
+    return replace(form, metadata=form.metadata | said)
+
+
+def _paired(kind: Any) -> Any:
+    if not isinstance(kind, Mapping) or kind.get("name") != RECORDS[0]:
+        return kind
+    fields = kind["configuration"]["fields"]
+    pairs = [[field["name"], _paired(field["data_type"])] for field in fields]
+    return {"name": RECORDS[1], "configuration": {"fields": pairs}}
 
 
 def _as_stored(array: ManifestArray) -> tuple[dict[str, Any] | None, list[Part]]:
