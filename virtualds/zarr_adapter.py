@@ -9,7 +9,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import zarr
 from zarr.abc.store import (
@@ -19,7 +19,6 @@ from zarr.abc.store import (
     Store,
     SuffixByteRequest,
 )
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import MemoryStore, StorePath
 
 from virtualds.errors import UnsupportedError
@@ -27,6 +26,9 @@ from virtualds.group import ManifestGroup
 from virtualds.manifest import StorageOptions
 from virtualds.zarr_served import Decoded
 from virtualds.zarr_view import ZarrView
+
+if TYPE_CHECKING:
+    from zarr.core.buffer import Buffer, BufferPrototype
 
 LISTED = 4096
 """Keys that are listed at a time."""

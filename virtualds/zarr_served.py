@@ -1,8 +1,8 @@
 """Arrays as plain Zarr v3 shows them: passed on as they are stored, or decoded.
 
 What plain Zarr can describe is `Passed` on: its metadata say how to decode, its chunks are the
-bytes of the sources. Anything else is `Decoded` by our own reader, into chunks of bare numbers. What
-has no form in Zarr at all is `Refused`, by name.
+bytes of the sources. Anything else is `Decoded` by our own reader, into chunks of bare numbers.
+What has no form in Zarr at all is `Refused`, by name.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ BLOCK = 2**16
 """Chunks that are looked through at a time."""
 CHUNK = 2**24
 """Bytes that a decoded chunk has at most, where its array does not say how it is cut."""
+UNWIELDY = 2**26
+"""Bytes from which on chunks that are not compressed are cut smaller."""
 
 
 # ---------------------------------------------------------------------- as they are stored
@@ -298,9 +300,37 @@ def _array_to_bytes(dtype: np.dtype[Any], text: bool) -> dict[str, Any]:
 
 def _grids(data: Data) -> Iterator[dict[str, Any]]:
     """Yield chunk grids for decoded values, best first: that of the sources, or a regular one."""
-    if isinstance(data, ManifestArray) and (own := grid_to_v3(data)) is not None:
-        yield own
-    yield {"name": "regular", "configuration": {"chunk_shape": _regular_chunks(data)}}
+    lengths = _regular_chunks(data)
+    if isinstance(data, ManifestArray):
+        if _is_unwieldy(data):
+            lengths = _cut_smaller(lengths, data.dtype.itemsize)
+        elif (own := grid_to_v3(data)) is not None:
+            yield own
+    yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
+
+
+def _is_unwieldy(array: ManifestArray) -> bool:
+    """Say whether a part of a chunk is to be had without the rest, and the rest is large.
+
+    Whoever reads Zarr reads chunks whole; netCDF files without chunks are one chunk each.
+    """
+    if any(pipeline.codecs for pipeline in array.pipelines):
+        return False
+    largest = (
+        prod(int(axis.slabs().encoded.max(initial=0)) for axis in fragment.axes)
+        for fragment in array.fragments
+    )
+    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY
+
+
+def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
+    """Cut chunks along their first axes, so that they stay runs of bytes."""
+    lengths = list(lengths)
+    for axis, length in enumerate(lengths):
+        nbytes = prod(lengths) * itemsize
+        if nbytes > CHUNK:
+            lengths[axis] = max(length * CHUNK // nbytes, 1)
+    return lengths
 
 
 def _regular_chunks(data: Data) -> list[int]:
@@ -387,7 +417,7 @@ def served(path: str, variable: ManifestVariable, objection: Objection) -> Serve
 def _forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[Served]:
     if isinstance(data, ManifestArray):
         metadata, parts = _as_stored(data)
-        if metadata is not None:
+        if metadata is not None and not _is_unwieldy(data):
             yield Passed(path, metadata | said, tuple(parts))
     metadata = _decoded_metadata(data)
     for grid in _grids(data):
