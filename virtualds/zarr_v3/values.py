@@ -41,7 +41,7 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
     if kind is None:
         return None
     if text:
-        values = _checked_text(values)
+        values = checked_text(values)
     rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
     shape = [max(n, 1) for n in values.shape]
     if shape:
@@ -75,7 +75,14 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def _checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return strings as objects.
+
+    Raises
+    ------
+    UnsupportedError
+        There is something else among them.
+    """
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
         raise UnsupportedError(
@@ -92,8 +99,9 @@ def _chunks(
 
     grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
     for place in product(*map(range, grid)):
-        box = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
-        block = values[box] if box else values
+        box: Any = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
+        # the ellipsis keeps a string without axes an array
+        block = values[(*box, ...)]
         if block.shape != shape:
             padding = [(0, c - n) for c, n in zip(shape, block.shape, strict=True)]
             rest = "" if values.dtype.kind == "O" else _zero(values.dtype)
