@@ -42,6 +42,7 @@ STAGES = {
         "data_types",
         "codecs",
         "metadata",
+        "json_table",
         "manifests",
         "manifest_files",
         "arrays",
