@@ -504,7 +504,7 @@ def test_an_earlier_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_source_has_no_snapshots(archive: Archive) -> None:
-    with pytest.raises(ValueError, match="hdf5, which keeps none"):
+    with pytest.raises(virtualds.UnsupportedError, match="hdf5 keeps no snapshots"):
         virtualds.zarr_store(archive.path("contiguous"), snapshot="x")
 
 
