@@ -28,7 +28,7 @@ FLOORS = (
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
     {"zarr_hierarchy", "zarr_v3"},
-    {"parsers", "formats", "dataset"},
+    {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "zarr_served"},
     {"api", "zarr_view"},
     {"accessor", "combine", "zarr_adapter"},
