@@ -30,7 +30,7 @@ FLOORS = (
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
     | {"record_changes"},
     {"zarr_hierarchy", "zarr_v3"},
-    {"parsers", "formats", "dataset"},
+    {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "zarr_served"},
     {"api", "zarr_view"},
     {"writing"},
