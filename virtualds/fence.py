@@ -82,8 +82,12 @@ class Fence:
             except ChangedError as error:
                 # first what is there now, then whether it is still for this writer to replace
                 self._found[path] = self._store.version(url, self._options)
-                if self._store.version(self._marker, self._options) != self._version:
+                if not self.stands():
                     raise outrun(self._root) from error
+
+    def stands(self) -> bool:
+        """Say whether no other writer came later."""
+        return self._store.version(self._marker, self._options) == self._version
 
 
 def outrun(url: str) -> ConflictError:
