@@ -462,6 +462,8 @@ def test_references_in_object_stores_are_not_replaced(target: Target, years: lis
 @pytest.mark.parametrize("form", KERCHUNK)
 def test_stores_without_conditions_are_not_written_to(form: str, tmp_path: Path) -> None:
     target = Target("dir://refs", form, StorageOptions(path=str(tmp_path)))
+    if form == "kerchunk-parquet":
+        (tmp_path / "refs" / "v").mkdir(parents=True)
     target.write(VALUES["numbers"](0, 3))
     before = target.files()
     with pytest.raises(UnsupportedError, match="conditional writes"):
@@ -705,7 +707,7 @@ def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
         found = target.open().load()
         seen.append(found.sizes["time"] != 12 or found["time"].dt.year[0].item() == 2003)
         xr.testing.assert_identical(found, new if seen[-1] else old)
-        if number % 3 == 0 or seen[-1]:
+        if number % 4 == 0 or seen[-1]:
             target.append(years[5])
             expected = joined([new if seen[-1] else old, native(years[5:6])])
             xr.testing.assert_identical(target.open().load(), expected)

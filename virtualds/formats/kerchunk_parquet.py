@@ -20,7 +20,7 @@ import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fence import Fence, outrun
+from virtualds.fence import Fence, outrun, reads_while
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_records import Records, RecordTable, record, record_path
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
@@ -301,29 +301,25 @@ def update(
     url = url.rstrip("/")
     raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
     found = _Set.parse(raw, SourceFile(url, options=options), ANYWHERE)
-    try:
-        _replace(found, version, change, record_size)
-    except ReadError as error:
-        # a record is gone or another's: why, the marker says
-        if store_for(url).version(f"{url}/{MARKER}", options) == version:
-            raise
-        raise outrun(url) from error
-
-
-def _replace(
-    found: _Set,
-    version: str,
-    change: Callable[[ManifestGroup], ManifestGroup],
-    record_size: int | None,
-) -> None:
-    """Replace a set that has been read at some version by what becomes of it."""
-    source, before = found.source, found.tree()
-    if (after := change(before)) is before:
-        return
     size = record_size or found.records.size
-    if size == found.records.size and (growth := _Growth.between(found, after)):
-        growth.write(version)
-        return
+
+    def is_there() -> bool:
+        return store_for(url).version(f"{url}/{MARKER}", options) == version
+
+    with reads_while(is_there, url):
+        before = found.tree()
+        if (after := change(before)) is before:
+            return
+        growth = _Growth.between(found, after) if size == found.records.size else None
+        if growth is None:
+            _replace(found, version, after, size)
+            return
+    growth.write(version)
+
+
+def _replace(found: _Set, version: str, after: ManifestGroup, size: int) -> None:
+    """Put another set in the place of one that is still of the version that was read."""
+    source = found.source
     _demand_exchange(source.url)
     files = _files(_hierarchy(after, source.url), size)
     store = store_for(source.url)
@@ -390,7 +386,8 @@ class _Growth:
         paths = [path for path, _, _ in self._records()]
         fence = Fence(source.url, MARKER, source.options, version, paths)
         fence.replace_marker(self.found.named(writer))
-        for path, manifest, number in self._records():
-            fence.put(path, record(_rows(manifest, number, size), size, token, writer))
+        with reads_while(fence.stands, source.url):
+            for path, manifest, number in self._records():
+                fence.put(path, record(_rows(manifest, number, size), size, token, writer))
         names = {"set": token, "writer": writer}
         fence.replace_marker(_document(self.hierarchy, size, names))
