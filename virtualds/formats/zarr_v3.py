@@ -27,15 +27,26 @@ from virtualds.strict_json import parsed
 from virtualds.zarr_hierarchy import malformed
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import array_from_v3
-from virtualds.zarr_v3.document import FOLDER, MARKER, NOTES, Document, new_snapshot, snapshot_path
+from virtualds.zarr_v3.document import (
+    CONSOLIDATED,
+    FOLDER,
+    MARKER,
+    NOTES,
+    Document,
+    check_node,
+    new_snapshot,
+    snapshot_path,
+)
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key
-from virtualds.zarr_v3.metadata import check_zarr_v3
+from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
 from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
 from virtualds.zarr_v3.values import is_text, text_from_chunks
 
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
+GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
+"""Keys that the metadata of a group may have."""
 
 
 def detect(marker: bytes) -> bool:
@@ -136,12 +147,23 @@ class _SetReader:
             elif name not in self._skip:
                 variables[name] = self._named_variable(key, node)
         notes = self._noted("groups", path)
-        attributes = self._attributes(self._nodes.get(path, {}), notes)
+        attributes = self._group_attributes(path, notes)
         groups = {name: self._group(prefix + name) for name in children}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             return ManifestGroup(variables, attributes, groups, encoding)
         except FormatError as error:
+            error.add_note(f"group /{path} of {self._root}")
+            raise
+
+    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        node = self._nodes.get(path, {"zarr_format": 3})
+        try:
+            if node.get("zarr_format") != 3:
+                raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
+            check_extras(node, GROUP_KEYS)
+            return self._attributes(node, notes)
+        except VirtualdsError as error:
             error.add_note(f"group /{path} of {self._root}")
             raise
 
@@ -221,8 +243,9 @@ class _SetReader:
         found = {}
         for part in parts:
             manifest = part.manifest.loaded()
-            for place in np.argwhere(manifest.file != MISSING).tolist():
-                found[tuple(place)] = _bytes(manifest, tuple(place))
+            for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
+                key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
+                found[key] = _bytes(manifest, place)
         return found
 
 
@@ -255,6 +278,7 @@ def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[st
         if name == MARKER and folder and not folder.startswith("__"):
             url = f"{root}/{path}"
             found[folder] = parsed(store.read_all(url, options), url)
+            check_node(folder, found[folder], url)
     return found
 
 

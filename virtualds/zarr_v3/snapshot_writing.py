@@ -21,7 +21,7 @@ from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import fill_to_attribute, is_exact
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
-from virtualds.zarr_v3.document import FOLDER, Document
+from virtualds.zarr_v3.document import FOLDER, Document, is_node_path
 from virtualds.zarr_v3.manifest_files import (
     Numbering,
     entries,
@@ -131,6 +131,8 @@ class SnapshotWriter:
                     yield prefix + name, None, [f"{prefix}{name}: {error}"]
 
     def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+        if path:
+            _check_name(path)
         attributes, types = to_json(group.attributes)
         notes: dict[str, Any] = {"attributes": types} if types else {}
         if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
@@ -140,8 +142,7 @@ class SnapshotWriter:
         return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
     def _variable(self, path: str, variable: ManifestVariable) -> Planned:
-        if any(part in (".", "..") or part.startswith("__") for part in path.split("/")):
-            raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
+        _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[Part]()
         if data is None:
@@ -366,6 +367,11 @@ class Planned:
     parts: list[Part]
     values: NativeArray | None
     known: bool = False
+
+
+def _check_name(path: str) -> None:
+    if not is_node_path(path):
+        raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
 
 
 def _up(path: str) -> str:
