@@ -45,6 +45,7 @@ STAGES = {
         "data_types",
         "codecs",
         "metadata",
+        "json_table",
         "manifests",
         "manifest_files",
         "arrays",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import ReadError, UnsupportedError
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 
 TEXT = "string"
@@ -18,6 +19,8 @@ COMPRESSED_FROM = 4096
 """Bytes of an array from which on its chunks are compressed."""
 CHUNK = 2**26
 """Bytes that a chunk has at most, where its rows are shorter."""
+DAMAGE = (ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
+"""What numcodecs raises for damaged bytes."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
@@ -127,8 +130,8 @@ def text_from_chunks(
 
     Raises
     ------
-    FormatError
-        Its metadata make no sense.
+    ReadError
+        A chunk does not decode.
     UnsupportedError
         A codec is not known.
     """
@@ -146,12 +149,14 @@ def text_from_chunks(
     )
     decoders = {"zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
     for place, data in chunks.items():
-        for name in names[:0:-1]:
-            data = bytes(decoders[name]().decode(data))
         try:
+            for name in names[:0:-1]:
+                data = bytes(decoders[name]().decode(data))
             block = numcodecs.VLenUTF8().decode(data).reshape(shape)
-        except ValueError as error:
-            raise FormatError(f"chunk {place} of strings does not decode ({error})") from error
+        except DAMAGE as error:
+            raise ReadError(
+                f"chunk {place} of strings does not decode ({error}); restore the file"
+            ) from error
         box = tuple(
             slice(i * c, min(i * c + c, n))
             for i, c, n in zip(place, shape, found.shape, strict=True)
