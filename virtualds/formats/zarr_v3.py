@@ -415,8 +415,6 @@ def _commit(
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
-        if found is None:
-            writer.put(f"{FOLDER}/{name}/begun", time.encode())
         document = writer.write(group)
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())

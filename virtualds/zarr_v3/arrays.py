@@ -45,6 +45,9 @@ from virtualds.zarr_v3.metadata import (
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
 """Names of our extensions: a chunk grid, a codec, and a data type."""
 
+MOST_EMPTY = 2**20
+"""Slabs of an axis that may show no element."""
+
 Manifests = Callable[[list[tuple[int, ...]], bool], list[Part]]
 """Takes the grids of fragments, and whether keys count them, and says where their chunks lie."""
 
@@ -235,7 +238,10 @@ def _array_of_fragments(
     shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
 ) -> ManifestArray:
     said = [
-        (tuple(f["start"]), tuple(map(_axis_from_json, f["axes"], shape)))
+        (
+            tuple(f["start"]),
+            tuple(_axis_from_json(a, n) for a, n in zip(f["axes"], shape, strict=True)),
+        )
         for f in metadata["chunk_grid"]["configuration"]["fragments"]
     ]
     [codec] = metadata["codecs"]
@@ -269,7 +275,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     # before anything takes memory that there are not elements for
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
-    if not whole or len(counts) != 1 or counts.pop() > size or not (runs[0][:, 0] > 0).all():
+    if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
         raise FormatError(
             f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
             f"{said['hidden']!r:.80} are no cut of an axis of {size}; the metadata is damaged"

@@ -19,6 +19,7 @@ from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.storage_notes import declared
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.urls import scheme_of
 from virtualds.zarr_metadata import fill_to_attribute, is_exact
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
 from virtualds.zarr_v3.document import FOLDER, Document, is_node_path
@@ -99,6 +100,9 @@ class SnapshotWriter:
                 + "\nload these variables before writing (ds.virtual.load()), or leave them out "
                 "(ds.drop_vars)"
             )
+        if self.before is None:
+            # who comes later sees that these are the files of a writer, not somebody else's
+            self.put(f"{FOLDER}/{self.name}/begun", b"")
         nodes = {path: self._written(path, node) for path, node, _ in planned if node is not None}
         self._write_sources()
         notes = {kind: part for kind, part in self.notes.items() if part}
@@ -111,8 +115,13 @@ class SnapshotWriter:
         store_for(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
-        """Remove what was written."""
-        store_for(self.root).remove(self.written, self.options)
+        """Remove what was written, and the folders that this leaves empty."""
+        beside = []
+        if scheme_of(self.root) == "file":
+            # a name that nobody has, in the folder that stays
+            above = self.root.rpartition("/")[0] if self.before is None else self.root
+            beside = [f"{above}/{self.name}"]
+        store_for(self.root).remove([*self.written, *beside], self.options)
 
     # ------------------------------------------------------------------ what there is to write
 
