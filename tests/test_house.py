@@ -46,6 +46,7 @@ STAGES = {
         "manifest_files",
         "arrays",
         "values",
+        "nodes",
         "document",
         "snapshot_writing",
     ),

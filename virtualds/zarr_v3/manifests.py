@@ -35,8 +35,6 @@ KEPT = 24
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
 UNKNOWN: Fingerprint = (None, None, None)
-ChunkKey = Callable[[tuple[int, ...]], str]
-"""Takes the place of a chunk in its grid to its key below the folder of its array."""
 
 
 class Part(NamedTuple):
@@ -161,7 +159,7 @@ class StoredManifests:
         transformer: Mapping[str, Any],
         grids: list[tuple[int, ...]],
         numbered: bool,
-        key: ChunkKey,
+        key: ChunkKeys,
     ) -> list[Part]:
         """Return what a storage transformer says of the chunks of an array.
 
@@ -314,7 +312,7 @@ class JsonTable:
     manifest: Any
     grid: tuple[int, ...]
     prefix: str
-    key: ChunkKey
+    key: ChunkKeys
     sources: Any = None
     has_pipelines: bool = False
 
@@ -490,7 +488,7 @@ def _size_if_there(store: StoredManifests, path: str) -> int | None:
         raise
 
 
-def chunk_key(metadata: Mapping[str, Any]) -> ChunkKey:
+def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
     """Return how chunks of an array are called (core specification, "Chunk key encoding").
 
     Raises
@@ -503,18 +501,43 @@ def chunk_key(metadata: Mapping[str, Any]) -> ChunkKey:
     name, how = said.get("name"), said.get("configuration", {})
     if name not in ("default", "v2"):
         raise UnsupportedError(f"chunk key encoding {name!r}; 'default' and 'v2' are known")
-    return _ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
+    return ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
 
 
 @dataclass(frozen=True)
-class _ChunkKeys:
-    """Keys of chunks, in an encoding and with a separator."""
+class ChunkKeys:
+    """Keys of chunks below the folder of their array, in an encoding and with a separator."""
 
     name: str
     separator: str
 
     def __call__(self, place: tuple[int, ...]) -> str:
+        """Return the key of a chunk."""
         indices = self.separator.join(map(str, place))
         if self.name == "v2":
             return indices or "0"
         return f"c{self.separator}{indices}" if place else "c"
+
+    def place(self, key: str, ndim: int) -> tuple[int, ...] | None:
+        """Return which chunk has a key, None if it is no key of a chunk."""
+        if not ndim:
+            return () if key == self(()) else None
+        indices = key
+        if self.name != "v2":
+            indices = key.removeprefix(f"c{self.separator}")
+            if indices == key:
+                return None
+        parts = indices.split(self.separator)
+        if len(parts) != ndim or not all(p.isdecimal() and p.isascii() for p in parts):
+            return None
+        place = tuple(map(int, parts))
+        return place if self(place) == key else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_key_encoding``."""
+        return {"name": self.name, "configuration": {"separator": self.separator}}
+
+
+def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the storage transformer of a manifest that stands in the metadata."""
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}
