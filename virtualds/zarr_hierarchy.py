@@ -29,6 +29,7 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import unreachable
 from virtualds.storage_notes import declared, restored_encoding
 from virtualds.stores import store_for
+from virtualds.strict_json import malformed
 from virtualds.zarr_metadata import (
     ZarrArray,
     array_from_zarr_v2,
@@ -191,14 +192,6 @@ def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(dims) != len(shape):
         raise FormatError(f"dimensions {dims} for an array of shape {shape}")
     return dims
-
-
-def malformed(url: str, error: Exception) -> FormatError:
-    """Return the error that says that a set is not of the form that its specification lays down."""
-    return FormatError(
-        f"{url}: its metadata or references are not of the form that the specification "
-        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
-    )
 
 
 def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArray[Any]:

@@ -24,9 +24,9 @@ from virtualds.group import ManifestGroup
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
+from virtualds.strict_json import malformed, parsed
 from virtualds.template import Templates, generated
-from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
+from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 

@@ -27,9 +27,9 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, Stora
 from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
+from virtualds.strict_json import malformed, parsed
 from virtualds.urls import scheme_of
-from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
+from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 
 MARKER = ".zmetadata"
 """The file that makes a folder a set."""

@@ -22,9 +22,9 @@ from virtualds.manifest import MISSING, ChunkManifest, SourceFile
 from virtualds.read.pool import run_all
 from virtualds.store import Listed
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
+from virtualds.strict_json import malformed, parsed
 from virtualds.urls import local_path
-from virtualds.zarr_hierarchy import HierarchyReader, malformed
+from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.manifests import (
     ChunkKeys,
@@ -131,12 +131,12 @@ class _Store:
                 f"consolidate them (zarr.consolidate_metadata), or name a store that can be listed"
             )
         wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
-        found = dict[str, Any].fromkeys(wanted)
+        found = dict[str, Any].fromkeys(wanted) | {self.marker: self.document}
 
         def read_one(path: str) -> None:
             found[path] = self.json(path)
 
-        run_all(iter(wanted), read_one)
+        run_all((path for path in wanted if path != self.marker), read_one)
         return found
 
     @property

@@ -329,14 +329,22 @@ class JsonTable:
             raise FormatError(f"{self.store.root}: a manifest is an object, found {found!r:.40}")
         return found
 
+    @property
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
+        """What is known of files by their paths."""
+        found: Mapping[str, Fingerprint] = self.sources or {}
+        if isinstance(self.sources, str):
+            found = self.store.document(self.sources)
+        return found
+
     def manifested(self) -> ChunkManifest:
         """Return the manifest: lazy unless all of it stands in the metadata."""
-        if isinstance(self.manifest, str) or self._prefixes:
+        if isinstance(self.manifest, str) or self.prefixes:
             return LazyManifest(self, self.grid)
         return self._told()
 
     @property
-    def _prefixes(self) -> list[str]:
+    def prefixes(self) -> list[str]:
         """The keys that stand for all keys beginning with them, the longest first."""
         return sorted((k for k in self.entries if k.endswith("/")), key=len, reverse=True)
 
@@ -346,7 +354,7 @@ class JsonTable:
         kept = isinstance(self.manifest, str)
         told = self.store.kept(name, self._told) if kept else self._told()
         found = told.at(ids.ravel())
-        prefixes = self._prefixes
+        prefixes = self.prefixes
         if prefixes:
             found = self._with_prefixed(found, ids.ravel(), prefixes)
         return found.reshape(ids.shape)
@@ -358,10 +366,7 @@ class JsonTable:
             for key, entry in self.entries.items()
             if not key.endswith("/") and (place := self._place(key)) is not None
         ]
-        known = self.sources or {}
-        if isinstance(known, str):
-            known = self.store.document(known)
-        return _from_entries(self.store, rows, self.grid, known)
+        return _from_entries(self.store, rows, self.grid, self.fingerprints)
 
     def _with_prefixed(self, told: ChunkManifest, ids: Ints, prefixes: list[str]) -> ChunkManifest:
         """Add the chunks that are files below a prefix; one that is not there is missing."""

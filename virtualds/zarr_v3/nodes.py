@@ -16,7 +16,7 @@ from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.referenced_files import unreachable
 from virtualds.storage_notes import restored_encoding
 from virtualds.stores import store_for
-from virtualds.zarr_hierarchy import malformed
+from virtualds.strict_json import malformed
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.manifests import Part

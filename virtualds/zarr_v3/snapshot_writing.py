@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os.path
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -33,11 +33,14 @@ from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
     RECORD_SIZE,
+    Fingerprint,
+    JsonTable,
     ParquetTable,
     Part,
     StoredManifests,
     chunk_key,
 )
+from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.values import NativeArray, values_to_v3
 
 MOST_INLINE, MOST_JSON = 16, 4096
@@ -187,6 +190,11 @@ class SnapshotWriter:
             return dict(node)
         if node.values is not None:
             transformer = self._write_values(path, node.values)
+        elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
+            # what maps prefixes of keys goes by the keys
+            encoding = {"chunk_key_encoding": table.key.to_json()}
+            transformer = self._write_prefixes(path, table)
+            return node.metadata | encoding | {"storage_transformers": [transformer]}
         else:
             transformer = self._write_manifest(path, node)
         transformers = [] if transformer is None else [transformer]
@@ -241,6 +249,22 @@ class SnapshotWriter:
         forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
         return forms[self._form(parts)](path, parts, numbered)
 
+    def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
+        """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
+        found = {
+            key: entry | ({"path": self._moved(table, entry["path"])} if "path" in entry else {})
+            for key, entry in table.entries.items()
+        }
+        known = {self._moved(table, name): print for name, print in table.fingerprints.items()}
+        if self.manifest == "json" or len(found) > MOST_INLINE:
+            return self._in_files(path, found, known)
+        return _in_metadata(found, known)
+
+    def _moved(self, table: JsonTable, path: str) -> str:
+        """Return a path of another set as it is written in this one."""
+        end = "/" if path.endswith("/") else ""
+        return self._path(table.store.file(path).url.rstrip("/") + end).rstrip("/") + end
+
     def _form(self, parts: list[Part]) -> str:
         if self.manifest is not None:
             return self.manifest
@@ -250,17 +274,18 @@ class SnapshotWriter:
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
 
     def _inline(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
-        said: dict[str, Any] = {"manifest": entries(parts, self._path, numbered)}
-        if known := fingerprints(parts, self._path):
-            said["sources"] = known
-        return {"name": JSON_MANIFEST, "configuration": said}
+        return _in_metadata(entries(parts, self._path, numbered), fingerprints(parts, self._path))
 
     def _json(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        return self._in_files(
+            path, entries(parts, self._path, numbered), fingerprints(parts, self._path)
+        )
+
+    def _in_files(
+        self, path: str, manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, content in (
-            ("manifest", entries(parts, self._path, numbered)),
-            ("sources", fingerprints(parts, self._path)),
-        ):
+        for name, content in (("manifest", manifest), ("sources", known)):
             file = f"{name}.{self.name}.json"
             self.put(f"{path}/{file}", json.dumps(content, separators=(",", ":")).encode())
             found[name] = f"./{file}"
@@ -344,6 +369,27 @@ class Planned:
     metadata: dict[str, Any]
     parts: list[Part]
     values: NativeArray | None
+
+
+def _prefixed(node: Planned) -> JsonTable | None:
+    """Return the table that all chunks of an array are those of, if it maps prefixes of keys."""
+    if len(node.parts) != 1 or is_extended(node.metadata):
+        return None
+    [part] = node.parts
+    counted = part.manifest.counting if isinstance(part.manifest, LazyManifest) else None
+    if counted is None or not isinstance(counted.table, JsonTable):
+        return None
+    table = counted.table
+    axes = axes_from_v3(node.metadata["shape"], node.metadata["chunk_grid"])
+    # the same chunks under the same keys, and no others
+    same = tuple(axis.nchunks for axis in axes) == table.grid
+    same = same and counted == LazyManifest(table, table.grid).counting
+    return table if same and table.prefixes and not table.prefix else None
+
+
+def _in_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
+    sources = {"sources": known} if known else {}
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
 
 
 def _up(path: str) -> str:
