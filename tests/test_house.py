@@ -29,7 +29,7 @@ FLOORS = (
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
     {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset"},
-    {"appending"},
+    {"appending", "materialize"},
     {"api"},
     {"accessor", "combine"},
     {"backend", "demo"},

@@ -222,6 +222,19 @@ def write(
     _commit(group, root, options, found, manifest, relative_paths)
 
 
+def check_writable(group: ManifestGroup, url: str, options: StorageOptions | None = None) -> None:
+    """Raise what `write` would raise before it writes anything.
+
+    Raises
+    ------
+    UnsupportedError, FileExistsError
+        As `write`.
+    """
+    root = url.rstrip("/")
+    found = _present(root, options)
+    SnapshotWriter(root, options, "", found.document if found else None).plan(group)
+
+
 def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],

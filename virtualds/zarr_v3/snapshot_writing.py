@@ -90,8 +90,20 @@ class SnapshotWriter:
         Raises
         ------
         UnsupportedError
-            The variables that Zarr v3 has no form for; all of them are named, and nothing has been
-            written.
+            As `plan`; nothing has been written.
+        """
+        nodes = {path: self._written(path, node) for path, node in self.plan(group).items()}
+        self._write_sources()
+        notes = {kind: part for kind, part in self.notes.items() if part}
+        return Document(nodes, notes | {"relative_paths": self.relative_paths})
+
+    def plan(self, group: ManifestGroup) -> dict[str, Any]:
+        """Return what there is to write by path: groups as their metadata, arrays as `Planned`.
+
+        Raises
+        ------
+        UnsupportedError
+            The variables that Zarr v3 has no form for; all of them are named.
         """
         planned = list(self._planned(group))
         problems = [problem for _, _, found in planned for problem in found]
@@ -102,10 +114,7 @@ class SnapshotWriter:
                 + "\nload these variables before writing (ds.virtual.load()), or leave them out "
                 "(ds.drop_vars)"
             )
-        nodes = {path: self._written(path, node) for path, node, _ in planned if node is not None}
-        self._write_sources()
-        notes = {kind: part for kind, part in self.notes.items() if part}
-        return Document(nodes, notes | {"relative_paths": self.relative_paths})
+        return {path: node for path, node, _ in planned}
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file of a name that no other writer uses."""

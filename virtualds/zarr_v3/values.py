@@ -93,7 +93,7 @@ def _chunks(
     grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
     for place in product(*map(range, grid)):
         box = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
-        block = values[box]
+        block = values[box] if box else values
         if block.shape != shape:
             padding = [(0, c - n) for c, n in zip(shape, block.shape, strict=True)]
             rest = "" if values.dtype.kind == "O" else _zero(values.dtype)
