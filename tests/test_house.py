@@ -23,14 +23,17 @@ FLOORS = (
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"},
-    {"array", "hdf5_structure"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"},
-    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"},
+    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
+    {"array", "hdf5_structure", "kerchunk_records"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"}
+    | {"fill_values"},
+    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
+    | {"record_changes"},
     {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset"},
     {"appending", "materialize"},
     {"api"},
+    {"writing"},
     {"accessor", "combine"},
     {"backend", "demo"},
     {"cli", "__init__"},
@@ -48,6 +51,7 @@ STAGES = {
         "values",
         "nodes",
         "document",
+        "snapshots",
         "snapshot_writing",
     ),
     "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
@@ -74,9 +78,13 @@ PUBLIC = {
     "SourceFile",
     "UnsupportedError",
     "VirtualdsError",
+    "convert",
+    "drop_sources",
+    "expire_snapshots",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",
+    "snapshots",
 }
 
 # What opening somebody else's file with xarray must not have to wait for.

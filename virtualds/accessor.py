@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from virtualds.api import open_virtual_dataset, write_manifest
+from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
@@ -20,6 +20,7 @@ from virtualds.lazy import lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
 from virtualds.urls import normalise_url
+from virtualds.writing import write_manifest
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
@@ -164,7 +165,11 @@ class VirtualDatasetAccessor:
         url: Any,
         *,
         format: str | None = None,
-        mode: str = "w",
+        mode: str | None = None,
+        append_dim: str | None = None,
+        position: str = "end",
+        on_duplicate: str = "raise",
+        conflict: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> None:
@@ -175,31 +180,60 @@ class VirtualDatasetAccessor:
         url : str or path
             Where to. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
-            kerchunk-parquet.
+            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3.
         format : str, optional
             Name of the format, where the suffix does not say it.
-        mode : {"w", "w-"}
-            ``"w"`` creates or replaces, ``"w-"`` refuses to replace. Either way readers see the
-            old set or the new one.
+        mode : {"w", "w-", "a", "replace-source"}, optional
+            ``"w"`` creates or replaces, ``"w-"`` refuses to replace, ``"a"`` appends, and
+            ``"replace-source"`` puts the dataset in place of what came from its sources before.
+            By default ``"a"`` where ``append_dim`` is given, else ``"w"``. Readers see the old set
+            or the new one, whatever happens.
+        append_dim : str, optional
+            Dimension to append along, as in `xarray.Dataset.to_zarr`; a set that does not exist is
+            created. For ``"replace-source"``, the one along which sources follow each other.
+        position : {"end", "start", "coordinate"}
+            Where to append: ``"coordinate"`` puts every part where its coordinate belongs.
+        on_duplicate : {"raise", "skip"}
+            What to do about sources, or values of the coordinate, that are in the set already.
+        conflict : {"raise", "retry"}
+            What to do if another writer changes the set meanwhile: raise `ConflictError`, or make
+            the change again to what the other has written.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
             What the format lets one choose. kerchunk-json: ``templates=True`` writes every folder
             that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
-            many references a record holds.
+            many references a record holds. zarr-v3: ``manifest=`` is the form of manifests
+            (``"inline"``, ``"json"`` or ``"parquet"``; by default by their size), and
+            ``relative_paths=True`` writes paths of sources relative to the set.
 
         Raises
         ------
         TypeError
             The format has no such choice.
         UnsupportedError
-            The format cannot hold the dataset; nothing has been written.
+            The format, or the store, cannot hold the dataset; nothing has been written.
+        CombineError
+            The dataset does not go on with the set, or is in it already.
+        ConflictError
+            Another writer was faster; nothing has changed.
         FileExistsError
             The target exists and ``mode`` is ``"w-"``.
         ValueError
-            No such format or mode.
+            No such format, mode or dimension.
         """
-        write_manifest(self._dataset, url, format, mode, storage_options, choices)
+        write_manifest(
+            self._dataset,
+            url,
+            format=format,
+            mode=mode,
+            append_dim=append_dim,
+            position=position,
+            on_duplicate=on_duplicate,
+            conflict=conflict,
+            storage_options=storage_options,
+            choices=choices,
+        )
 
     def materialize(
         self,

@@ -11,8 +11,8 @@ from typing import Any
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
-from virtualds.dataset import Loadable, group_from_dataset, virtual_dataset
-from virtualds.errors import AccessError, FormatError, VirtualdsError
+from virtualds.dataset import Loadable, virtual_dataset
+from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
@@ -36,6 +36,7 @@ def open_virtual_dataset(
     decode_cf: bool = True,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> xr.Dataset:
     """Open a source file or a reference set as a dataset of virtual arrays.
 
@@ -67,6 +68,8 @@ def open_virtual_dataset(
     allow : str, path, or iterable of them, optional
         Folders, as paths or urls, in which every file that a reference set refers to must lie. By
         default a local set may refer to any file, a remote one to remote files only.
+    snapshot : str, optional
+        Id of an earlier snapshot of a reference set, as `virtualds.snapshots` lists them.
 
     Returns
     -------
@@ -97,6 +100,7 @@ def open_virtual_dataset(
         parser=parser,
         on_error=on_error,
         allow=allow,
+        snapshot=snapshot,
     )
     try:
         dataset = virtual_dataset(found, loadable_variables, decode_cf)
@@ -116,6 +120,7 @@ def open_group(
     parser: str | None = None,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 
@@ -135,11 +140,7 @@ def open_group(
         reader, source = (
             _named(parser, absolute, settled) if parser else _detected(absolute, settled)
         )
-        found = (
-            reader.read(source, group, skip, allowed)
-            if isinstance(reader, Format)
-            else reader.read(source, group, skip)
-        )
+        found = _read(reader, source, group, skip, allowed, snapshot)
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
@@ -159,6 +160,27 @@ def open_group(
         listed = "\n".join(f"  {name}: {error}" for name, error in found.problems.items())
         warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
     return found
+
+
+def _read(
+    reader: Parser | Format,
+    source: SourceFile,
+    group: str | None,
+    skip: Iterable[str],
+    allow: Allowed,
+    snapshot: str | None,
+) -> ManifestGroup:
+    """Read a group of a file, or of a snapshot of a set."""
+    if snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
+        raise UnsupportedError(
+            f"{source.url}: snapshot={snapshot!r}, but {reader.name} keeps no snapshots; zarr-v3 "
+            f"does"
+        )
+    if isinstance(reader, Parser):
+        return reader.read(source, group, skip)
+    read: Callable[..., ManifestGroup] = reader.read
+    chosen = {} if snapshot is None else {"snapshot": snapshot}
+    return read(source, group, skip, allow, **chosen)
 
 
 def _raise(group: ManifestGroup) -> ManifestGroup:
@@ -247,41 +269,6 @@ def _marked(url: str, options: StorageOptions | None) -> Found | None:
             if name in _markers(reader) and reader.detect(marker):
                 return reader, SourceFile(url, options=options)
     return None
-
-
-def write_manifest(
-    dataset: xr.Dataset,
-    url: str | os.PathLike[str],
-    format: str | None = None,
-    mode: str = "w",
-    storage_options: Mapping[str, Any] | None = None,
-    choices: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
-    absolute = normalise_url(url)
-    target = _format_for(absolute, format)
-    if unknown := set(choices or ()) - set(target.choices):
-        raise TypeError(
-            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
-        )
-    options = StorageOptions(storage_options) if storage_options else None
-    write: Callable[..., None] = target.write
-    write(group_from_dataset(dataset), absolute, options, replace=mode == "w", **(choices or {}))
-
-
-def _format_for(url: str, name: str | None) -> Format:
-    if name is not None:
-        known = {form.name: form for form in FORMATS}
-        if name not in known:
-            raise ValueError(f"format {name!r}: there are {sorted(known)}")
-        return known[name]
-    for form in FORMATS:
-        if url.endswith(form.suffixes):
-            return form
-    suffixes = {form.name: form.suffixes for form in FORMATS}
-    raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
 
 
 def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.checksum import from_crc32
-from virtualds.codec import Codec
+from virtualds.codec import Codec, CodecError
 from virtualds.codecs import Unreadable, codec_from_zarr_v2
 from virtualds.display import summary, table
 from virtualds.duck_array import DuckArray
@@ -249,6 +249,14 @@ class ManifestArray(DuckArray):
         return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
 
     @property
+    def listed_sources(self) -> tuple[SourceFile, ...]:
+        """The distinct files that chunks lie in, and what reference sets list besides them.
+
+        Of arrays that lie in sets, these are known without reading all references.
+        """
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
+
+    @property
     def has_gaps(self) -> bool:
         """Whether some elements lie in no fragment."""
         return sum(prod(f.shape) for f in self.fragments) < self.size
@@ -256,9 +264,7 @@ class ManifestArray(DuckArray):
     @property
     def gaps_read_as_missing(self) -> bool:
         """Whether elements that lie in no fragment have the value of a missing chunk."""
-        return not self.has_gaps or all(
-            same_scalar(p.missing_value, self.fill_value) for p in self.pipelines
-        )
+        return not self.has_gaps or all(_fills_with(p, self.fill_value) for p in self.pipelines)
 
     def same_references(self, other: ManifestArray) -> bool:
         """Say whether both have the same values for sure, because they are the same bytes."""
@@ -501,6 +507,13 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
     if dtype.kind in absent:
         return np.array(absent[dtype.kind]).astype(dtype)[()]
     return np.zeros((), dtype)[()]
+
+
+def _fills_with(pipeline: CodecPipeline, value: Any) -> bool:
+    try:
+        return same_scalar(pipeline.missing_value, value)
+    except CodecError:
+        return False  # netCDF's fill value need not be a date
 
 
 def same_scalar(a: Any, b: Any) -> bool:

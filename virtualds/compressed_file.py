@@ -56,7 +56,15 @@ def beginning(head: bytes, size: int = 4096) -> bytes | None:
 
 def compressed(data: bytes, url: str) -> bytes:
     """Return what a file of this name is to hold."""
-    codec = next((c for suffix, c in SUFFIXES.items() if url.endswith(suffix)), None)
+    return _compressed(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
+
+
+def compressed_like(before: bytes, data: bytes) -> bytes:
+    """Return what a file is to hold that held ``before``."""
+    return _compressed(data, _codec_of(before))
+
+
+def _compressed(data: bytes, codec: str | None) -> bytes:
     if codec is None:
         return data
     if codec == "gzip":

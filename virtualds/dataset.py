@@ -7,6 +7,7 @@ pipelines.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.array import ManifestArray, default_fill, same_scalar
+from virtualds.array import ManifestArray, default_fill
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
@@ -210,8 +211,11 @@ def _virtual(
             f"{decoded.dtype}, which chunks cannot do one by one; load it with "
             f"loadable_variables=[{name!r}]"
         )
-    packing = _packing(stored, array.dtype, decoded)
     dtype = decoded.dtype
+    if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
+        # each file was packed in its own way, which its pipeline undoes
+        return xr.Variable(decoded.dims, array, decoded.attrs, decoded.encoding)
+    packing = _packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
         packing = None
     pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
@@ -282,7 +286,8 @@ def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
     if (data := virtual_data(variable)) is not None:
         array, packed = unpack(data)
         # what changed no value is known to the encoding alone
-        kept = {n: variable.encoding[n] for n in IDENTITIES if n in variable.encoding}
+        same = all(p.packing is None for p in array.pipelines)
+        kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
     _check_size(variable)
     plain = _encoded(name, variable)
@@ -315,7 +320,7 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
     pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
     fill = default_fill(dtype)
     if array.has_gaps:
-        if not same_scalar(array.pipelines[0].missing_value, array.fill_value):
+        if not array.gaps_read_as_missing:
             return array, None
         fill = array.pipelines[0].fill_value
     plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
@@ -334,8 +339,11 @@ def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
         # without this, xarray gives floats a fill value that they did not have
         attempt.encoding = {"_FillValue": None, **encoding}
         try:
-            stored = xr.conventions.encode_cf_variable(attempt, name=name)
-        except (ValueError, OverflowError, TypeError):
+            with warnings.catch_warnings():
+                # that the units do not suit the values: others will
+                warnings.simplefilter("error", UserWarning)
+                stored = xr.conventions.encode_cf_variable(attempt, name=name)
+        except (ValueError, OverflowError, TypeError, UserWarning):
             continue
         stored = stored.copy(data=_plain(stored.data))
         again = xr.conventions.decode_cf_variable(

@@ -30,6 +30,9 @@ class ReferenceTable(Protocol):
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
 
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that chunks lie in, and others of the same set perhaps."""
+
 
 @dataclass(frozen=True)
 class MosaicTable:
@@ -65,6 +68,10 @@ class MosaicTable:
         order.append(np.flatnonzero(missing))
         joined = ChunkManifest.concatenate(found, 0)
         return joined.at(np.argsort(np.concatenate(order)).reshape(ids.shape))
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return the files of all parts."""
+        return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
 
 
 class Counting(NamedTuple):
@@ -210,6 +217,11 @@ class LazyManifest(ChunkManifest):
             part = self.at(np.arange(begin, min(begin + BLOCK, self.size)))
             found |= dict.fromkeys(part.files)
         return tuple(found)
+
+    @property
+    def listed(self) -> tuple[SourceFile, ...]:
+        """All files that the set lists for the table."""
+        return self._table.listed()
 
     # ------------------------------------------------------------------ what is not
 

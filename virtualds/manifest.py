@@ -170,6 +170,11 @@ class ChunkManifest:
         return tuple(dict.fromkeys(self.files))
 
     @property
+    def listed(self) -> tuple[SourceFile, ...]:
+        """The files of the table, and, of a lazy manifest, all that its set lists for it."""
+        return self.sources
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the references take in memory, the table of files not counted."""
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
@@ -402,7 +407,7 @@ def _is_constant(parts: Sequence[Column], axis: int) -> bool:
     head = parts[0][layer]
     if head.size > 4096:  # comparing layers costs as much as it could save
         return False
-    return all(np.array_equal(head, part[layer]) for part in parts[1:])
+    return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])
 
 
 def _narrow(column: Column) -> Column:

@@ -96,3 +96,11 @@ class ReferencedFiles:
 def unreachable(url: str, error: OSError) -> ReadError:
     """Return the error that says that a file of a set cannot be had."""
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
+
+
+def malformed(url: str, error: Exception) -> FormatError:
+    """Return the error that says that a set is not of the form that its specification lays down."""
+    return FormatError(
+        f"{url}: its metadata or references are not of the form that the specification "
+        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
+    )

@@ -94,6 +94,7 @@ class Store(Protocol):
         options: StorageOptions | None,
         *,
         replace: bool,
+        expected: str | None = None,
     ) -> None:
         """Create or replace a folder of files, given by their paths inside it.
 
@@ -101,10 +102,16 @@ class Store(Protocol):
         folder or the new one; where it cannot (object stores), the last file is put in place when
         all others are. What is written of a folder that fails is removed.
 
+        With ``expected``, a folder is replaced if this is still the version of its last file.
+
         Raises
         ------
         FileExistsError
             There is something of this name, and ``replace`` is false.
+        ChangedError
+            The last file has another version, or is gone: another writer was faster.
+        UnsupportedError
+            A folder would have to be replaced, which the store cannot do in one step.
         """
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:

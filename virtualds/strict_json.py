@@ -56,11 +56,3 @@ def _uncollected() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
-
-
-def malformed(url: str, error: Exception) -> FormatError:
-    """Return the error that says that a set is not of the form that its specification lays down."""
-    return FormatError(
-        f"{url}: its metadata or references are not of the form that the specification "
-        f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"
-    )

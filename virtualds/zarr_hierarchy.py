@@ -11,7 +11,7 @@ under the key `NOTES`, and other readers pass over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,15 @@ from virtualds.array import ManifestArray, same_scalar
 from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.referenced_files import malformed as malformed
 from virtualds.referenced_files import unreachable
 from virtualds.storage_notes import declared, restored_encoding
 from virtualds.stores import store_for
-from virtualds.strict_json import malformed
 from virtualds.zarr_metadata import (
     ZarrArray,
     array_from_zarr_v2,
@@ -240,6 +241,11 @@ def _stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
 # ---------------------------------------------------------------------- writing
 
 
+def _sources(manifest: ChunkManifest) -> Iterable[SourceFile]:
+    """Return the files that chunks lie in, not those that are only known."""
+    return manifest.pruned().sources
+
+
 @dataclass
 class Hierarchy:
     """A group and all below it as a Zarr v2 hierarchy.
@@ -262,10 +268,17 @@ class Hierarchy:
     )
 
     @classmethod
-    def of(cls, group: ManifestGroup, url: str, format: str) -> Hierarchy:
+    def of(
+        cls,
+        group: ManifestGroup,
+        url: str,
+        format: str,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]] = _sources,
+    ) -> Hierarchy:
         """Return the hierarchy that holds a group.
 
-        ``url`` and ``format`` say in errors what was to be written.
+        ``url`` and ``format`` say in errors what was to be written; ``sources`` says in which files
+        the chunks of an array lie that are to be noted.
 
         Raises
         ------
@@ -273,12 +286,17 @@ class Hierarchy:
             Variables that Zarr v2 metadata cannot describe; all of them are named.
         """
         found = cls()
-        problems = [p for path, part in group.walk() for p in found._add_group(path, part)]
+        problems = [p for path, part in group.walk() for p in found._add_group(path, part, sources)]
         if problems:
             raise refusal(url, format, problems)
         return found
 
-    def _add_group(self, path: str, group: ManifestGroup) -> Iterable[str]:
+    def _add_group(
+        self,
+        path: str,
+        group: ManifestGroup,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]],
+    ) -> Iterable[str]:
         """Add a group, and yield what does not fit."""
         prefix = f"{path}/" if path else ""
         self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
@@ -294,22 +312,30 @@ class Hierarchy:
         if notes:
             self.notes["groups"][path] = notes
         for name, variable in group.variables.items():
-            found = obstacles(variable.data) if isinstance(variable.data, ManifestArray) else []
+            found = []
+            if isinstance(variable.data, ManifestArray):
+                array = with_one_fill(variable.data)
+                variable, found = replace(variable, data=array), obstacles(array)
             try:
                 if not found:
-                    self._add_variable(prefix + name, variable)
+                    self._add_variable(prefix + name, variable, sources)
             except UnsupportedError as error:
                 found = [str(error)]
             yield from (f"{prefix}{name}: {reason}" for reason in found)
 
-    def _add_variable(self, path: str, variable: ManifestVariable) -> None:
+    def _add_variable(
+        self,
+        path: str,
+        variable: ManifestVariable,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]],
+    ) -> None:
         attributes = dict(variable.attributes)
         if isinstance(variable.data, ManifestArray):
             metadata, manifest = _array(variable.data, attributes)
         else:
             metadata, manifest = _values(variable.read())
-        for file in manifest.sources:
-            self._note(file)
+        for file in sources(manifest):
+            self.note(file)
         fill = attributes.get("_FillValue")
         dtype = dtype_from_zarr_v2(metadata["dtype"])
         settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
@@ -327,8 +353,14 @@ class Hierarchy:
         if notes:
             self.notes["arrays"][path] = notes
 
-    def _note(self, file: SourceFile) -> None:
-        """Note the fingerprint of a file."""
+    def note(self, file: SourceFile) -> None:
+        """Note the fingerprint of a file.
+
+        Raises
+        ------
+        UnsupportedError
+            Another fingerprint of it is noted already.
+        """
         found = [file.size, file.mtime, file.etag]
         noted = self.notes["files"].setdefault(file.url, found)
         if noted != found:

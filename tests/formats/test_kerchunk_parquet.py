@@ -28,6 +28,7 @@ from virtualds import (
     ManifestArray,
     ReadError,
     UnsupportedError,
+    kerchunk_records,
 )
 from virtualds.api import open_group
 from virtualds.formats import kerchunk_json, kerchunk_parquet
@@ -207,7 +208,7 @@ def test_a_selection_reads_the_records_that_it_needs(
 def test_what_is_kept_of_records_is_bounded(
     opened: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kerchunk_parquet, "CACHED", 30)
+    monkeypatch.setattr(kerchunk_records, "CACHED", 30)
     ds, values = grid_of_chunks(tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10)
     found = read(tmp_path / "refs.parquet").variables["v"].data
@@ -357,14 +358,14 @@ def test_a_failing_write_leaves_the_old_set(
     ds, _ = grid_of_chunks(tmp_path)
     before = sorted(os.listdir(tmp_path))
     count = iter(range(99))
-    record = kerchunk_parquet._record
+    record = kerchunk_parquet.record
 
     def failing(*args: Any) -> bytes:
         if next(count) == at:
             raise KeyboardInterrupt
         return record(*args)
 
-    monkeypatch.setattr(kerchunk_parquet, "_record", failing)
+    monkeypatch.setattr(kerchunk_parquet, "record", failing)
     with pytest.raises(KeyboardInterrupt):
         ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10)
     assert lazy(tmp_path / "refs.parquet")["old"].values == [1.0]
@@ -613,14 +614,14 @@ def test_a_new_set_that_fails_leaves_nothing_in_a_store(
     memory: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ds, _ = grid_of_chunks(tmp_path)
-    record, calls = kerchunk_parquet._record, io.StringIO()
+    record, calls = kerchunk_parquet.record, io.StringIO()
 
     def failing(*args: Any) -> bytes:
         if calls.write("x") and calls.tell() > 2:
             raise KeyboardInterrupt
         return record(*args)
 
-    monkeypatch.setattr(kerchunk_parquet, "_record", failing)
+    monkeypatch.setattr(kerchunk_parquet, "record", failing)
     with pytest.raises(KeyboardInterrupt):
         ds.virtual.to_manifest("memory://bucket/refs.parquet", record_size=10)
     assert memory.find("/bucket") == []

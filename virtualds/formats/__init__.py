@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from typing import NamedTuple, Protocol
 
 import virtualds.formats.kerchunk_json as kerchunk_json
 import virtualds.formats.kerchunk_parquet as kerchunk_parquet
@@ -56,6 +57,13 @@ class UpdateSet(Protocol):
     ) -> None: ...
 
 
+class History(NamedTuple):
+    """What a format knows of earlier snapshots of a set."""
+
+    listed: Callable[[str, StorageOptions | None], list[tuple[str, str]]]
+    expire: Callable[[str, StorageOptions | None, int, timedelta | None], list[str]]
+
+
 @dataclass(frozen=True)
 class Format:
     """A reference format.
@@ -72,6 +80,8 @@ class Format:
         For a format that is a folder: the file that makes it one. ``detect`` takes all of it.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
+    history : History, optional
+        Of a format that keeps earlier snapshots: lists them, and lets them go.
     """
 
     name: str
@@ -79,9 +89,10 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
-    update: UpdateSet | None = None
+    update: UpdateSet
     marker: str | None = None
     choices: tuple[str, ...] = ()
+    history: History | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -91,6 +102,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_json.detect,
         kerchunk_json.read,
         kerchunk_json.write,
+        kerchunk_json.update,
         choices=("templates",),
     ),
     Format(
@@ -99,6 +111,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_parquet.detect,
         kerchunk_parquet.read,
         kerchunk_parquet.write,
+        kerchunk_parquet.update,
         marker=kerchunk_parquet.MARKER,
         choices=("record_size",),
     ),
@@ -111,5 +124,6 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.update,
         marker="zarr.json",
         choices=("manifest", "relative_paths"),
+        history=History(zarr_v3.history, zarr_v3.expire),
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from math import prod
 from typing import Any
@@ -18,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.compressed_file import beginning, compressed, expanded
+from virtualds.compressed_file import beginning, compressed, compressed_like, expanded
 from virtualds.errors import AccessError, FormatError
+from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
-from virtualds.referenced_files import ReferencedFiles
+from virtualds.referenced_files import ReferencedFiles, malformed
+from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.strict_json import malformed, parsed
+from virtualds.strict_json import parsed
 from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 
@@ -73,8 +75,23 @@ def read(
     AccessError
         It refers to files that it may not name.
     """
-    raw = expanded(store_for(source.url).read_all(source.url, source.options), source.url)
-    document = parsed(raw, source.url)
+    raw = store_for(source.url).read_all(source.url, source.options)
+    return _tree(_document_of(raw, source.url), source, group, skip, allow)
+
+
+def _document_of(raw: bytes, url: str) -> Any:
+    """Return what stands in a file."""
+    return parsed(expanded(raw, url), url)
+
+
+def _tree(
+    document: Any,
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+) -> ManifestGroup:
+    """Return a group of a document with everything below it."""
     try:
         refs, notes = _unfold(document, source.url)
         references = _References(source, refs, notes.get("files", {}), allow)
@@ -290,10 +307,59 @@ def write(
     FileExistsError
         The file exists and may not be replaced.
     """
+    data = compressed(_text(group, url, templates), url)
+    store_for(url).write_all(url, data, options, replace=replace)
+
+
+def update(
+    url: str,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    *,
+    templates: bool | None = None,
+) -> None:
+    """Replace a set by what becomes of it, unless another writer was faster.
+
+    Parameters
+    ----------
+    url : str
+        Of the JSON file; it stays compressed as it is.
+    change : callable
+        Takes the whole set and returns what it is to be.
+    options : StorageOptions, optional
+        Access options of the set.
+    templates : bool, optional
+        As in `write`; by default if there are templates in the set.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    UnsupportedError
+        Zarr v2 metadata cannot describe what it is to be, or the store knows no conditional writes.
+    """
+    store = store_for(url)
+    raw, version = store.read_version(url, options)
+    document = _document_of(raw, url)
+    before = _tree(document, SourceFile(url, options=options))
+    if (after := change(before)) is before:
+        return
+    if templates is None:
+        templates = "version" in document and bool(document.get("templates"))
+    data = compressed_like(raw, _text(after, url, templates))
+    try:
+        store.write_version(url, data, options, version)
+    except ChangedError as error:
+        raise outrun(url) from error
+
+
+def _text(group: ManifestGroup, url: str, templates: bool) -> bytes:
+    """Return a group as the content of a file."""
     hierarchy = Hierarchy.of(group, url, "kerchunk-json")
     named = _folders(hierarchy.notes["files"]) if templates else {}
-    text = _document(hierarchy, named)
-    store_for(url).write_all(url, compressed(text.encode(), url), options, replace=replace)
+    return _document(hierarchy, named).encode()
 
 
 def _folders(urls: Iterable[str]) -> dict[str, str]:

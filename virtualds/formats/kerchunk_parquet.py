@@ -11,32 +11,33 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.grid import Ints
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.fence import Fence, outrun
 from virtualds.group import ManifestGroup
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
-from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
-from virtualds.referenced_files import ReferencedFiles, unreachable
+from virtualds.kerchunk_records import Records, RecordTable, record, record_path
+from virtualds.lazy_manifest import LazyManifest, ReferenceTable
+from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
+from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
+from virtualds.referenced_files import malformed
+from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.strict_json import malformed, parsed
+from virtualds.strict_json import parsed
 from virtualds.urls import scheme_of
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
+from virtualds.zarr_metadata import chunk_grid
 
 MARKER = ".zmetadata"
 """The file that makes a folder a set."""
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
-TOKEN = b"virtualds"
-"""Key in the metadata of a record that names the writing that it belongs to."""
 
 
 def detect(marker: bytes) -> bool:
@@ -76,257 +77,72 @@ def read(
     # relative urls are seen from the folder that holds the set's
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = store_for(source.url).read_all(f"{source.url}/{MARKER}", source.options)
-    document = parsed(raw, source.url)
-    try:
-        size = document["record_size"]
-        if type(size) is not int or size < 1:
-            raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
-        metadata = {
-            key: _parsed(value, f"{source.url}: key {key!r}")
-            for key, value in document["metadata"].items()
-        }
-        notes = document.get(NOTES) or {}
-        records = _Records(source, size, notes, allow)
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise malformed(source.url, error) from error
+    return _Set.parse(raw, source, allow).tree(group, skip)
 
-    def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+
+@dataclass(frozen=True)
+class _Set:
+    """What the ``.zmetadata`` of a set say."""
+
+    source: SourceFile
+    metadata: Mapping[str, Any]
+    notes: Mapping[str, Any]
+    records: Records
+
+    @classmethod
+    def parse(cls, raw: bytes, source: SourceFile, allow: Allowed) -> _Set:
+        """Return the set in a folder."""
+        document = parsed(raw, source.url)
+        try:
+            size = document["record_size"]
+            if type(size) is not int or size < 1:
+                raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
+            metadata = {
+                key: _parsed(value, f"{source.url}: key {key!r}")
+                for key, value in document["metadata"].items()
+            }
+            notes = document.get(NOTES) or {}
+            return cls(source, metadata, notes, Records(source, size, notes, allow))
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise malformed(source.url, error) from error
+
+    def chunks(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return where the chunks of an array lie."""
         if any(part in ("", ".", "..") or "\\" in part for part in path.split("/")):
-            raise FormatError(f"{source.url}: the path {path!r} of an array leads out of the set")
+            raise FormatError(
+                f"{self.source.url}: the path {path!r} of an array leads out of the set"
+            )
         if not prod(grid):
             return ChunkManifest.missing(grid)
-        return LazyManifest(_Table(records, path, prod(grid)), grid)
+        return LazyManifest(RecordTable(self.records, path, prod(grid)), grid)
 
-    return HierarchyReader(source, metadata, notes, chunks, frozenset(skip)).tree(group)
+    def tree(self, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+        """Return a group with everything below it."""
+        known = (self.source, self.metadata, self.notes, self.chunks, frozenset(skip))
+        return HierarchyReader(*known).tree(group)
+
+    def arrays(self) -> dict[str, ArrayChunks]:
+        """Return all arrays by their paths."""
+        arrays = {
+            key.removesuffix("/.zarray"): metadata
+            for key, metadata in self.metadata.items()
+            if key.endswith("/.zarray")
+        }
+        return {
+            path: ArrayChunks(metadata, self.chunks(path, chunk_grid(metadata)))
+            for path, metadata in arrays.items()
+        }
+
+    def holds(self, table: ReferenceTable) -> bool:
+        """Say whether a table of references is one of this set's."""
+        return isinstance(table, RecordTable) and table.is_of(self.records)
 
 
 def _parsed(value: Any, where: str) -> Any:
     """Return metadata, which stand as JSON, or as text that holds JSON."""
     return parsed(value, where) if isinstance(value, str) else value
-
-
-class _Records:
-    """The records of one set, of which the last ones used are kept.
-
-    Parameters
-    ----------
-    source : SourceFile
-        The folder.
-    size : int
-        References in a record.
-    notes : mapping
-        Our notes; with them comes the name of the writing that records have to belong to.
-    allow : Allowed
-        Where the files that records refer to may lie.
-    """
-
-    def __init__(
-        self, source: SourceFile, size: int, notes: Mapping[str, Any], allow: Allowed
-    ) -> None:
-        self.source = source
-        self.size = size
-        self.token: str | None = notes.get("set")
-        self.allow = allow
-        self._noted = notes.get("files", {})
-        self._open()
-
-    def _open(self) -> None:
-        self._files = ReferencedFiles(self.source, self._noted, self.allow)
-        self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the records lie, not what is kept of them."""
-        names = ("source", "size", "token", "allow", "_noted")
-        return {name: getattr(self, name) for name in names}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
-
-    def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
-        """Return chunks of one record, with the files that they lie in.
-
-        Where others have not padded a record, what lies behind its end is missing.
-
-        Raises
-        ------
-        ReadError
-            It cannot be had, or is no longer the one that belongs to the set.
-        FormatError
-            It is no record.
-        AccessError
-            It refers to files that the set may not mean.
-        """
-        try:
-            record = self._record(path, number)
-            return self._checked(record.take(0, np.where(ids < record.size, ids, -1)).pruned())
-        except (AccessError, FormatError, ReadError) as error:
-            error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
-            raise
-
-    def _record(self, path: str, number: int) -> ChunkManifest:
-        url = f"{self.source.url}/{path}/refs.{number}.parq"
-        return self._kept.get(url, lambda: self._read(url))
-
-    def _read(self, url: str) -> ChunkManifest:
-        import pyarrow as pa
-
-        try:
-            data = store_for(url).read_all(url, self.source.options)
-        except FileNotFoundError as error:
-            if self.token is None:
-                return ChunkManifest.missing((1,))  # others leave out what is all missing
-            raise ReadError(
-                f"{url}: it is gone; the set was replaced after it was opened, or is damaged: open "
-                f"it again"
-            ) from error
-        except OSError as error:
-            raise unreachable(url, error) from error
-        table = parquet_table(data, url, read_dictionary=["path"])
-        token = (table.schema.metadata or {}).get(TOKEN, b"").decode()
-        if self.token is not None and token != self.token:
-            raise ReadError(
-                f"{url}: it belongs to another writing of the set, which was replaced after it was "
-                f"opened; open it again"
-            )
-        try:
-            return self._manifest(table)
-        except (AttributeError, KeyError, pa.ArrowException, TypeError, ValueError) as error:
-            error.add_note(f"record {url}")
-            if isinstance(error, FormatError):
-                raise
-            raise malformed(url, error) from error
-
-    def _manifest(self, table: Any) -> ChunkManifest:
-        """Return the rows of a record as chunks."""
-        if table.num_rows > self.size:
-            raise FormatError(
-                f"a record of {table.num_rows} references where {self.size} were announced"
-            )
-        if not table.num_rows:
-            return ChunkManifest.missing((1,))
-        file, urls = _paths(table)
-        offset, length = (_integers(table, name) for name in ("offset", "size"))
-        held, inline = _held(table)
-        file = np.where(held, INLINE, file)
-        offset = np.where(held, np.cumsum(held) - 1, offset)
-        lengths = np.fromiter(map(len, inline), np.int64, len(inline))
-        length[held] = lengths
-        return ChunkManifest(
-            files=tuple(self._files.file(url) for url in urls),
-            file=file.astype(np.int32),
-            offset=offset,
-            length=length,
-            pipeline=np.broadcast_to(np.uint16(0), file.shape),
-            checksum=np.broadcast_to(np.uint64(0), file.shape),
-            inline=tuple(inline),
-        )
-
-    def _checked(self, rows: ChunkManifest) -> ChunkManifest:
-        """Return references that can be right; only now is it looked how long whole files are."""
-        offset, length = rows.offset, rows.length
-        whole = (rows.file >= 0) & (length == 0)
-        if whole.any():
-            sizes = np.zeros(len(rows.files), np.int64)
-            for number in np.unique(rows.file[whole]).tolist():
-                sizes[number] = self._files.size(rows.files[number]) or 0
-            length = np.where(whole, sizes[np.where(whole, rows.file, 0)], length)
-            offset = np.where(whole, 0, offset)
-        return ChunkManifest.build(
-            rows.shape,
-            files=rows.files,
-            inline=rows.inline,
-            file=rows.file,
-            offset=offset,
-            length=length,
-        )
-
-
-class _Table:
-    """The references of one array in its records."""
-
-    has_pipelines = False
-
-    def __init__(self, records: _Records, path: str, count: int) -> None:
-        self._records = records
-        self._path = path
-        self._count = count
-
-    @property
-    def _name(self) -> tuple[Any, ...]:
-        records = self._records
-        whole = (*records.source, records.size, records.token, records.allow)
-        return (*whole, self._path, self._count)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Table) and self._name == other._name
-
-    def __hash__(self) -> int:
-        return hash(self._name)
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return ("virtualds-records", *map(str, self._name))
-
-    def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        return rows_of_records(
-            ids,
-            self._records.size,
-            lambda number, rows: self._records.rows(self._path, number, rows),
-        )
-
-
-def _paths(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
-    """Return the number of every row's url, -1 where there is none, and the urls."""
-    import pyarrow as pa
-
-    count = table.num_rows
-    if "path" not in table.column_names or not _is_told(table["path"]):
-        return np.full(count, MISSING, np.int32), []
-    column = table["path"]
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-    codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int32), column.dictionary.cast(pa.string()).to_pylist()
-
-
-def _held(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
-    """Return which rows hold their chunk, and the chunks."""
-    import pyarrow as pa
-
-    count = table.num_rows
-    if "raw" not in table.column_names or not _is_told(table["raw"]):
-        return np.zeros(count, bool), []
-    column = table["raw"]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    held = column.is_valid().to_numpy()
-    return held, column.cast(pa.large_binary()).drop_null().to_pylist()
-
-
-def _is_told(column: Any) -> bool:
-    """Say whether a column holds anything: pandas gives one without values any type."""
-    import pyarrow as pa
-
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
-    return column.null_count < len(column) and not number
-
-
-def _integers(table: Any, name: str) -> npt.NDArray[np.int64]:
-    if name not in table.column_names:
-        return np.zeros(table.num_rows, np.int64)
-    found = table[name].fill_null(0).to_numpy()
-    return np.array(found, np.int64)
-
-
-def _padded(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
-    return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])
 
 
 # ---------------------------------------------------------------------- writing
@@ -357,30 +173,43 @@ def write(
     Raises
     ------
     UnsupportedError
-        Variables that Zarr v2 metadata cannot describe; all of them are named.
+        Variables that Zarr v2 metadata cannot describe; all of them are named. Or a set would have
+        to be replaced elsewhere than on local disk.
     FileExistsError
         There is something of this name, and it is no set or may not be replaced.
     ValueError
         ``record_size`` is no number of references.
     """
+    _check_size(record_size)
+    hierarchy = _hierarchy(group, url)
+    url = url.rstrip("/")
+    replaces = replace and _is_set(url, options)
+    if replaces:
+        _demand_exchange(url)
+    files = _files(hierarchy, record_size or _record_size(hierarchy))
+    store_for(url).write_folder(url, files, options, replace=replaces)
+
+
+def _check_size(record_size: Any) -> None:
     if record_size is not None and (type(record_size) is not int or record_size < 1):
         raise ValueError(f"record_size {record_size!r}: it is a number of references, at least 1")
-    hierarchy = Hierarchy.of(group, url, "kerchunk-parquet")
+
+
+def _hierarchy(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
+    """Return the hierarchy that holds a group, all of whose paths may be folders."""
+    hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
     if odd := [p for p in hierarchy.manifests if any(_is_no_name(n) for n in p.split("/"))]:
         raise UnsupportedError(f"{url}: the variable {odd[0]!r} cannot be the name of a folder")
-    url = url.rstrip("/")
-    largest = max((m.size for m in hierarchy.manifests.values()), default=1)
-    size = record_size or max(1, min(RECORD_SIZE, largest))
-    replaces = replace and _is_set(url, options)
-    if replaces and scheme_of(url) != "file":
-        # the records that a lazy manifest counts may be those that are written over
-        hierarchy.manifests = {p: m.loaded() for p, m in hierarchy.manifests.items()}
-    files = _files(hierarchy, size)
-    store_for(url).write_folder(url, files, options, replace=replaces)
+    return hierarchy
 
 
 def _is_no_name(name: str) -> bool:
     return name in (".", "..") or "\\" in name
+
+
+def _record_size(hierarchy: Hierarchy) -> int:
+    largest = max((m.size for m in hierarchy.manifests.values()), default=1)
+    return max(1, min(RECORD_SIZE, largest))
 
 
 def _is_set(url: str, options: StorageOptions | None) -> bool:
@@ -391,54 +220,155 @@ def _is_set(url: str, options: StorageOptions | None) -> bool:
         return False
 
 
+def _demand_exchange(url: str) -> None:
+    """Refuse to replace references where no store can do that in one step."""
+    if scheme_of(url) != "file":
+        raise UnsupportedError(
+            f"{url}: references of a set that is there would be replaced, which cannot be done in "
+            f"one step but on local disk; write to another url, remove the set first, or use "
+            f"format='zarr-v3', which replaces sets in any store"
+        )
+
+
 def _files(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a set, the one that makes it a set last."""
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number in range(-(-manifest.size // size)):
-            ids = np.arange(number * size, min(number * size + size, manifest.size))
-            yield f"{path}/refs.{number}.parq", _record(manifest.at(ids), size, token)
+            yield record_path(path, number), record(_rows(manifest, number, size), size, token)
+    yield MARKER, _document(hierarchy, size, {"set": token})
+
+
+def _rows(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
+    """Return the chunks of one record."""
+    return manifest.at(np.arange(number * size, min(number * size + size, manifest.size)))
+
+
+def _document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]) -> bytes:
+    """Return the file that makes a folder a set."""
+    known = {key: name for key, name in names.items() if name is not None}
     document = {
         "metadata": hierarchy.metadata,
         "record_size": size,
-        NOTES: {"set": token} | hierarchy.noted(),
+        NOTES: known | hierarchy.noted(),
     }
-    yield MARKER, json.dumps(document, allow_nan=False).encode()
+    return json.dumps(document, allow_nan=False).encode()
 
 
-def _record(chunks: ChunkManifest, size: int, token: str) -> bytes:
-    """Return a row of chunks as a Parquet file, padded to the size of a record."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+# ---------------------------------------------------------------------- updating
 
-    file = _padded(np.asarray(chunks.file), size, MISSING)
-    used, codes = np.unique(file[file >= 0], return_inverse=True)
-    numbers = np.zeros(size, np.int32)
-    numbers[file >= 0] = codes
-    urls = pa.array([chunks.files[n].url for n in used.tolist()], pa.string())
-    path = pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
-    raw = pa.nulls(size, pa.binary())
-    if (held := np.flatnonzero(file == INLINE)).size:
-        values: list[bytes | None] = [None] * size
-        for row, number in zip(held.tolist(), chunks.offset[held].tolist(), strict=True):
-            values[row] = chunks.inline[number]
-        raw = pa.array(values, pa.binary())
-    offset, length = (
-        np.where(file >= 0, _padded(np.asarray(column), size, 0), 0)
-        for column in (chunks.offset, chunks.length)
-    )
-    schema = pa.schema(
-        [
-            pa.field("path", path.type),
-            pa.field("offset", pa.int64(), nullable=False),
-            pa.field("size", pa.int64(), nullable=False),
-            pa.field("raw", pa.binary()),
-        ],
-        {TOKEN: token.encode()},
-    )
-    table = pa.table([path, pa.array(offset), pa.array(length), raw], schema=schema)
-    sink = pa.BufferOutputStream()
-    # fastparquet takes integers for floats where no statistics say that none is null
-    known = ["offset", "size"]
-    pq.write_table(table, sink, compression="zstd", use_dictionary=["path"], write_statistics=known)
-    return bytes(sink.getvalue())
+
+def update(
+    url: str,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    *,
+    record_size: int | None = None,
+) -> None:
+    """Replace a set by what becomes of it, unless another writer was faster.
+
+    Where no reference changes that is there already, only the records that get new ones are
+    written. Anything else writes the set anew, which can be done on local disk alone.
+
+    Parameters
+    ----------
+    url : str
+        Of the folder.
+    change : callable
+        Takes the whole set and returns what it is to be.
+    options : StorageOptions, optional
+        Access options of the set.
+    record_size : int, optional
+        References in a record; by default as many as there were.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    UnsupportedError
+        Zarr v2 metadata cannot describe what it is to be; or the store knows no conditional writes,
+        or would have to replace references that are there. Nothing has changed.
+    """
+    _check_size(record_size)
+    url = url.rstrip("/")
+    raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
+    found = _Set.parse(raw, SourceFile(url, options=options), ANYWHERE)
+    before = found.tree()
+    if (after := change(before)) is before:
+        return
+    size = record_size or found.records.size
+    if size == found.records.size and (growth := _Growth.between(found, after)):
+        growth.write(json.loads(raw), version)
+        return
+    _demand_exchange(url)
+    files = _files(_hierarchy(after, url), size)
+    try:
+        store_for(url).write_folder(url, files, options, replace=True, expected=version)
+    except ChangedError as error:
+        raise outrun(url) from error
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """What becomes of a set in which all references stay that are there.
+
+    Parameters
+    ----------
+    found : _Set
+    hierarchy : Hierarchy
+        What it is to be.
+    first : dict of str to int
+        By array: the first row that is new, or holds more than before.
+    """
+
+    found: _Set
+    hierarchy: Hierarchy
+    first: dict[str, int]
+
+    @classmethod
+    def between(cls, found: _Set, after: ManifestGroup) -> _Growth | None:
+        """Return it, None if references change."""
+        url, holds = found.source.url, found.holds
+        hierarchy = _hierarchy(after, url, sources=lambda m: sources_besides(m, holds))
+        before = found.arrays()
+        if before.keys() - hierarchy.manifests.keys():
+            # a name that is given away again would be read by those who still know the old array
+            return None
+        first = {}
+        for path, manifest in hierarchy.manifests.items():
+            key = f"{path}/.zarray"
+            then = ArrayChunks(hierarchy.metadata[key], manifest)
+            if path in before:
+                then = cut_alike(before[path], then)
+            hierarchy.metadata[key], hierarchy.manifests[path] = then.metadata, then.manifest
+            row = first_changed_row(before[path], then) if path in before else 0
+            if row is None:
+                return None
+            first[path] = row
+        for name, fingerprint in found.notes.get("files", {}).items():
+            # which of them are still used only reading all records could tell
+            hierarchy.note(SourceFile(name, *fingerprint))
+        return cls(found, hierarchy, first)
+
+    def _records(self) -> Iterator[tuple[str, ChunkManifest, int]]:
+        """Yield the path, the array and the number of every record that gets new rows."""
+        size = self.found.records.size
+        for path, manifest in self.hierarchy.manifests.items():
+            if self.first[path] < manifest.size:
+                for number in range(self.first[path] // size, -(-manifest.size // size)):
+                    yield record_path(path, number), manifest, number
+
+    def write(self, document: dict[str, Any], version: str) -> None:
+        """Write records, then, in one step, the metadata that make them count."""
+        source, records = self.found.source, self.found.records
+        size, token, writer = records.size, records.token, secrets.token_hex(8)
+        paths = [path for path, _, _ in self._records()]
+        fence = Fence(source.url, MARKER, source.options, version, paths)
+        document[NOTES] = {**(document.get(NOTES) or {}), "writer": writer}
+        fence.replace_marker(json.dumps(document).encode())
+        for path, manifest, number in self._records():
+            fence.put(path, record(_rows(manifest, number, size), size, token, writer))
+        names = {"set": token, "writer": writer}
+        fence.replace_marker(_document(self.hierarchy, size, names))

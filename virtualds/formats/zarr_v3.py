@@ -8,22 +8,23 @@ it needs is ever written twice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import ConflictError, FormatError
+from virtualds.errors import FormatError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.strict_json import parsed
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.document import FOLDER, MARKER, NOTES, Document, new_snapshot, snapshot_path
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key, json_manifest
 from virtualds.zarr_v3.nodes import NodesReader
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
+from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
 
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
@@ -72,24 +73,8 @@ def read(
         It refers to files that it may not name.
     """
     root = source.url.rstrip("/")
-    document, _ = _opened(root, source.options, snapshot)
+    document, _ = opened(root, source.options, snapshot)
     return _SetReader(root, source.options, document, frozenset(skip), allow).group(group)
-
-
-def _opened(
-    root: str, options: StorageOptions | None, snapshot: str | None = None
-) -> tuple[Document, str]:
-    """Return the document of a snapshot, and the name of its version."""
-    url = f"{root}/{MARKER}"
-    data, version = store_for(url).read_version(url, options)
-    document = Document.parse(data, url)
-    if snapshot is None or snapshot == document.snapshot:
-        return document, version
-    names = [name for name, _ in document.history]
-    if snapshot not in names:
-        raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
-    url = f"{root}/{snapshot_path(snapshot)}"
-    return Document.parse(store_for(url).read_all(url, options), url), version
 
 
 class _SetReader:
@@ -162,7 +147,8 @@ def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[st
     for path, _, _ in store.list_files(root, options):
         folder, _, name = path.rpartition("/")
         if name == MARKER and folder and not folder.startswith("__"):
-            found[folder] = json.loads(store.read_all(f"{root}/{path}", options))
+            url = f"{root}/{path}"
+            found[folder] = parsed(store.read_all(url, options), url)
     return found
 
 
@@ -260,11 +246,13 @@ def update(
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = _Found(*_opened(root, options))
+    found = _Found(*opened(root, options))
     reader = _SetReader(root, options, found.document, frozenset(), ANYWHERE)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
-    _commit(change(reader.group(None)), root, options, found, manifest, relative)
+    before = reader.group(None)
+    if (after := change(before)) is not before:
+        _commit(after, root, options, found, manifest, relative)
 
 
 def _present(root: str, options: StorageOptions | None) -> _Found | None:
@@ -315,41 +303,23 @@ def _commit(
         document = writer.write(group)
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())
-        _swap(root, options, document, found.version if found else None)
+        swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()
         raise
     write_nodes(root, options, document, before)
 
 
-def _swap(
-    root: str, options: StorageOptions | None, document: Document, version: str | None
-) -> None:
-    """Make a document the newest, unless another writer was faster."""
-    url = f"{root}/{MARKER}"
-    try:
-        store_for(url).write_version(url, document.text(), options, version)
-    except ChangedError as error:
-        # a store may have answered a second time, to a request that it had lost sight of
-        if _opened(root, options)[0].snapshot != document.snapshot:
-            raise ConflictError(
-                f"{root}: another writer was faster, and nothing has been written; open the set "
-                f"and write again, or pass conflict='retry'"
-            ) from error
+# ---------------------------------------------------------------------- history
 
 
-def write_nodes(
-    root: str, options: StorageOptions | None, document: Document, before: Document | None
-) -> None:
-    """Write the metadata of every node where readers look who do not know of consolidation.
+def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
+    """Return the ids and times of all snapshots, the newest last."""
+    return opened(url.rstrip("/"), options)[0].history
 
-    They are copies, for convenience: the root document is what holds.
-    """
-    store = store_for(root)
-    known = before.nodes if before else {}
-    for path, node in document.nodes.items():
-        if path and known.get(path) != node:
-            data = json.dumps(node, allow_nan=False, separators=(",", ":")).encode()
-            store.write_file(f"{root}/{path}/{MARKER}", data, options)
-    gone = [path for path in known if path not in document.nodes]
-    store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)
+
+def expire(
+    url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
+) -> list[str]:
+    """Let go of snapshots and of what only they need; return their ids."""
+    return let_go(url.rstrip("/"), options, keep, older_than)

@@ -20,9 +20,10 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile
 from virtualds.read.pool import run_all
+from virtualds.referenced_files import malformed
 from virtualds.store import Listed
 from virtualds.stores import store_for
-from virtualds.strict_json import malformed, parsed
+from virtualds.strict_json import parsed
 from virtualds.urls import local_path
 from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests

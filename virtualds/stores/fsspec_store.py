@@ -80,25 +80,27 @@ class FsspecStore:
         options: StorageOptions | None,
         *,
         replace: bool,
+        expected: str | None = None,
     ) -> None:
         """Put the files of a folder, the last one when all others are there."""
         filesystem, root = _locate(url, options)
-        before = set(filesystem.find(root)) if filesystem.exists(root) else set()
-        if before and not replace:
+        if replace:
+            raise UnsupportedError(
+                f"{url}: only on local disk is a folder replaced in one step; write to another url"
+            )
+        if filesystem.exists(root) and filesystem.find(root):
             raise FileExistsError(
                 f"{url}: exists already; pass mode='w' to replace a reference set, remove anything "
                 f"else"
             )
-        put: dict[str, None] = {}
+        put: list[str] = []
         try:
             for inside, data in files:
-                path = f"{root.rstrip('/')}/{inside}"
-                put[path] = None
-                filesystem.pipe_file(path, data)
+                put.append(f"{root.rstrip('/')}/{inside}")
+                filesystem.pipe_file(put[-1], data)
         except BaseException:
-            _remove(filesystem, set(put) - before)
+            _remove(filesystem, put)
             raise
-        _remove(filesystem, before - set(put))
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""

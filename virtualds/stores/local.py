@@ -75,10 +75,11 @@ class LocalStore:
         options: StorageOptions | None,
         *,
         replace: bool,
+        expected: str | None = None,
     ) -> None:
         """Write a folder beside its place and move it there in one step."""
         path = local_path(url).rstrip("/")
-        temporary = _temporary_name(path)
+        temporary, inside = _temporary_name(path), ""
         try:
             os.mkdir(temporary)
             for inside, data in files:
@@ -88,13 +89,26 @@ class LocalStore:
                     handle.write(data)
                     handle.flush()
                     os.fsync(handle.fileno())
-            if replace:
+            if not replace:
+                _move_folder(temporary, path)
+            elif expected is None:
                 _exchange(temporary, path)
             else:
-                _move_folder(temporary, path)
+                self._exchange_version(temporary, path, f"{url.rstrip('/')}/{inside}", expected)
         finally:
             # the new folder if it failed, else the old one
             shutil.rmtree(temporary, ignore_errors=True)
+
+    def _exchange_version(self, temporary: str, path: str, marker: str, expected: str) -> None:
+        """Exchange folders while nobody can replace the marker of the old one."""
+        try:
+            # a writer who waits for this lock finds the new folder, and its marker, when it is free
+            with exclusive(_lock_of(local_path(marker))):
+                if self.version(marker, None) != expected:
+                    raise ChangedError(f"{path}: was replaced or removed by another writer")
+                _exchange(temporary, path)
+        except FileNotFoundError as error:
+            raise ChangedError(f"{path}: was removed by another") from error
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: a hash of its bytes."""

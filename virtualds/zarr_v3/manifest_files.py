@@ -51,8 +51,11 @@ class Numbering:
 
 def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str, Fingerprint]:
     """Return what is known of the files of parts, by the paths that are written for them."""
-    files = {file for part in parts for file in part.manifest.sources}
-    return {name(f.url): (f.size, f.mtime, f.etag) for f in files if any(f[1:4])}
+    known = Numbering(name)
+    for part in parts:
+        for file in part.manifest.sources:
+            known.number(file)
+    return {name(f.url): (f.size, f.mtime, f.etag) for f in known.files.values() if any(f[1:4])}
 
 
 def entries(

@@ -253,6 +253,11 @@ class ParquetTable:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
         return rows_of_records(ids, RECORD_SIZE, self._record)
 
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files of the table of sources."""
+        known = self.store.fingerprints(self.sources, np.arange(self.sources.rows))
+        return tuple(self.store.file(*one) for one in known)
+
     def _record(self, number: int, rows: Ints) -> ChunkManifest:
         path = f"{self.folder}/{number}.parquet"
         try:
@@ -357,7 +362,11 @@ class JsonTable:
         prefixes = self.prefixes
         if prefixes:
             found = self._with_prefixed(found, ids.ravel(), prefixes)
-        return found.reshape(ids.shape)
+        return found.pruned().reshape(ids.shape)
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that entries name."""
+        return self._told().sources
 
     def _told(self) -> ChunkManifest:
         """Return all chunks that have an entry of their own; others are missing."""

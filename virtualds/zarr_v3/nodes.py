@@ -13,10 +13,9 @@ from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json
 from virtualds.manifest import MISSING, ChunkManifest
-from virtualds.referenced_files import unreachable
+from virtualds.referenced_files import malformed, unreachable
 from virtualds.storage_notes import restored_encoding
 from virtualds.stores import store_for
-from virtualds.strict_json import malformed
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.manifests import Part

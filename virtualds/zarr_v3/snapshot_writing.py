@@ -161,19 +161,34 @@ class SnapshotWriter:
             values = values_to_v3(read)
             if values is None:
                 data = ManifestArray.from_values(read)
+        known = data is not None and self._known_values(path, data)
         if values is not None:
             metadata = values.metadata
+        elif known and self.before is not None:
+            metadata = self.before.nodes[path]
         elif data is not None:
-            metadata, parts = array_to_v3(data)
+            # files that nothing refers to any more may have changed
+            metadata, parts = array_to_v3(data.pruned())
         attributes, notes = self._attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
         metadata = metadata | {
             "attributes": attributes,
             "dimension_names": list(variable.dims),
-            "storage_transformers": [],
+            "storage_transformers": metadata.get("storage_transformers", []),
         }
-        return Planned(metadata, parts, values)
+        return Planned(metadata, parts, values, bool(known))
+
+    def _known_values(self, path: str, array: ManifestArray) -> bool:
+        """Say whether an array is just the values that stand at its place already."""
+        noted = self.before.notes.get("values", {}).get(path) if self.before else None
+        if noted is None or self.before is None or len(array.fragments) != 1:
+            return False
+        same = list(array.shape) == self.before.nodes[path]["shape"]
+        folder = f"{self.root}/{path}/{noted['folder']}".rstrip("/")
+        manifest = array.manifest.loaded()
+        urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
+        return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
 
     def _attributes(
         self, variable: ManifestVariable, data: ManifestArray | None
@@ -197,6 +212,9 @@ class SnapshotWriter:
     def _written(self, path: str, node: Any) -> dict[str, Any]:
         if not isinstance(node, Planned):
             return dict(node)
+        if node.known and self.before is not None:
+            self.notes["values"][path] = self.before.notes["values"][path]
+            return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
         elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
@@ -373,11 +391,15 @@ class SnapshotWriter:
 
 @dataclass(frozen=True)
 class Planned:
-    """An array that is to be written: its metadata, and its chunks or references."""
+    """An array that is to be written: its metadata, and its chunks or references.
+
+    Of one that is ``known``, everything but its metadata stands in the set already.
+    """
 
     metadata: dict[str, Any]
     parts: list[Part]
     values: NativeArray | None
+    known: bool = False
 
 
 def _prefixed(node: Planned) -> JsonTable | None:

@@ -1,0 +1,467 @@
+"""What becomes of a set when sources are added to it, replaced in it, or dropped from it.
+
+All of it is concatenation of virtual datasets: stretches of the set as it is, opened lazily, and
+new data between them. Nothing is written here; a format compares what comes out with what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.array import ManifestArray
+from virtualds.dataset import group_from_dataset, virtual_dataset
+from virtualds.errors import CombineError
+from virtualds.fragment import runs_of
+from virtualds.group import ManifestGroup
+from virtualds.lazy import virtual_data
+from virtualds.lazy_manifest import BLOCK
+
+Stretch = tuple[int, int]
+"""Where a stretch along a dimension begins and stops."""
+TEXTUAL = "OUST"
+"""Kinds of dtypes that change with the length of strings."""
+CODING = ("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value")
+"""Attributes that say how numbers are stored."""
+
+
+def appended(
+    old: ManifestGroup,
+    new: xr.Dataset,
+    dim: str,
+    position: str = "end",
+    on_duplicate: str = "raise",
+) -> ManifestGroup:
+    """Return a set with a dataset added along a dimension.
+
+    Parameters
+    ----------
+    old : ManifestGroup
+        The set.
+    new : xarray.Dataset
+        It has the variables of the set, and other lengths only along ``dim``.
+    dim : str
+    position : {"end", "start", "coordinate"}
+        Where to put it; ``"coordinate"`` puts every part of it where its coordinate belongs.
+    on_duplicate : {"raise", "skip"}
+        What to do about what is in the set already: sources, or values of the coordinate.
+
+    Returns
+    -------
+    ManifestGroup
+        ``old`` itself if nothing is left to be added.
+
+    Raises
+    ------
+    CombineError
+        The datasets do not belong together, or some of the data are in the set already.
+    ValueError
+        There is no such dimension, position, or way to treat duplicates.
+    """
+    _check_choice("position", position, POSITIONS)
+    _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
+    present = _opened(old, new, dim)
+    new = _comparable(present, new, dim)
+    fresh = ~(_known_sources(present, new, dim) | _known_values(present, new, dim))
+    if not fresh.all():
+        if on_duplicate == "raise":
+            raise _duplicates(present, new, dim, ~fresh)
+        if not fresh.any():
+            return old
+    present = _loaded_alike(present, new)
+    added = [_cut(new, dim, stretch) for stretch in runs_of(np.flatnonzero(fresh))]
+    return _as_group(old, _joined(present, POSITIONS[position](present, added, dim), dim))
+
+
+def with_sources_replaced(
+    old: ManifestGroup, new: xr.Dataset, dim: str | None = None
+) -> ManifestGroup:
+    """Return a set with a dataset in place of what came from its sources before.
+
+    Parameters
+    ----------
+    old : ManifestGroup
+        The set.
+    new : xarray.Dataset
+        Opened from sources that were processed again, under the urls that the set knows, or with
+        the values of the coordinate that it has.
+    dim : str, optional
+        Along which sources follow each other; by default the only one along which they do.
+
+    Raises
+    ------
+    CombineError
+        The datasets do not belong together, or the set has no such source.
+    ValueError
+        There is no such dimension, or none was given and several are possible.
+    """
+    present = _opened(old, new, dim)
+    if dim is None:
+        dim = _only_dimension(present, _urls(new))
+    # what does not follow the dimension may come from a source that is no longer what it was
+    static = _static_of(present, new, dim)
+    new = _comparable(present, new.drop_vars(list(static)), dim)
+    places = _places(present, new, dim)
+    present = _loaded_alike(present, new)
+    pieces, last = [], 0
+    for (begin, stop), part in sorted(places, key=lambda place: place[0]):
+        pieces += [_cut(present, dim, (last, begin)), part]
+        last = stop
+    pieces.append(_cut(present, dim, (last, present.sizes[dim])))
+    joined = _joined(present, [p for p in pieces if p.sizes[dim]], dim)
+    return _as_group(old, joined.assign(static))
+
+
+def without_sources(
+    old: ManifestGroup, urls: Iterable[str], dim: str | None = None
+) -> ManifestGroup:
+    """Return a set without what comes from some sources along a dimension.
+
+    Raises
+    ------
+    CombineError
+        The set has no such source, or nothing but these.
+    ValueError
+        There is no such dimension, or none was given and several are possible.
+    """
+    present = _opened(old, None, dim)
+    wanted = set(urls)
+    if dim is None:
+        dim = _only_dimension(present, wanted)
+    for url in wanted:
+        if not _positions(present, dim, {url}).any():
+            raise CombineError(f"{url}: it is no source of the set along {dim!r}; see its sources")
+    kept = np.flatnonzero(~_positions(present, dim, wanted))
+    if not kept.size:
+        raise CombineError(f"nothing would be left of the set along {dim!r}; remove it instead")
+    pieces = [_cut(present, dim, run) for run in runs_of(kept)]
+    return _as_group(old, _joined(present, pieces, dim))
+
+
+# ---------------------------------------------------------------------- what there is
+
+
+def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
+    if given not in known:
+        raise ValueError(f"{name} {given!r}: there are {', '.join(map(repr, known))}")
+
+
+def _opened(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
+    """Return the set as a dataset that has the dimension, as the new one has."""
+    present = virtual_dataset(old)
+    for what, dataset in (("the set", present), ("the new dataset", new)):
+        if dim is not None and dataset is not None and dim not in dataset.dims:
+            raise ValueError(
+                f"dimension {dim!r}: {what} has {sorted(map(str, dataset.dims))}; name one of them"
+            )
+    return present
+
+
+def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+    """Return the variables to be added, refusing those that do not fit the set."""
+    extra = sorted(str(name) for name in new.variables if name not in present.variables)
+    lacking = sorted(
+        str(name)
+        for name, v in present.variables.items()
+        if dim in v.dims and name not in new.variables
+    )
+    problems = [f"{name}: the set has no such variable" for name in extra]
+    problems += [f"{name}: the new dataset has no such variable" for name in lacking]
+    for name, variable in new.variables.items():
+        if name in present.variables:
+            problems += [
+                f"{name}: {reason}"
+                for reason in _differences(present.variables[name], variable, dim)
+            ]
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise CombineError(
+            f"append along {dim!r}: the new dataset does not fit the set:\n{listed}\n"
+            f"leave variables out with ds.drop_vars, or convert them; nothing has been written"
+        )
+    return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
+
+
+def _differences(old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
+    """Yield why a variable does not go on with another."""
+    if old.dims != new.dims:
+        yield f"its dimensions are {old.dims} in the set and {new.dims} in the new dataset"
+        return
+    textual = old.dtype.kind in TEXTUAL and new.dtype.kind in TEXTUAL
+    if old.dtype != new.dtype and not textual:
+        yield f"its dtype is {old.dtype} in the set and {new.dtype} in the new dataset"
+        return
+    sizes = ((d, old.sizes[d], new.sizes[d]) for d in old.dims if d != dim)
+    for other, before, after in sizes:
+        if before != after:
+            yield f"it has {before} elements along {other!r} in the set, {after} in the new dataset"
+            return
+    if dim not in old.dims and not old.equals(new):  # type: ignore[no-untyped-call]
+        yield f"it has no dimension {dim!r}, and other values than in the set"
+
+
+# ---------------------------------------------------------------------- what is there already
+
+
+def _arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
+    """Yield the virtual arrays along a dimension, with their axis of it."""
+    for variable in dataset.variables.values():
+        data = virtual_data(variable)
+        if data is not None and dim in variable.dims:
+            yield variable.dims.index(dim), data
+
+
+def _urls(dataset: xr.Dataset) -> set[str]:
+    """Return the urls of all sources, and of those that stored tables list besides."""
+    arrays = map(virtual_data, dataset.variables.values())
+    return {file.url for array in arrays if array is not None for file in array.listed_sources}
+
+
+def _positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
+    """Say of every position along a dimension whether something at it comes from some sources."""
+    found = np.zeros(dataset.sizes[dim], bool)
+    if not urls:
+        return found
+    for axis, array in _arrays(dataset, dim):
+        if not urls.isdisjoint(file.url for file in array.listed_sources):
+            for fragment in array.fragments:
+                edges = fragment.start[axis] + fragment.axes[axis].slabs().edges
+                hits = np.flatnonzero(_slabs_of(fragment.manifest, axis, urls))
+                for slab in hits.tolist():
+                    found[edges[slab] : edges[slab + 1]] = True
+    return found
+
+
+def _slabs_of(manifest: Any, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
+    """Say of every slab of an axis whether a chunk of it lies in some files."""
+    count = manifest.shape[axis]
+    step = max(1, BLOCK // max(1, manifest.size // max(1, count)))
+    parts = []
+    for begin in range(0, count, step):
+        part = manifest.take(axis, slice(begin, min(begin + step, count))).loaded()
+        numbers = [n for n, file in enumerate(part.files) if file.url in urls]
+        others = tuple(i for i in range(len(part.shape)) if i != axis)
+        parts.append(np.isin(part.file, numbers).any(axis=others))
+    return np.concatenate(parts) if parts else np.zeros(0, bool)
+
+
+def _known_sources(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say of every position of the new dataset whether its source is in the set."""
+    return _positions(new, dim, _urls(new) & _urls(present))
+
+
+def _known_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say of every position of the new dataset whether its coordinate is in the set."""
+    if dim not in present.indexes or dim not in new.indexes:
+        return np.zeros(new.sizes[dim], bool)
+    return np.asarray(new.indexes[dim].isin(present.indexes[dim]))
+
+
+def _duplicates(
+    present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
+) -> CombineError:
+    urls = sorted(_urls(new) & _urls(present))
+    first = int(np.flatnonzero(known)[0])
+    what = f"of the source {urls[0]}" if urls else f"at {new.indexes[dim][first]}"
+    return CombineError(
+        f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
+        f"set already, the first is number {first}, {what}; pass on_duplicate='skip' to leave "
+        f"them out, or mode='replace-source' if a source was processed again"
+    )
+
+
+# ---------------------------------------------------------------------- where it goes
+
+
+def _cut(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
+    return dataset.isel({dim: slice(*stretch)})
+
+
+def _by_coordinate(present: xr.Dataset, added: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
+    """Cut what there is and what is added so that the coordinate goes on as it did."""
+    if dim not in present.indexes:
+        raise CombineError(
+            f"position='coordinate': the set has no index along {dim!r}; append at an end"
+        )
+    index = present.indexes[dim]
+    sign = -1 if index.is_monotonic_decreasing and not index.is_monotonic_increasing else 1
+    if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+        raise CombineError(
+            f"position='coordinate': the coordinate {dim!r} of the set does not rise or fall all "
+            f"the way; append at an end"
+        )
+    ordered = index[::sign]
+    runs: list[tuple[int, Any, xr.Dataset]] = []
+    for part in added:
+        values = part.indexes[dim]
+        place = np.asarray(ordered.searchsorted(values))
+        place = place if sign == 1 else index.size - place
+        falls = (
+            np.asarray(values[1:] < values[:-1])
+            if sign == 1
+            else np.asarray(values[1:] > values[:-1])
+        )
+        cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | falls) + 1).tolist(), values.size]
+        for begin, stop in pairwise(cuts):
+            runs.append((int(place[begin]), values[begin], _cut(part, dim, (begin, stop))))
+    runs.sort(key=lambda run: run[1], reverse=sign == -1)
+    pieces, last = [], 0
+    for where, _, part in runs:
+        pieces += [_cut(present, dim, (last, where)), part]
+        last = where
+    pieces.append(_cut(present, dim, (last, index.size)))
+    joined = [piece for piece in pieces if piece.sizes[dim]]
+    _check_order(joined, dim, sign)
+    return joined
+
+
+def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
+    """Refuse parts that overlap, so that no order of them rises or falls all the way."""
+    for left, right in pairwise(pieces):
+        a, b = left.indexes[dim][-1], right.indexes[dim][0]
+        if not (a < b if sign == 1 else a > b):
+            raise CombineError(
+                f"position='coordinate': {a} and {b} along {dim!r} cannot be put in order by whole "
+                f"stretches; sort the new dataset, or leave out what overlaps"
+            )
+
+
+POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.Dataset]]] = {
+    "end": lambda present, added, dim: [present, *added],
+    "start": lambda present, added, dim: [*added, present],
+    "coordinate": _by_coordinate,
+}
+"""Where new data go."""
+
+
+def _only_dimension(present: xr.Dataset, urls: set[str]) -> str:
+    """Return the dimension along which sources follow each other."""
+    found = [str(d) for d in present.dims if _follow_each_other(present, str(d), urls)]
+    if len(found) != 1:
+        raise ValueError(
+            f"append_dim: sources follow each other along {found or 'no dimension'}; name the "
+            f"dimension"
+        )
+    return found[0]
+
+
+def _follow_each_other(present: xr.Dataset, dim: str, urls: set[str]) -> bool:
+    met = _positions(present, dim, urls)
+    return bool(met.any() and not met.all())
+
+
+def _places(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, xr.Dataset]]:
+    """Return the stretches of the set that are replaced, and by what."""
+    known = _urls(present)
+    shared = _urls(new) & known
+    if not shared:
+        return [(_stretch_of_values(present, new, dim), new)]
+    if unknown := sorted(_urls(new) - known):
+        raise CombineError(
+            f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
+        )
+    return [
+        (
+            _one_run(_positions(present, dim, {url}), url, "the set"),
+            _cut(new, dim, _one_run(_positions(new, dim, {url}), url, "the new dataset")),
+        )
+        for url in sorted(shared)
+    ]
+
+
+def _one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
+    runs = runs_of(np.flatnonzero(met))
+    if len(runs) != 1:
+        raise CombineError(
+            f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "
+            f"it has one"
+        )
+    return runs[0]
+
+
+def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
+    """Return where the values of the new coordinate lie in the set."""
+    if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
+        found = present.indexes[dim].get_indexer(new.indexes[dim])
+        if found.size and found[0] >= 0 and (np.diff(found) == 1).all():
+            return int(found[0]), int(found[-1]) + 1
+    raise CombineError(
+        f"replace-source: neither the sources of the new dataset nor its values along {dim!r} are "
+        f"a stretch of the set; append it (append_dim={dim!r})"
+    )
+
+
+def _static_of(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
+    """Return variables without the dimension whose source in the set is replaced."""
+    urls = _urls(new)
+    return {
+        name: variable
+        for name, variable in new.variables.items()
+        if dim not in variable.dims
+        and name in present.variables
+        and (array := virtual_data(present.variables[name])) is not None
+        and not urls.isdisjoint(file.url for file in array.listed_sources)
+    }
+
+
+def _loaded_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
+    """Load what is in memory in the new dataset: values are written as values, all of them."""
+    loaded = {
+        name: present.variables[name].copy(data=np.asarray(array))
+        for name, variable in new.variables.items()
+        if virtual_data(variable) is None
+        and (array := virtual_data(present.variables[name])) is not None
+    }
+    return present.assign(loaded)
+
+
+# ---------------------------------------------------------------------- the whole again
+
+
+def _joined(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.Dataset:
+    """Lay pieces end to end; what has no such dimension is that of the set."""
+    static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
+    along = [piece.drop_vars(list(static.variables), errors="ignore") for piece in pieces]
+    joined = xr.concat(
+        along,
+        dim,
+        data_vars="minimal",
+        coords="minimal",
+        compat="override",
+        join="exact",
+        combine_attrs="override",
+    )
+    whole = joined.assign_coords(static.coords).assign(static.data_vars)
+    return whole[list(present.data_vars)]
+
+
+def _as_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
+    """Return a dataset as it is stored, refusing values that the coding of the set cannot tell."""
+    found = group_from_dataset(dataset)
+    for name, variable in old.variables.items():
+        _check_coding(name, variable, found.variables[name])
+    return replace(found, groups=old.groups, attributes=old.attributes, encoding=old.encoding)
+
+
+def _check_coding(name: Hashable, old: Any, new: Any) -> None:
+    if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXTUAL:
+        return
+    before = {key: old.attributes.get(key) for key in CODING}
+    after = {key: new.attributes.get(key) for key in CODING}
+    differing = [key for key in CODING if str(before[key]) != str(after[key])]
+    if old.data.dtype.newbyteorder("=") != new.data.dtype.newbyteorder("="):
+        before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
+        differing.append("dtype")
+    if differing:
+        key = differing[0]
+        raise CombineError(
+            f"append: the new values of {name!r} cannot be told exactly as the set stores them "
+            f"({key} {before[key]!r}, they would need {after[key]!r}); convert them, or write the "
+            f"set anew (mode='w')"
+        )

@@ -1,0 +1,94 @@
+"""Several writers of one folder whose files have fixed names, by conditional writes alone.
+
+The marker, the file that readers open first, is what writers agree on. Whoever wants to write puts
+a name of its own into it, which keeps everybody out who did so before: the fence. Then it writes
+the other files, and at last the marker with what it is to be. Decision 15 says why that is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from virtualds.errors import ConflictError
+from virtualds.manifest import StorageOptions
+from virtualds.store import ChangedError
+from virtualds.stores import store_for
+
+
+class Fence:
+    """What one writer holds of a folder.
+
+    No two writers may ever write the same bytes: each puts its own name into every file.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder.
+    marker : str
+        Name of the file that readers open first.
+    options : StorageOptions, optional
+    version : str
+        The version of the marker that this writer has read.
+    files : iterable of str
+        Paths of all other files that it is going to write.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        marker: str,
+        options: StorageOptions | None,
+        version: str,
+        files: Iterable[str],
+    ) -> None:
+        self._root = root
+        self._marker = f"{root}/{marker}"
+        self._options = options
+        self._store = store_for(root)
+        self._version = version
+        # looked up before the fence stands, which then verifies all of them at once
+        self._found = {path: self._store.version(f"{root}/{path}", self._options) for path in files}
+
+    def replace_marker(self, data: bytes) -> None:
+        """Replace the marker: first to put up the fence, last to commit.
+
+        Raises
+        ------
+        ConflictError
+            Another writer was faster.
+        UnsupportedError
+            The store knows no conditional writes.
+        """
+        try:
+            self._version = self._store.write_version(
+                self._marker, data, self._options, self._version
+            )
+        except ChangedError as error:
+            raise outrun(self._root) from error
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write one of the files.
+
+        Raises
+        ------
+        ConflictError
+            Another writer was faster.
+        """
+        url = f"{self._root}/{path}"
+        while True:
+            try:
+                self._store.write_version(url, data, self._options, self._found[path])
+                return
+            except ChangedError as error:
+                # first what is there now, then whether it is still for this writer to replace
+                self._found[path] = self._store.version(url, self._options)
+                if self._store.version(self._marker, self._options) != self._version:
+                    raise outrun(self._root) from error
+
+
+def outrun(url: str) -> ConflictError:
+    """Return the error that says that another writer was faster."""
+    return ConflictError(
+        f"{url}: another writer was faster, and nothing has been written; open the set "
+        f"and write again, or pass conflict='retry'"
+    )

@@ -1,0 +1,340 @@
+"""The records of kerchunk Parquet: files of so many references of one array each.
+
+kerchunk documentation, "References specification", section "Parquet references": the references of
+chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
+``size`` and ``raw``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.access import Allowed
+from virtualds.errors import AccessError, FormatError, ReadError
+from virtualds.grid import Ints
+from virtualds.lazy_manifest import BLOCK
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
+from virtualds.referenced_files import ReferencedFiles, malformed, unreachable
+from virtualds.stores import store_for
+
+TOKEN = b"virtualds"
+"""Key in the metadata of a record that names the set that it belongs to."""
+WRITER = b"virtualds-writer"
+"""Key in the metadata of a record that names who wrote it: no two records are the same bytes."""
+
+
+def record_path(path: str, number: int) -> str:
+    """Return where in the folder of a set a record of an array lies."""
+    return f"{path}/refs.{number}.parq"
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class Records:
+    """The records of one set, of which the last ones used are kept.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    size : int
+        References in a record.
+    notes : mapping
+        Our notes; with them comes the name of the writing that records have to belong to.
+    allow : Allowed
+        Where the files that records refer to may lie.
+    """
+
+    def __init__(
+        self, source: SourceFile, size: int, notes: Mapping[str, Any], allow: Allowed
+    ) -> None:
+        self.source = source
+        self.size = size
+        self.token: str | None = notes.get("set")
+        self.allow = allow
+        self._noted = notes.get("files", {})
+        self._open()
+
+    def _open(self) -> None:
+        self._files = ReferencedFiles(self.source, self._noted, self.allow)
+        self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
+
+    @property
+    def name(self) -> tuple[Any, ...]:
+        """What tells the records of one writing of a set from all others."""
+        return (*self.source, self.size, self.token, self.allow)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the records lie, not what is kept of them."""
+        names = ("source", "size", "token", "allow", "_noted")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def noted_files(self) -> tuple[SourceFile, ...] | None:
+        """Return the files that we have noted; None for the sets of others."""
+        if self.token is None:
+            return None
+        return tuple(self._files.file(url) for url in self._noted)
+
+    def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
+        """Return chunks of one record, with the files that they lie in.
+
+        Where others have not padded a record, what lies behind its end is missing.
+
+        Raises
+        ------
+        ReadError
+            It cannot be had, or is no longer the one that belongs to the set.
+        FormatError
+            It is no record.
+        AccessError
+            It refers to files that the set may not mean.
+        """
+        try:
+            rows = self._record(path, number)
+            return self._checked(rows.take(0, np.where(ids < rows.size, ids, -1)).pruned())
+        except (AccessError, FormatError, ReadError) as error:
+            error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
+            raise
+
+    def _record(self, path: str, number: int) -> ChunkManifest:
+        url = f"{self.source.url}/{record_path(path, number)}"
+        return self._kept.get(url, lambda: self._read(url))
+
+    def _read(self, url: str) -> ChunkManifest:
+        import pyarrow as pa
+
+        try:
+            data = store_for(url).read_all(url, self.source.options)
+        except FileNotFoundError as error:
+            if self.token is None:
+                return ChunkManifest.missing((1,))  # others leave out what is all missing
+            raise ReadError(
+                f"{url}: it is gone; the set was replaced after it was opened, or is damaged: open "
+                f"it again"
+            ) from error
+        except OSError as error:
+            raise unreachable(url, error) from error
+        table = parquet_table(data, url, read_dictionary=["path"])
+        token = (table.schema.metadata or {}).get(TOKEN, b"").decode()
+        if self.token is not None and token != self.token:
+            raise ReadError(
+                f"{url}: it belongs to another writing of the set, which was replaced after it was "
+                f"opened; open it again"
+            )
+        try:
+            return self._manifest(table)
+        except (AttributeError, KeyError, pa.ArrowException, TypeError, ValueError) as error:
+            error.add_note(f"record {url}")
+            if isinstance(error, FormatError):
+                raise
+            raise malformed(url, error) from error
+
+    def _manifest(self, table: Any) -> ChunkManifest:
+        """Return the rows of a record as chunks."""
+        if table.num_rows > self.size:
+            raise FormatError(
+                f"a record of {table.num_rows} references where {self.size} were announced"
+            )
+        if not table.num_rows:
+            return ChunkManifest.missing((1,))
+        file, urls = _urls(table)
+        offset, length = (_integers(table, name) for name in ("offset", "size"))
+        held, inline = _held(table)
+        file = np.where(held, INLINE, file)
+        offset = np.where(held, np.cumsum(held) - 1, offset)
+        lengths = np.fromiter(map(len, inline), np.int64, len(inline))
+        length[held] = lengths
+        return ChunkManifest(
+            files=tuple(self._files.file(url) for url in urls),
+            file=file.astype(np.int32),
+            offset=offset,
+            length=length,
+            pipeline=np.broadcast_to(np.uint16(0), file.shape),
+            checksum=np.broadcast_to(np.uint64(0), file.shape),
+            inline=tuple(inline),
+        )
+
+    def _checked(self, rows: ChunkManifest) -> ChunkManifest:
+        """Return references that can be right; only now is it looked how long whole files are."""
+        offset, length = rows.offset, rows.length
+        whole = (rows.file >= 0) & (length == 0)
+        if whole.any():
+            sizes = np.zeros(len(rows.files), np.int64)
+            for number in np.unique(rows.file[whole]).tolist():
+                sizes[number] = self._files.size(rows.files[number]) or 0
+            length = np.where(whole, sizes[np.where(whole, rows.file, 0)], length)
+            offset = np.where(whole, 0, offset)
+        return ChunkManifest.build(
+            rows.shape,
+            files=rows.files,
+            inline=rows.inline,
+            file=rows.file,
+            offset=offset,
+            length=length,
+        )
+
+
+class RecordTable:
+    """The references of one array in its records."""
+
+    has_pipelines = False
+
+    def __init__(self, records: Records, path: str, count: int) -> None:
+        self._records = records
+        self._path = path
+        self._count = count
+
+    @property
+    def _name(self) -> tuple[Any, ...]:
+        return (*self._records.name, self._path, self._count)
+
+    def is_of(self, records: Records) -> bool:
+        """Say whether it lies in these records."""
+        return self._records.name == records.name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordTable) and self._name == other._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("virtualds-records", *map(str, self._name))
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        return rows_of_records(
+            ids,
+            self._records.size,
+            lambda number, rows: self._records.rows(self._path, number, rows),
+        )
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that the set has noted; sets of others have to be looked through."""
+        if (noted := self._records.noted_files()) is not None:
+            return noted
+        every = np.arange(self._count)
+        blocks = (every[begin : begin + BLOCK] for begin in range(0, self._count, BLOCK))
+        return tuple(dict.fromkeys(file for ids in blocks for file in self.load(ids).files))
+
+
+def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Return the number of every row's url, -1 where there is none, and the urls."""
+    import pyarrow as pa
+
+    count = table.num_rows
+    if "path" not in table.column_names or not _is_told(table["path"]):
+        return np.full(count, MISSING, np.int32), []
+    column = table["path"]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int32), column.dictionary.cast(pa.string()).to_pylist()
+
+
+def _held(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
+    """Return which rows hold their chunk, and the chunks."""
+    import pyarrow as pa
+
+    count = table.num_rows
+    if "raw" not in table.column_names or not _is_told(table["raw"]):
+        return np.zeros(count, bool), []
+    column = table["raw"]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    held = column.is_valid().to_numpy()
+    return held, column.cast(pa.large_binary()).drop_null().to_pylist()
+
+
+def _is_told(column: Any) -> bool:
+    """Say whether a column holds anything: pandas gives one without values any type."""
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
+    return column.null_count < len(column) and not number
+
+
+def _integers(table: Any, name: str) -> npt.NDArray[np.int64]:
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    found = table[name].fill_null(0).to_numpy()
+    return np.array(found, np.int64)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | None = None) -> bytes:
+    """Return a row of chunks as a Parquet file, padded to the size of a record."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = _padded(np.asarray(chunks.file), size, MISSING)
+    offset, length = (
+        np.where(file >= 0, _padded(np.asarray(column), size, 0), 0)
+        for column in (chunks.offset, chunks.length)
+    )
+    path = _paths(chunks, file)
+    names = {TOKEN: token, WRITER: writer}
+    schema = pa.schema(
+        [
+            pa.field("path", path.type),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("size", pa.int64(), nullable=False),
+            pa.field("raw", pa.binary()),
+        ],
+        {key: name.encode() for key, name in names.items() if name is not None},
+    )
+    columns = [path, pa.array(offset), pa.array(length), _raw(chunks, file)]
+    sink = pa.BufferOutputStream()
+    # fastparquet takes integers for floats where no statistics say that none is null
+    known = ["offset", "size"]
+    pq.write_table(
+        pa.table(columns, schema=schema),
+        sink,
+        compression="zstd",
+        use_dictionary=["path"],
+        write_statistics=known,
+    )
+    return bytes(sink.getvalue())
+
+
+def _paths(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+    """Return the url of every row."""
+    import pyarrow as pa
+
+    used, codes = np.unique(file[file >= 0], return_inverse=True)
+    numbers = np.zeros(file.size, np.int32)
+    numbers[file >= 0] = codes
+    urls = pa.array([chunks.files[n].url for n in used.tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
+
+
+def _raw(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+    """Return the chunk of every row that holds one itself."""
+    import pyarrow as pa
+
+    if not (held := np.flatnonzero(file == INLINE)).size:
+        return pa.nulls(file.size, pa.binary())
+    values: list[bytes | None] = [None] * file.size
+    for row, number in zip(held.tolist(), chunks.offset[held].tolist(), strict=True):
+        values[row] = chunks.inline[number]
+    return pa.array(values, pa.binary())
+
+
+def _padded(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
+    return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])
