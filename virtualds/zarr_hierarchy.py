@@ -24,7 +24,7 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
-from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import malformed as malformed
@@ -189,7 +189,7 @@ class HierarchyReader:
 
 
 def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
-    dims = tuple(f"dim_{n}" for n in shape) if names is None else tuple(names)
+    dims = named_axes(shape, [None] * len(shape)) if names is None else tuple(names)
     if len(dims) != len(shape):
         raise FormatError(f"dimensions {dims} for an array of shape {shape}")
     return dims

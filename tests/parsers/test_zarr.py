@@ -178,6 +178,39 @@ def test_groups_are_opened_by_their_path(tmp_path: Path, version: int) -> None:
 
 
 @both
+def test_axes_without_names_get_one_each(tmp_path: Path, version: int) -> None:
+    zarr.create_array(tmp_path / "s/a", shape=(3, 4, 3), dtype="i4", zarr_format=version)
+    zarr.open_group(tmp_path / "s", mode="a", zarr_format=version)
+    found = virtualds.open_virtual_dataset(tmp_path / "s")
+    assert found.a.dims == ("dim_3", "dim_4", "dim_3_2")
+
+
+@both
+def test_stores_are_combined_and_written_like_any_files(tmp_path: Path, version: int) -> None:
+    """As references in every format that there is, and through xarray's own door."""
+    parts = []
+    for number in range(2):
+        part = months()[["t", "packed"]].assign_coords(
+            time=TIMES[:5] + np.timedelta64(200 * number, "D")
+        )
+        part = part.isel(time=slice(4))
+        part.to_zarr(tmp_path / f"{number}.zarr", zarr_format=version, encoding=ENCODING)
+        parts.append(native(str(tmp_path / f"{number}.zarr")))
+    expected = xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override")
+    found = virtualds.open_virtual_mfdataset(
+        str(tmp_path / "*.zarr"), combine="nested", concat_dim="time"
+    )
+    xr.testing.assert_identical(found.virtual.load(), expected)
+    assert len(found.virtual.sources) == 2 * (8 + 4)
+    for name in ("refs.json", "refs.parquet", "refs.virtual.zarr"):
+        found.virtual.to_manifest(tmp_path / name)
+        again = virtualds.open_virtual_dataset(tmp_path / name)
+        xr.testing.assert_identical(again.virtual.load(), expected)
+    with xr.open_dataset(tmp_path / "0.zarr", engine="virtual") as lazy:
+        xr.testing.assert_identical(lazy.load(), parts[0])
+
+
+@both
 @pytest.mark.parametrize("shape", [(4, 6), ()])
 def test_a_single_array_is_a_variable_named_like_its_folder(
     tmp_path: Path, version: int, shape: tuple[int, ...]

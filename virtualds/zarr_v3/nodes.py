@@ -10,7 +10,7 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.json_attributes import from_json
 from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.referenced_files import malformed, unreachable
@@ -133,8 +133,7 @@ class NodesReader:
 
 def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
     shape = node["shape"]
-    names = node.get("dimension_names") or [None] * len(shape)
-    return tuple(name or f"dim_{size}" for name, size in zip(names, shape, strict=True))
+    return named_axes(shape, node.get("dimension_names") or [None] * len(shape))
 
 
 def _regular_grid(node: Mapping[str, Any]) -> tuple[int, ...]:
