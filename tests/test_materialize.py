@@ -20,9 +20,9 @@ import virtualds
 from virtualds.codec import Codec
 from virtualds.codecs import CODECS, Numcodecs
 from virtualds.errors import ReadError, UnsupportedError
-from virtualds.materialize import CHUNKS
 from virtualds.stores.fsspec_store import FsspecStore
 from virtualds.stores.local import LocalStore
+from virtualds.zarr_v3.document import CHUNKS
 
 STORAGE: dict[str, dict[str, Any]] = {
     "raw": {},
@@ -267,6 +267,23 @@ def test_a_set_that_grows_copies_only_what_is_new(tmp_path: Path) -> None:
     assert len(after) == 24
     assert before.items() <= after.items()
     np.testing.assert_array_equal(copy.t, virtual.t)
+
+
+def test_chunks_that_no_snapshot_needs_go_when_they_are_old(tmp_path: Path) -> None:
+    _, virtual = archive(tmp_path / "sources", STORAGE["zlib"])
+    target = tmp_path / "copy.zarr"
+    virtual.virtual.materialize(target)
+    copy = virtual.isel(time=slice(6)).virtual.materialize(target)
+    virtualds.expire_snapshots(target)
+    assert len(copies_in(target)) == 24
+    for path in copies_in(target):
+        os.utime(path, (0, 0))
+    # they may go any time now, so they are not what a new copy can count on
+    virtual.isel(time=slice(12)).virtual.materialize(tmp_path / "copy.zarr")
+    assert sum(path.stat().st_mtime > 0 for path in copies_in(target)) == 6
+    virtualds.expire_snapshots(target)
+    assert len(copies_in(target)) == 12
+    np.testing.assert_array_equal(copy.t, virtual.t[:6])
 
 
 def test_a_copy_may_be_written_over_itself(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -29,12 +30,11 @@ from virtualds.store import StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import obstacles
 from virtualds.zarr_v3.arrays import is_extended
-from virtualds.zarr_v3.document import FOLDER, MARKER
+from virtualds.zarr_v3.document import CHUNKS, MARKER
 from virtualds.zarr_v3.manifests import chunk_key
 from virtualds.zarr_v3.snapshot_writing import Planned, SnapshotWriter
+from virtualds.zarr_v3.snapshots import GRACE, needed_files, opened
 
-CHUNKS = f"{FOLDER}/chunks"
-"""Where a set keeps chunks by their content; no snapshot has this name."""
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
 """What is held in memory at a time, unless one chunk alone is more."""
 
@@ -164,8 +164,7 @@ class _ContentCopier:
 
     def __init__(self, root: str, options: StorageOptions | None, checksums: bool) -> None:
         self._root, self._options, self._checksums = root, options, checksums
-        listed = store_for(root).list_files(f"{root}/{CHUNKS}", options)
-        self._present = {f"{CHUNKS}/{one.path}": one.file.size for one in listed}
+        self._present = _present_chunks(root, options)
 
     def group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
         """Return a group that refers to copies, and make those."""
@@ -222,6 +221,27 @@ class _ContentCopier:
         files = [SourceFile(f"{self._root}/{path}", options=self._options) for path in numbers]
         shaped = {name: column.reshape(old.shape) for name, column in columns.items()}
         return ChunkManifest.build(old.shape, files=files, inline=old.inline, **shaped)
+
+
+def _present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
+    """Return the chunks that a set holds by their paths, with their sizes.
+
+    Old ones that its newest snapshot does not need are none: whoever lets go of snapshots may be
+    about to remove them.
+    """
+    listed = store_for(root).list_files(f"{root}/{CHUNKS}", options)
+    found = {f"{CHUNKS}/{one.path}": one for one in listed}
+    try:
+        document, _ = opened(root, options)
+    except (FileNotFoundError, NotADirectoryError):
+        return {path: one.file.size for path, one in found.items()}
+    needed = set(needed_files(root, options, document))
+    recent = time.time() - GRACE.total_seconds() / 2
+    return {
+        path: one.file.size
+        for path, one in found.items()
+        if path in needed or one.modified is None or one.modified > recent
+    }
 
 
 def _by_content(
