@@ -140,9 +140,9 @@ def test_a_folder_is_found_however_it_is_called(how: str, tmp_path: Path) -> Non
 
 def test_other_folders_are_no_sets(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "zarr").mkdir()
-    (tmp_path / "zarr" / ".zmetadata").write_text('{"zarr_consolidated_format":1,"metadata":{}}')
-    for name in ("empty", "zarr"):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".zmetadata").write_text('{"metadata":{}}')
+    for name in ("empty", "other"):
         with pytest.raises(FormatError, match=name):
             lazy(tmp_path / name)
     with pytest.raises(FileNotFoundError):

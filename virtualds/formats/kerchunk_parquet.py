@@ -26,11 +26,12 @@ from virtualds.kerchunk_records import Records, RecordTable, record, record_path
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
+from virtualds.referenced_files import malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.urls import scheme_of
-from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
+from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_metadata import chunk_grid
 
 MARKER = ".zmetadata"

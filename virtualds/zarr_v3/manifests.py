@@ -24,7 +24,7 @@ from virtualds.records import RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
-from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKey, Fingerprint, JsonTable
+from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKeys, Fingerprint, JsonTable
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
@@ -165,7 +165,7 @@ class StoredManifests:
         transformer: Mapping[str, Any],
         grids: list[tuple[int, ...]],
         numbered: bool,
-        key: ChunkKey,
+        key: ChunkKeys,
     ) -> list[Part]:
         """Return what a storage transformer says of the chunks of an array.
 
@@ -381,7 +381,7 @@ def _columns(data: bytes, url: str) -> dict[str, Any]:
     return found
 
 
-def chunk_key(metadata: Mapping[str, Any]) -> ChunkKey:
+def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
     """Return how chunks of an array are called (core specification, "Chunk key encoding").
 
     Raises
@@ -394,18 +394,9 @@ def chunk_key(metadata: Mapping[str, Any]) -> ChunkKey:
     name, how = said.get("name"), said.get("configuration", {})
     if name not in ("default", "v2"):
         raise UnsupportedError(f"chunk key encoding {name!r}; 'default' and 'v2' are known")
-    return _ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
+    return ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
 
 
-@dataclass(frozen=True)
-class _ChunkKeys:
-    """Keys of chunks, in an encoding and with a separator."""
-
-    name: str
-    separator: str
-
-    def __call__(self, place: tuple[int, ...]) -> str:
-        indices = self.separator.join(map(str, place))
-        if self.name == "v2":
-            return indices or "0"
-        return f"c{self.separator}{indices}" if place else "c"
+def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the storage transformer of a manifest that stands in the metadata."""
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}
