@@ -109,7 +109,7 @@ class Target:
         """All that lies in the set."""
         if not self.store.list_files(self.url, self.options):
             return {"": self.store.read_all(self.url, self.options)}
-        names = [name for name, _ in self.store.list_files(self.url, self.options)]
+        names = [f.path for f in self.store.list_files(self.url, self.options)]
         return {n: self.store.read_all(f"{self.url}/{n}", self.options) for n in names}
 
 
