@@ -26,7 +26,8 @@ from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
-from virtualds.writing import drop_sources
+from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
+from virtualds.zarr_python import zarr_store
 
 # importing these registers ``ds.virtual`` and what numpy's functions do with virtual arrays
 del _accessor, _comparison, _getitem, _implements
@@ -47,8 +48,12 @@ __all__ = [
     "SourceFile",
     "UnsupportedError",
     "VirtualdsError",
+    "convert",
     "drop_sources",
+    "expire_snapshots",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",
+    "snapshots",
+    "zarr_store",
 ]

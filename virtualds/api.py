@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.access import Allow, Allowed
 from virtualds.dataset import Loadable, virtual_dataset
-from virtualds.errors import AccessError, FormatError, VirtualdsError
+from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
@@ -36,6 +36,7 @@ def open_virtual_dataset(
     decode_cf: bool = True,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> xr.Dataset:
     """Open a source file or a reference set as a dataset of virtual arrays.
 
@@ -67,6 +68,8 @@ def open_virtual_dataset(
     allow : str, path, or iterable of them, optional
         Folders, as paths or urls, in which every file that a reference set refers to must lie. By
         default a local set may refer to any file, a remote one to remote files only.
+    snapshot : str, optional
+        Id of an earlier snapshot of a reference set, as `virtualds.snapshots` lists them.
 
     Returns
     -------
@@ -97,6 +100,7 @@ def open_virtual_dataset(
         parser=parser,
         on_error=on_error,
         allow=allow,
+        snapshot=snapshot,
     )
     try:
         dataset = virtual_dataset(found, loadable_variables, decode_cf)
@@ -116,13 +120,15 @@ def open_group(
     parser: str | None = None,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 
     Raises
     ------
     ValueError
-        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
+        ``on_error``, or ``parser``, is none that there is, ``allow`` names no folder, or the format
+        keeps no snapshots.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
@@ -135,11 +141,7 @@ def open_group(
         reader, source = (
             _named(parser, absolute, settled) if parser else _detected(absolute, settled)
         )
-        found = (
-            reader.read(source, group, skip, allowed)
-            if isinstance(reader, Format)
-            else reader.read(source, group, skip)
-        )
+        found = _read(reader, source, group, skip, allowed, snapshot)
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
@@ -159,6 +161,27 @@ def open_group(
         listed = "\n".join(f"  {name}: {error}" for name, error in found.problems.items())
         warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
     return found
+
+
+def _read(
+    reader: Parser | Format,
+    source: SourceFile,
+    group: str | None,
+    skip: Iterable[str],
+    allow: Allowed,
+    snapshot: str | None,
+) -> ManifestGroup:
+    """Read a group of a file, or of a snapshot of a set."""
+    if snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
+        raise UnsupportedError(
+            f"{source.url}: snapshot={snapshot!r}, but {reader.name} keeps no snapshots; zarr-v3 "
+            f"does"
+        )
+    if isinstance(reader, Parser):
+        return reader.read(source, group, skip)
+    read: Callable[..., ManifestGroup] = reader.read
+    chosen = {} if snapshot is None else {"snapshot": snapshot}
+    return read(source, group, skip, allow, **chosen)
 
 
 def _raise(group: ManifestGroup) -> ManifestGroup:

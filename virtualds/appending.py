@@ -74,6 +74,7 @@ def appended(
             raise _duplicates(present, new, dim, ~fresh)
         if not fresh.any():
             return old
+    present = _loaded_alike(present, new)
     added = [_cut(new, dim, stretch) for stretch in runs_of(np.flatnonzero(fresh))]
     return _as_group(old, _joined(present, POSITIONS[position](present, added, dim), dim))
 
@@ -107,6 +108,7 @@ def with_sources_replaced(
     static = _static_of(present, new, dim)
     new = _comparable(present, new.drop_vars(list(static)), dim)
     places = _places(present, new, dim)
+    present = _loaded_alike(present, new)
     pieces, last = [], 0
     for (begin, stop), part in sorted(places, key=lambda place: place[0]):
         pieces += [_cut(present, dim, (last, begin)), part]
@@ -406,6 +408,17 @@ def _static_of(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Ha
         and (array := virtual_data(present.variables[name])) is not None
         and not urls.isdisjoint(file.url for file in array.listed_sources)
     }
+
+
+def _loaded_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
+    """Load what is in memory in the new dataset: values are written as values, all of them."""
+    loaded = {
+        name: present.variables[name].copy(data=np.asarray(array))
+        for name, variable in new.variables.items()
+        if virtual_data(variable) is None
+        and (array := virtual_data(present.variables[name])) is not None
+    }
+    return present.assign(loaded)
 
 
 # ---------------------------------------------------------------------- the whole again

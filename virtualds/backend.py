@@ -13,7 +13,7 @@ from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 
-OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq")
+OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
 """Ends of names that say that a file is a reference set; other engines may own any other name."""
 
 
@@ -44,6 +44,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         parser: str | None = None,
         on_error: str = "raise",
         allow: Allow = None,
+        snapshot: str | None = None,
     ) -> xr.Dataset:
         """Open a reference set or source file lazily.
 
@@ -65,6 +66,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             What to do about what cannot be read, as in `virtualds.open_virtual_dataset`.
         allow : str, path, or iterable of them, optional
             Where the files that a set refers to may lie, as in `virtualds.open_virtual_dataset`.
+        snapshot : str, optional
+            Id of an earlier snapshot of a set, as `virtualds.snapshots` lists them.
 
         Raises
         ------
@@ -85,6 +88,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             parser=parser,
             on_error=on_error,
             allow=allow,
+            snapshot=snapshot,
         )
         return lazy_dataset(
             found,

@@ -6,16 +6,22 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
+from virtualds.access import Allow
+from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
+from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import ConflictError, FormatError, UnsupportedError
-from virtualds.formats import FORMATS, Format
-from virtualds.group import ManifestGroup
+from virtualds.formats import FORMATS, Format, History
+from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
 from virtualds.stores import store_for
 from virtualds.urls import normalise_url
@@ -44,13 +50,9 @@ def write_manifest(
 ) -> None:
     """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
     mode = _settled(mode, append_dim)
-    absolute = normalise_url(url)
-    options = StorageOptions(storage_options) if storage_options else None
+    absolute, options = _target(url, storage_options)
     target = _format_for(absolute, format, options)
-    if unknown := set(choices or ()) - set(target.choices):
-        raise TypeError(
-            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
-        )
+    _check_choices(target, choices or {})
     create = partial(_create, target, dataset, absolute, options, choices or {})
     if mode in ("w", "w-"):
         create(replace=mode == "w")
@@ -72,6 +74,13 @@ def write_manifest(
             _create_first(create, absolute)
 
     _settling_conflicts(attempt, conflict)
+
+
+def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:
+    if unknown := set(choices) - set(target.choices):
+        raise TypeError(
+            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
+        )
 
 
 def _settled(mode: str | None, append_dim: str | None) -> str:
@@ -178,12 +187,179 @@ def drop_sources(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    absolute = normalise_url(url)
-    options = StorageOptions(storage_options) if storage_options else None
+    absolute, options = _target(url, storage_options)
     target = _format_for(absolute, format, options)
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
     _settling_conflicts(lambda: _update(target, absolute, change, options), conflict)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    mode: str = "w",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> None:
+    """Write the references of a set, all its groups, in another format.
+
+    No data are opened but those that the set itself holds, and references that lie in records are
+    read record by record.
+
+    Parameters
+    ----------
+    source : str or path
+        A reference set, with all its groups, or the root group of a file that virtualds parses.
+    target : str or path
+        As for ``ds.virtual.to_manifest``.
+    format : str, optional
+        Name of the format of the target, where the suffix does not say it.
+    mode : {"w", "w-"}
+        ``"w"`` creates or replaces, ``"w-"`` refuses to replace.
+    allow : str, path, or iterable of them, optional
+        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+    storage_options, target_options : dict, optional
+        Access options of the source and of the target, for fsspec.
+    **choices
+        What the format of the target lets one choose.
+
+    Raises
+    ------
+    UnsupportedError
+        The format cannot hold the set; nothing has been written.
+    FileExistsError
+        The target exists and ``mode`` is ``"w-"``.
+
+    Examples
+    --------
+    >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
+    """
+    if mode not in ("w", "w-"):
+        raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
+    url, options = _target(target, target_options)
+    found = _format_for(url, format, options)
+    group = open_group(source, options=storage_options, allow=allow)
+    own = f"{normalise_url(source).rstrip('/')}/"
+    _check_choices(found, choices)
+    write: Callable[..., None] = found.write
+    write(_self_contained(group, own), url, options, replace=mode == "w", **choices)
+
+
+def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
+    """Read the values that a set holds itself: another set is not to refer to it for them."""
+
+    def read(variable: ManifestVariable) -> ManifestVariable:
+        data = variable.data
+        urls = [f.url for f in data.listed_sources] if isinstance(data, ManifestArray) else []
+        held = bool(urls) and all(u.startswith(own) and f"{own}__" not in u for u in urls)
+        return replace(variable, data=variable.read()) if held else variable
+
+    return replace(
+        group,
+        variables={name: read(variable) for name, variable in group.variables.items()},
+        groups={name: _self_contained(child, own) for name, child in group.groups.items()},
+    )
+
+
+def snapshots(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """List the snapshots of a reference set that can be opened, the newest last.
+
+    Parameters
+    ----------
+    url : str or path
+        Of a set in the format zarr-v3; others keep none.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each, with ``snapshot``, its id, to be opened with
+        ``open_virtual_dataset(url, snapshot=...)``, and ``time``, when it was written (UTC).
+
+    Raises
+    ------
+    UnsupportedError
+        The format keeps no snapshots.
+    """
+    absolute, options = _target(url, storage_options)
+    found = _history_of(absolute, options).listed(absolute, options)
+    table = pd.DataFrame(found, columns=["snapshot", "time"])
+    return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
+
+
+def expire_snapshots(
+    url: str | os.PathLike[str],
+    *,
+    keep: int = 1,
+    older_than: timedelta | None = None,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Let go of earlier snapshots of a reference set, and remove the files that only they need.
+
+    Whoever still reads one of them gets a `ReadError` that says so. What a writer left that was
+    killed is removed as well, a day later.
+
+    Parameters
+    ----------
+    url : str or path
+        Of a set in the format zarr-v3; others keep none.
+    keep : int, default 1
+        How many of the newest stay.
+    older_than : timedelta, optional
+        Only snapshots of at least this age go.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    list of str
+        The ids of those that are gone.
+
+    Raises
+    ------
+    UnsupportedError
+        The format keeps no snapshots.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    ValueError
+        ``keep`` is less than 1.
+    """
+    if keep < 1:
+        raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
+    absolute, options = _target(url, storage_options)
+    history = _history_of(absolute, options)
+    gone: list[str] = []
+
+    def attempt() -> None:
+        gone[:] = history.expire(absolute, options, keep, older_than)
+
+    _settling_conflicts(attempt, conflict)
+    return gone
+
+
+def _target(
+    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
+) -> tuple[str, StorageOptions | None]:
+    return normalise_url(url), StorageOptions(storage_options) if storage_options else None
+
+
+def _history_of(url: str, options: StorageOptions | None) -> History:
+    target = _format_for(url, None, options)
+    if target.history is None:
+        raise UnsupportedError(
+            f"{url}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
+        )
+    return target.history
 
 
 def _format_for(url: str, name: str | None, options: StorageOptions | None) -> Format:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import timedelta
+from typing import NamedTuple, Protocol
 
 import virtualds.formats.kerchunk_json as kerchunk_json
 import virtualds.formats.kerchunk_parquet as kerchunk_parquet
@@ -56,6 +57,13 @@ class UpdateSet(Protocol):
     ) -> None: ...
 
 
+class History(NamedTuple):
+    """What a format knows of earlier snapshots of a set."""
+
+    listed: Callable[[str, StorageOptions | None], list[tuple[str, str]]]
+    expire: Callable[[str, StorageOptions | None, int, timedelta | None], list[str]]
+
+
 @dataclass(frozen=True)
 class Format:
     """A reference format.
@@ -72,6 +80,8 @@ class Format:
         For a format that is a folder: the file that makes it one. ``detect`` takes all of it.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
+    history : History, optional
+        Of a format that keeps earlier snapshots: lists them, and lets them go.
     """
 
     name: str
@@ -82,6 +92,7 @@ class Format:
     update: UpdateSet
     marker: str | None = None
     choices: tuple[str, ...] = ()
+    history: History | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -113,5 +124,6 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.update,
         marker="zarr.json",
         choices=("manifest", "relative_paths"),
+        history=History(zarr_v3.history, zarr_v3.expire),
     ),
 )

@@ -8,34 +8,45 @@ it needs is ever written twice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import ConflictError, FormatError, VirtualdsError
+from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import from_json
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import unreachable
 from virtualds.storage_notes import restored_encoding
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.zarr_hierarchy import malformed
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import array_from_v3
-from virtualds.zarr_v3.document import FOLDER, MARKER, NOTES, Document, new_snapshot, snapshot_path
+from virtualds.zarr_v3.document import (
+    CONSOLIDATED,
+    FOLDER,
+    MARKER,
+    NOTES,
+    Document,
+    check_node,
+    new_snapshot,
+    snapshot_path,
+)
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key
-from virtualds.zarr_v3.metadata import check_zarr_v3
+from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
+from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
 from virtualds.zarr_v3.values import is_text, text_from_chunks
 
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
+GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
+"""Keys that the metadata of a group may have."""
 
 
 def detect(marker: bytes) -> bool:
@@ -81,24 +92,8 @@ def read(
         It refers to files that it may not name.
     """
     root = source.url.rstrip("/")
-    document, _ = _opened(root, source.options, snapshot)
+    document, _ = opened(root, source.options, snapshot)
     return _SetReader(root, source.options, document, frozenset(skip), allow).group(group)
-
-
-def _opened(
-    root: str, options: StorageOptions | None, snapshot: str | None = None
-) -> tuple[Document, str]:
-    """Return the document of a snapshot, and the name of its version."""
-    url = f"{root}/{MARKER}"
-    data, version = store_for(url).read_version(url, options)
-    document = Document.parse(data, url)
-    if snapshot is None or snapshot == document.snapshot:
-        return document, version
-    names = [name for name, _ in document.history]
-    if snapshot not in names:
-        raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
-    url = f"{root}/{snapshot_path(snapshot)}"
-    return Document.parse(store_for(url).read_all(url, options), url), version
 
 
 class _SetReader:
@@ -152,12 +147,23 @@ class _SetReader:
             elif name not in self._skip:
                 variables[name] = self._named_variable(key, node)
         notes = self._noted("groups", path)
-        attributes = self._attributes(self._nodes.get(path, {}), notes)
+        attributes = self._group_attributes(path, notes)
         groups = {name: self._group(prefix + name) for name in children}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             return ManifestGroup(variables, attributes, groups, encoding)
         except FormatError as error:
+            error.add_note(f"group /{path} of {self._root}")
+            raise
+
+    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        node = self._nodes.get(path, {"zarr_format": 3})
+        try:
+            if node.get("zarr_format") != 3:
+                raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
+            check_extras(node, GROUP_KEYS)
+            return self._attributes(node, notes)
+        except VirtualdsError as error:
             error.add_note(f"group /{path} of {self._root}")
             raise
 
@@ -237,8 +243,9 @@ class _SetReader:
         found = {}
         for part in parts:
             manifest = part.manifest.loaded()
-            for place in np.argwhere(manifest.file != MISSING).tolist():
-                found[tuple(place)] = _bytes(manifest, tuple(place))
+            for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
+                key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
+                found[key] = _bytes(manifest, place)
         return found
 
 
@@ -271,6 +278,7 @@ def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[st
         if name == MARKER and folder and not folder.startswith("__"):
             url = f"{root}/{path}"
             found[folder] = parsed(store.read_all(url, options), url)
+            check_node(folder, found[folder], url)
     return found
 
 
@@ -355,7 +363,7 @@ def update(
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = _Found(*_opened(root, options))
+    found = _Found(*opened(root, options))
     reader = _SetReader(root, options, found.document, frozenset(), ANYWHERE)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
@@ -407,46 +415,26 @@ def _commit(
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
-        if found is None:
-            writer.put(f"{FOLDER}/{name}/begun", time.encode())
         document = writer.write(group)
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())
-        _swap(root, options, document, found.version if found else None)
+        swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()
         raise
     write_nodes(root, options, document, before)
 
 
-def _swap(
-    root: str, options: StorageOptions | None, document: Document, version: str | None
-) -> None:
-    """Make a document the newest, unless another writer was faster."""
-    url = f"{root}/{MARKER}"
-    try:
-        store_for(url).write_version(url, document.text(), options, version)
-    except ChangedError as error:
-        # a store may have answered a second time, to a request that it had lost sight of
-        if _opened(root, options)[0].snapshot != document.snapshot:
-            raise ConflictError(
-                f"{root}: another writer was faster, and nothing has been written; open the set "
-                f"and write again, or pass conflict='retry'"
-            ) from error
+# ---------------------------------------------------------------------- history
 
 
-def write_nodes(
-    root: str, options: StorageOptions | None, document: Document, before: Document | None
-) -> None:
-    """Write the metadata of every node where readers look who do not know of consolidation.
+def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
+    """Return the ids and times of all snapshots, the newest last."""
+    return opened(url.rstrip("/"), options)[0].history
 
-    They are copies, for convenience: the root document is what holds.
-    """
-    store = store_for(root)
-    known = before.nodes if before else {}
-    for path, node in document.nodes.items():
-        if path and known.get(path) != node:
-            data = json.dumps(node, allow_nan=False, separators=(",", ":")).encode()
-            store.write_file(f"{root}/{path}/{MARKER}", data, options)
-    gone = [path for path in known if path not in document.nodes]
-    store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)
+
+def expire(
+    url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
+) -> list[str]:
+    """Let go of snapshots and of what only they need; return their ids."""
+    return let_go(url.rstrip("/"), options, keep, older_than)

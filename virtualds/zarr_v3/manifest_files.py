@@ -12,7 +12,8 @@ import numpy as np
 from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.zarr_v3.manifests import RECORD_SIZE, Fingerprint, Part
+from virtualds.zarr_v3.json_table import Fingerprint
+from virtualds.zarr_v3.manifests import RECORD_SIZE, Part
 
 
 class Numbering:
@@ -51,8 +52,11 @@ class Numbering:
 
 def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str, Fingerprint]:
     """Return what is known of the files of parts, by the paths that are written for them."""
-    files = {file for part in parts for file in part.manifest.sources}
-    return {name(f.url): (f.size, f.mtime, f.etag) for f in files if any(f[1:4])}
+    known = Numbering(name)
+    for part in parts:
+        for file in part.manifest.sources:
+            known.number(file)
+    return {name(f.url): (f.size, f.mtime, f.etag) for f in known.files.values() if any(f[1:4])}
 
 
 def entries(

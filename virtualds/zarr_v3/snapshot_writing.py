@@ -19,9 +19,10 @@ from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.storage_notes import declared
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.urls import scheme_of
 from virtualds.zarr_metadata import fill_to_attribute, is_exact
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
-from virtualds.zarr_v3.document import FOLDER, Document
+from virtualds.zarr_v3.document import FOLDER, Document, is_node_path
 from virtualds.zarr_v3.manifest_files import (
     Numbering,
     entries,
@@ -99,6 +100,9 @@ class SnapshotWriter:
                 + "\nload these variables before writing (ds.virtual.load()), or leave them out "
                 "(ds.drop_vars)"
             )
+        if self.before is None:
+            # who comes later sees that these are the files of a writer, not somebody else's
+            self.put(f"{FOLDER}/{self.name}/begun", b"")
         nodes = {path: self._written(path, node) for path, node, _ in planned if node is not None}
         self._write_sources()
         notes = {kind: part for kind, part in self.notes.items() if part}
@@ -111,8 +115,13 @@ class SnapshotWriter:
         store_for(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
-        """Remove what was written."""
-        store_for(self.root).remove(self.written, self.options)
+        """Remove what was written, and the folders that this leaves empty."""
+        beside = []
+        if scheme_of(self.root) == "file":
+            # a name that nobody has, in the folder that stays
+            above = self.root.rpartition("/")[0] if self.before is None else self.root
+            beside = [f"{above}/{self.name}"]
+        store_for(self.root).remove([*self.written, *beside], self.options)
 
     # ------------------------------------------------------------------ what there is to write
 
@@ -131,6 +140,8 @@ class SnapshotWriter:
                     yield prefix + name, None, [f"{prefix}{name}: {error}"]
 
     def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+        if path:
+            _check_name(path)
         attributes, types = to_json(group.attributes)
         notes: dict[str, Any] = {"attributes": types} if types else {}
         if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
@@ -140,8 +151,7 @@ class SnapshotWriter:
         return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
     def _variable(self, path: str, variable: ManifestVariable) -> Planned:
-        if any(part in (".", "..") or part.startswith("__") for part in path.split("/")):
-            raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
+        _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[Part]()
         if data is None:
@@ -149,19 +159,34 @@ class SnapshotWriter:
             values = values_to_v3(read)
             if values is None:
                 data = ManifestArray.from_values(read)
+        known = data is not None and self._known_values(path, data)
         if values is not None:
             metadata = values.metadata
+        elif known and self.before is not None:
+            metadata = self.before.nodes[path]
         elif data is not None:
-            metadata, parts = array_to_v3(data)
+            # files that nothing refers to any more may have changed
+            metadata, parts = array_to_v3(data.pruned())
         attributes, notes = self._attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
         metadata = metadata | {
             "attributes": attributes,
             "dimension_names": list(variable.dims),
-            "storage_transformers": [],
+            "storage_transformers": metadata.get("storage_transformers", []),
         }
-        return Planned(metadata, parts, values)
+        return Planned(metadata, parts, values, bool(known))
+
+    def _known_values(self, path: str, array: ManifestArray) -> bool:
+        """Say whether an array is just the values that stand at its place already."""
+        noted = self.before.notes.get("values", {}).get(path) if self.before else None
+        if noted is None or self.before is None or len(array.fragments) != 1:
+            return False
+        same = list(array.shape) == self.before.nodes[path]["shape"]
+        folder = f"{self.root}/{path}/{noted['folder']}".rstrip("/")
+        manifest = array.manifest.loaded()
+        urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
+        return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
 
     def _attributes(
         self, variable: ManifestVariable, data: ManifestArray | None
@@ -185,6 +210,9 @@ class SnapshotWriter:
     def _written(self, path: str, node: Any) -> dict[str, Any]:
         if not isinstance(node, Planned):
             return dict(node)
+        if node.known and self.before is not None:
+            self.notes["values"][path] = self.before.notes["values"][path]
+            return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
         else:
@@ -339,11 +367,20 @@ class SnapshotWriter:
 
 @dataclass(frozen=True)
 class Planned:
-    """An array that is to be written: its metadata, and its chunks or references."""
+    """An array that is to be written: its metadata, and its chunks or references.
+
+    Of one that is ``known``, everything but its metadata stands in the set already.
+    """
 
     metadata: dict[str, Any]
     parts: list[Part]
     values: NativeArray | None
+    known: bool = False
+
+
+def _check_name(path: str) -> None:
+    if not is_node_path(path):
+        raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
 
 
 def _up(path: str) -> str:

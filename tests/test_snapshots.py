@@ -1,0 +1,141 @@
+"""A set keeps its earlier states until they are let go of, and what is needed never goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import xarray as xr
+from test_appending import append, days, native, opened, virtual, written
+from transforms import assert_identical
+
+import virtualds
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "refs.zarr"
+
+
+def grown(folder: Path, target: Path, count: int = 4) -> list[Path]:
+    """The files of a set that was appended to as often as there are more than one."""
+    files = [written(folder, f"{n}", days(4 * n)) for n in range(count)]
+    for path in files:
+        append(path, target)
+    return files
+
+
+def names(target: Path) -> list[str]:
+    return list(virtualds.snapshots(target)["snapshot"])
+
+
+def test_every_snapshot_can_be_opened_by_its_id(tmp_path: Path, target: Path) -> None:
+    files = grown(tmp_path, target)
+    listed = virtualds.snapshots(target)
+    assert listed["time"].is_monotonic_increasing
+    assert len(listed) == len(files)
+    for count, name in enumerate(listed["snapshot"], 1):
+        expected = native(files[:count])
+        assert_identical(xr.open_dataset(target, engine="virtual", snapshot=name), expected)
+        assert_identical(virtualds.open_virtual_dataset(target, snapshot=name), expected)
+    with pytest.raises(FileNotFoundError, match="there is no snapshot 'x'"):
+        virtualds.open_virtual_dataset(target, snapshot="x")
+
+
+def test_replacing_a_set_keeps_what_it_was(tmp_path: Path, target: Path) -> None:
+    files = [written(tmp_path, f"{n}", days(4 * n, seed=n)) for n in range(2)]
+    virtual(files[0]).virtual.to_manifest(target)
+    before = opened(target)
+    virtual(files[1]).virtual.to_manifest(target)
+    assert_identical(before, native(files[:1]))
+    assert_identical(opened(target), native(files[1:]))
+    assert_identical(
+        xr.open_dataset(target, engine="virtual", snapshot=names(target)[0]), native(files[:1])
+    )
+
+
+def test_whoever_has_opened_a_set_keeps_what_was_there(tmp_path: Path, target: Path) -> None:
+    first = written(tmp_path, "first", days(0))
+    append(first, target)
+    readers = [opened(target), virtual(target)]
+    for number in range(1, 4):
+        append(written(tmp_path, f"{number}", days(4 * number)), target)
+    for reader in readers:
+        assert_identical(reader, native([first]))
+
+
+@pytest.mark.parametrize("form", ["inline", "json", "parquet"])
+def test_letting_go_removes_what_nobody_needs(form: str, tmp_path: Path, target: Path) -> None:
+    files = [written(tmp_path, f"{n}", days(4 * n)) for n in range(4)]
+    for path in files:
+        append(path, target, manifest=form)
+    count = len(list(target.rglob("*")))
+    old, *kept = names(target)
+    assert virtualds.expire_snapshots(target, keep=3) == [old]
+    assert names(target) == kept
+    for number, name in enumerate(kept, 2):
+        assert_identical(
+            xr.open_dataset(target, engine="virtual", snapshot=name), native(files[:number])
+        )
+    assert len(virtualds.expire_snapshots(target)) == 2
+    assert names(target) == kept[-1:]
+    assert_identical(opened(target), native(files))
+    assert len(list(target.rglob("*"))) < count
+    left = [path for path in target.rglob("*") if any(n in str(path) for n in (old, *kept[:1]))]
+    tables = [path for path in left if path.suffix == ".parquet"]
+    assert left == [] if form != "parquet" else all(p.is_dir() for p in set(left) - set(tables))
+    append(written(tmp_path, "more", days(16)), target)
+    assert_identical(opened(target), native([*files, tmp_path / "more.nc"]))
+
+
+def test_a_reader_of_what_has_gone_is_told(tmp_path: Path, target: Path) -> None:
+    again = written(tmp_path, "again", days(0, seed=8))
+    virtual(again).virtual.to_manifest(target, manifest="parquet")
+    reader = virtual(target)
+    virtual(again).isel(time=[0, 1]).virtual.to_manifest(target, manifest="parquet")
+    virtualds.expire_snapshots(target)
+    with pytest.raises(virtualds.ReadError, match="its snapshot has expired"):
+        reader["t"].values  # noqa: B018
+
+
+def test_only_those_of_an_age_go(tmp_path: Path, target: Path) -> None:
+    grown(tmp_path, target, 3)
+    assert virtualds.expire_snapshots(target, older_than=timedelta(hours=1)) == []
+    time.sleep(0.01)
+    assert len(virtualds.expire_snapshots(target, keep=2, older_than=timedelta(0))) == 1
+
+
+def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path, target: Path) -> None:
+    files = grown(tmp_path, target, 2)
+    left = target / "t" / "manifest.20200101T000000000000-00000000.0" / "0.parquet"
+    fresh = target / "t" / "manifest.20200102T000000000000-00000000.0" / "0.parquet"
+    foreign = target / "notes.txt"
+    for path in (left, fresh, foreign):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"?")
+    long_ago = time.time() - 2 * 86400
+    for path in (left, foreign):
+        os.utime(path, (long_ago, long_ago))
+    virtualds.expire_snapshots(target, keep=9)
+    assert not left.exists()
+    assert fresh.exists()
+    assert foreign.exists()
+    assert_identical(opened(target), native(files))
+
+
+def test_formats_without_snapshots_say_so(tmp_path: Path) -> None:
+    target = tmp_path / "refs.json"
+    virtual(written(tmp_path, "a", days(0))).virtual.to_manifest(target)
+    for ask in (
+        lambda: virtualds.snapshots(target),
+        lambda: virtualds.expire_snapshots(target),
+        lambda: virtualds.open_virtual_dataset(target, snapshot="x"),
+        lambda: virtualds.open_virtual_dataset(tmp_path / "a.nc", snapshot="x"),
+    ):
+        with pytest.raises(virtualds.UnsupportedError, match="keeps no snapshots"):
+            ask()
+    with pytest.raises(ValueError, match="keep at least 1"):
+        virtualds.expire_snapshots(tmp_path / "refs.zarr", keep=0)

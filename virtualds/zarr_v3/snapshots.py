@@ -1,0 +1,200 @@
+"""The snapshots of a set: opening one, making one the newest, and letting old ones go."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from virtualds.errors import ConflictError
+from virtualds.manifest import StorageOptions
+from virtualds.store import ChangedError
+from virtualds.stores import store_for
+from virtualds.zarr_v3.document import MARKER, Document, snapshot_path
+from virtualds.zarr_v3.manifests import JSON_MANIFEST, Sources, StoredManifests, inside, sources_of
+
+SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
+"""What `virtualds.zarr_v3.document.new_snapshot` makes."""
+GRACE = timedelta(days=1)
+"""How long files are left alone that no snapshot needs: a writer may be about to commit them."""
+
+
+def opened(
+    root: str, options: StorageOptions | None, snapshot: str | None = None
+) -> tuple[Document, str]:
+    """Return the document of a snapshot, and the name of its version."""
+    url = f"{root}/{MARKER}"
+    data, version = store_for(url).read_version(url, options)
+    document = Document.parse(data, url)
+    if snapshot is None or snapshot == document.snapshot:
+        return document, version
+    names = [name for name, _ in document.history]
+    if snapshot not in names:
+        raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
+    url = f"{root}/{snapshot_path(snapshot)}"
+    return Document.parse(store_for(url).read_all(url, options), url), version
+
+
+def swap(
+    root: str, options: StorageOptions | None, document: Document, version: str | None
+) -> None:
+    """Make a document the newest, unless another writer was faster."""
+    url = f"{root}/{MARKER}"
+    try:
+        store_for(url).write_version(url, document.text(), options, version)
+    except ChangedError as error:
+        # a store may have answered a second time, to a request that it had lost sight of
+        if opened(root, options)[0].snapshot != document.snapshot:
+            raise ConflictError(
+                f"{root}: another writer was faster, and nothing has been written; open the set "
+                f"and write again, or pass conflict='retry'"
+            ) from error
+
+
+def write_nodes(
+    root: str, options: StorageOptions | None, document: Document, before: Document | None
+) -> None:
+    """Write the metadata of every node where readers look who do not know of consolidation.
+
+    They are copies, for convenience: the root document is what holds.
+    """
+    store = store_for(root)
+    known = before.nodes if before else {}
+    for path, node in document.nodes.items():
+        if path and known.get(path) != node:
+            data = json.dumps(node, allow_nan=False, separators=(",", ":")).encode()
+            store.write_file(f"{root}/{path}/{MARKER}", data, options)
+    gone = [path for path in known if path not in document.nodes]
+    store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)
+
+
+# ---------------------------------------------------------------------- letting go
+
+
+def let_go(
+    root: str,
+    options: StorageOptions | None,
+    keep: int,
+    older_than: timedelta | None,
+    grace: timedelta = GRACE,
+) -> list[str]:
+    """Let go of snapshots, and remove the files that no other one needs.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder.
+    options : StorageOptions, optional
+    keep : int
+        How many of the newest stay, at least 1.
+    older_than : timedelta, optional
+        Only snapshots of at least this age go.
+    grace : timedelta
+        Files that belong to no snapshot, old or new, are removed from this age on.
+
+    Returns
+    -------
+    list of str
+        The ids of the snapshots that are gone.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    document, version = opened(root, options)
+    now = datetime.now(UTC)
+    earlier = document.history[:-1]
+    going = [
+        name
+        for name, time in earlier[: len(document.history) - keep]
+        if older_than is None or now - datetime.fromisoformat(time) >= older_than
+    ]
+    staying = [(name, time) for name, time in earlier if name not in going]
+    lost = [opened(root, options, name)[0] for name in going]
+    if going:
+        document.notes["history"] = staying
+        swap(root, options, document, version)
+    write_nodes(root, options, document, None)
+    kept = [document, *(opened(root, options, name)[0] for name, _ in staying)]
+    _sweep(root, options, kept, lost, set(going), now - grace)
+    return going
+
+
+def _sweep(
+    root: str,
+    options: StorageOptions | None,
+    kept: list[Document],
+    lost: list[Document],
+    gone: set[str],
+    before: datetime,
+) -> None:
+    """Remove files of the set that no snapshot needs, those of unknown writers only if old.
+
+    Only what carries the id of a snapshot, or is named as a chunk of one, is the set's to remove.
+    """
+    needed = {path for document in kept for path in _needed(root, options, document)}
+    folders = tuple(path for path in needed if path.endswith("/"))
+    chunks = {path for document in lost for path in _chunks(document)}
+    store = store_for(root)
+    removed = []
+    for path, modified in store.list_files(root, options):
+        if path in needed or path.startswith(folders):
+            continue
+        ids = set(SNAPSHOT_ID.findall(path))
+        old = modified is not None and modified < before.timestamp()
+        if path in chunks or not ids.isdisjoint(gone) or (ids and old):
+            removed.append(f"{root}/{path}")
+    store.remove(removed, options)
+
+
+def _chunks(document: Document) -> Iterator[str]:
+    """Yield the paths of the chunks of values."""
+    for path, noted in document.notes.get("values", {}).items():
+        folder = f"{path}/{noted['folder']}".rstrip("/")
+        yield from (f"{folder}/{name}" for name, _, _ in noted["chunks"])
+
+
+def _needed(root: str, options: StorageOptions | None, document: Document) -> Iterator[str]:
+    """Yield the paths of files and, ending in a slash, of folders that a snapshot needs."""
+    if document.snapshot is not None:
+        yield snapshot_path(document.snapshot)
+    yield from _chunks(document)
+    for path, node in document.nodes.items():
+        for transformer in node.get("storage_transformers") or ():
+            yield from _needed_by(root, options, path, transformer)
+
+
+def _needed_by(
+    root: str, options: StorageOptions | None, folder: str, transformer: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what a manifest needs: its own files, and those of the set that it refers to."""
+    said = transformer["configuration"]
+    manifests = StoredManifests(root, options)
+    if transformer["name"] == JSON_MANIFEST:
+        manifest = said["manifest"]
+        for path in (manifest, said.get("sources")):
+            if isinstance(path, str):
+                yield inside(folder, path)
+        if isinstance(manifest, str):
+            manifest = manifests.document(inside(folder, manifest))
+        yield from _own(entry.get("path") for entry in manifest.values())
+        return
+    tables = {Sources(*sources_of(folder, part["table"]["sources"])) for part in said["parts"]}
+    for part in said["parts"]:
+        yield inside(folder, part["table"]["path"]) + "/"
+    for table in tables:
+        yield f"{table.folder}/"
+        known = manifests.fingerprints(table, np.arange(table.rows))
+        yield from _own(path for path, _ in known)
+
+
+def _own(paths: Iterable[str | None]) -> Iterator[str]:
+    """Yield those of the paths that lie in the set."""
+    for path in paths:
+        if path is not None and path.startswith("./"):
+            yield path[2:]
