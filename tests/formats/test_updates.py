@@ -510,6 +510,29 @@ def test_a_set_that_was_replaced_is_not_replaced_by_who_had_seen_the_old(
     same(target, years[3:4])
 
 
+@parquet
+def test_damage_is_not_taken_for_another_writer(target: Target) -> None:
+    """Whoever tries again after a conflict would try for ever."""
+    target.write(target.counted(0, 12))
+    Path(target.url.removeprefix("file://"), "v", "refs.2.parq").unlink()
+    with pytest.raises(ReadError, match=r"refs\.2\.parq"):
+        target.change(lambda old: joined([old, target.counted(12, 19)]))
+
+
+@parquet
+def test_a_file_that_changed_is_not_appended_under_its_old_fingerprint(
+    target: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "2001.nc"
+    write_year(path, 2001)
+    target.write(target.virtual(path))
+    os.utime(path, ns=(0, 0))
+    before = target.files()
+    with pytest.raises(UnsupportedError, match="scanned twice"):
+        target.append(path)
+    assert target.files() == before
+
+
 OTHERS = ["the same place", "missing chunks", "attributes", "less", "more"]
 
 
