@@ -183,6 +183,10 @@ class _SetReader:
         except VirtualdsError as error:
             error.add_note(f"variable {path} of {self._root}")
             raise
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            found = malformed(self._root, error)
+            found.add_note(f"variable {path} of {self._root}")
+            raise found from error
 
     def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._noted("arrays", path)
@@ -198,7 +202,7 @@ class _SetReader:
         parts = self._parts_of(path, node)
         if is_text(node):
             grid = _regular_grid(node)
-            values = text_from_chunks(node, self._chunks(parts([grid], False)))
+            values = text_from_chunks(node, self._chunks(parts([grid], 0)))
             encoding = {"dtype": str, "original_shape": values.shape}
             return ManifestVariable(dims, values, attributes, encoding)
         array = array_from_v3(node, parts)
@@ -209,7 +213,7 @@ class _SetReader:
 
     def _parts_of(
         self, path: str, node: Mapping[str, Any]
-    ) -> Callable[[list[tuple[int, ...]], bool], list[Part]]:
+    ) -> Callable[[list[tuple[int, ...]], int], list[Part]]:
         """Return what says where the chunks of an array lie."""
         transformers = node.get("storage_transformers") or []
         if not transformers:
@@ -220,7 +224,7 @@ class _SetReader:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")
         key = chunk_key(node)
 
-        def parts(grids: list[tuple[int, ...]], numbered: bool) -> list[Part]:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
             return self._manifests.parts(path, transformer, grids, numbered, key)
 
         return parts
