@@ -72,6 +72,9 @@ def as_parquet(path: Path, url: str) -> str:
 
 
 def as_zarr(path: Path, url: str, manifest: str) -> str:
+    if url.startswith(("../", "./", "data/", "link/", "a.bin", "%")):
+        # its paths are seen from inside the set
+        url = f"../{url}"
     folder = path.with_suffix(".zarr")
     (folder / "v").mkdir(parents=True)
     said: dict[str, Any] = {"manifest": {"0": {"path": url, "offset": 0, "length": 8}}}
