@@ -129,7 +129,7 @@ class _SetReader:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")
         key = chunk_key(node)
 
-        def parts(grids: list[tuple[int, ...]], numbered: bool) -> list[Part]:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
             return self._manifests.parts(path, transformer, grids, numbered, key)
 
         return parts

@@ -208,7 +208,7 @@ def _parts_of(
         )
     keys = chunk_key(node)
 
-    def parts(grids: list[tuple[int, ...]], numbered: bool) -> list[Part]:
+    def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[Part]:
         [grid] = grids
         return [Part(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))]
 

@@ -48,8 +48,8 @@ FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines",
 MOST_EMPTY = 2**20
 """Slabs of an axis that may show no element."""
 
-Manifests = Callable[[list[tuple[int, ...]], bool], list[Part]]
-"""Takes the grids of fragments, and whether keys count them, and says where their chunks lie."""
+Manifests = Callable[[list[tuple[int, ...]], int], list[Part]]
+"""Says where chunks lie: takes the grids of fragments, and the number of pipelines, 0 if plain."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -211,7 +211,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     pipeline = pipeline_from_v3(metadata)
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
-    parts = manifests([grid], False) if prod(grid) else []
+    parts = manifests([grid], 0) if prod(grid) else []
     if len(parts) == 1 and parts[0].manifest.shape == grid:
         return ManifestArray.of_fragment(
             Fragment((0,) * len(axes), axes, parts[0].manifest), pipeline
@@ -255,7 +255,8 @@ def _array_of_fragments(
     else:
         dtype = data_type_from_v3(kind)
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
-    parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], True) if said else []
+    count = max(len(pipelines), 1)
+    parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
     fragments = [_placed(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")

@@ -117,6 +117,8 @@ class JsonTable:
         Fingerprints of files by their paths, or where in the set these stand.
     has_pipelines : bool
         Whether entries may say how their chunk decodes.
+    pipelines : int
+        How many there are.
     """
 
     store: SetFiles
@@ -126,6 +128,7 @@ class JsonTable:
     key: ChunkKeys
     sources: Any = None
     has_pipelines: bool = False
+    pipelines: int = 1
 
     def __hash__(self) -> int:
         return hash((self.store, self.grid, self.prefix))
@@ -201,7 +204,7 @@ class JsonTable:
         FormatError
             They are not of the form that is specified.
         """
-        rows = _Rows(self.store, self.fingerprints)
+        rows = _Rows(self.store, self.fingerprints, self.pipelines)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
@@ -248,13 +251,18 @@ class JsonTable:
         self, found: ChunkManifest, ids: Ints, known: Any, told: Told
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
-        rows = _Rows(self.store, told.sources)
+        rows = _Rows(self.store, told.sources, self.pipelines)
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
             try:
                 entry = told.measured.get(number) or self._prefixed(number, told.prefixes)
                 if entry is not None and (size := rows.size(entry)) is not None:
                     length = size - entry.get("offset", 0)
+                    if length <= 0:
+                        raise FormatError(
+                            f"{entry['path']}: it has {size} bytes, and a chunk is said to begin "
+                            f"at {size - length}; scan it anew"
+                        )
                     rows.add(row, {**entry, "length": length})
             except VirtualdsError as error:
                 error.add_note(f"chunk {number} of {self._where}")
@@ -283,9 +291,12 @@ class _Rows:
     store : SetFiles
     sources : mapping
         Fingerprints of files by their paths.
+    pipelines : int
+        How many there are.
     """
 
-    def __init__(self, store: SetFiles, sources: Mapping[str, Any]) -> None:
+    def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
+        self._pipelines = pipelines
         self._store = store
         self._sources = sources
         self._numbers: dict[str, int] = {}
@@ -300,6 +311,8 @@ class _Rows:
         if not isinstance(entry, Mapping):
             raise TypeError("it is no object")
         decoding = _natural(entry.get("pipeline", 0)), _checksum(entry.get("checksum"))
+        if decoding[0] >= self._pipelines:
+            raise ValueError(f"there are {self._pipelines} pipelines")
         if "data" in entry:
             self._inline.append(base64.b64decode(entry["data"], validate=True))
             place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))

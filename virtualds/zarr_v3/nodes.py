@@ -127,6 +127,10 @@ class NodesReader:
             problems[path.rpartition("/")[2]] = error
             shape = tuple(node["shape"])
             return ManifestVariable(_dims(node), ManifestArray.unreadable(shape, "V1", str(error)))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            found = malformed(self.root, error)
+            found.add_note(f"variable {path} of {self.root}")
+            raise found from error
 
     def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._noted("arrays", path)
@@ -135,7 +139,7 @@ class NodesReader:
         parts = self.parts_of(path, node)
         if is_text(node):
             grid = _regular_grid(node)
-            values = text_from_chunks(node, _chunks(parts([grid], False)))
+            values = text_from_chunks(node, _chunks(parts([grid], 0)))
             encoding = {"dtype": str, "original_shape": values.shape}
             return ManifestVariable(dims, values, attributes, encoding)
         array = array_from_v3(node, parts)
