@@ -27,6 +27,7 @@ from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
+from virtualds.zarr_python import zarr_store
 
 # importing these registers ``ds.virtual`` and what numpy's functions do with virtual arrays
 del _accessor, _comparison, _getitem, _implements
@@ -54,4 +55,5 @@ __all__ = [
     "open_virtual_mfdataset",
     "set_options",
     "snapshots",
+    "zarr_store",
 ]

@@ -127,7 +127,8 @@ def open_group(
     Raises
     ------
     ValueError
-        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
+        ``on_error``, or ``parser``, is none that there is, ``allow`` names no folder, or the format
+        keeps no snapshots.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """

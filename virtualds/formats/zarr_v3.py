@@ -20,7 +20,15 @@ from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.zarr_v3.arrays import Manifests
-from virtualds.zarr_v3.document import FOLDER, MARKER, NOTES, Document, new_snapshot, snapshot_path
+from virtualds.zarr_v3.document import (
+    FOLDER,
+    MARKER,
+    NOTES,
+    Document,
+    check_node,
+    new_snapshot,
+    snapshot_path,
+)
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key, json_manifest
 from virtualds.zarr_v3.nodes import NodesReader
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
@@ -149,6 +157,7 @@ def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[st
         if name == MARKER and folder and not folder.startswith("__"):
             url = f"{root}/{path}"
             found[folder] = parsed(store.read_all(url, options), url)
+            check_node(folder, found[folder], url)
     return found
 
 
@@ -298,8 +307,6 @@ def _commit(
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
-        if found is None:
-            writer.put(f"{FOLDER}/{name}/begun", time.encode())
         document = writer.write(group)
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())

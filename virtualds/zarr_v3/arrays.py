@@ -45,6 +45,9 @@ from virtualds.zarr_v3.metadata import (
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
 """Names of our extensions: a chunk grid, a codec, and a data type."""
 
+MOST_EMPTY = 2**20
+"""Slabs of an axis that may show no element."""
+
 Manifests = Callable[[list[tuple[int, ...]], bool], list[Part]]
 """Takes the grids of fragments, and whether keys count them, and says where their chunks lie."""
 
@@ -235,7 +238,10 @@ def _array_of_fragments(
     shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
 ) -> ManifestArray:
     said = [
-        (tuple(f["start"]), tuple(map(_axis_from_json, f["axes"])))
+        (
+            tuple(f["start"]),
+            tuple(_axis_from_json(a, n) for a, n in zip(f["axes"], shape, strict=True)),
+        )
         for f in metadata["chunk_grid"]["configuration"]["fragments"]
     ]
     [codec] = metadata["codecs"]
@@ -257,16 +263,24 @@ def _array_of_fragments(
     return replace(found, fill_value=fill)
 
 
-def _axis_from_json(said: Mapping[str, Any]) -> ChunkAxis:
+def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
+    """Return how an axis of a fragment is cut, of an array that has ``size`` elements along it."""
     if "size" in said:
-        return ChunkAxis.regular(
-            said["size"], said["chunk"], inset=said["hidden"], last=said["last"]
+        numbers = [said[name] for name in ("size", "chunk", "hidden", "last")]
+        if any(type(n) is not int for n in numbers):
+            raise FormatError(f"{dict(said)} is no cut of an axis; the metadata is damaged")
+        return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
+    names = ("lengths", "stored", "hidden")
+    runs = [np.array(said[name]).reshape(-1, 2) for name in names]
+    # before anything takes memory that there are not elements for
+    whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
+    counts = {sum(run[:, 1].tolist()) for run in runs}
+    if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
+        raise FormatError(
+            f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
+            f"{said['hidden']!r:.80} are no cut of an axis of {size}; the metadata is damaged"
         )
-    columns = (
-        np.repeat(*np.array(said[name], np.int64).reshape(-1, 2).T)
-        for name in ("lengths", "stored", "hidden")
-    )
-    return ChunkAxis.from_slabs(*columns)
+    return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
 
 
 def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:

@@ -22,6 +22,10 @@ CHUNKS = f"{FOLDER}/chunks"
 """Where a set keeps copies of chunks, by their content; no snapshot has this name."""
 VERSION = 1
 """Of the layout."""
+CONSOLIDATED = "consolidated_metadata"
+"""The key of the root group under which the metadata of all other nodes stand."""
+NOTED = ("arrays", "groups", "values")
+"""The notes that are kept by the paths of nodes."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +61,25 @@ class Document:
         root = parsed(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
             raise FormatError(f"{url}: it is no group of Zarr v3; the set is damaged")
-        attributes = dict(root.get("attributes") or {})
-        notes = attributes.pop(NOTES, {})
+        attributes = dict(_mapping(root, "attributes", url))
+        notes = _mapping(attributes, NOTES, url)
+        attributes.pop(NOTES, None)
         if notes.get("version", VERSION) != VERSION:
             raise FormatError(
                 f"{url}: its layout is version {notes['version']}; version {VERSION} is known, "
                 f"update virtualds"
             )
-        consolidated = root.get("consolidated_metadata") or {}
-        nodes = dict(consolidated.get("metadata", {}))
-        return cls({"": {**root, "attributes": attributes}, **nodes}, notes)
+        for kind in NOTED:
+            _mapping(notes, kind, url)
+        nodes = _mapping(_mapping(root, CONSOLIDATED, url), "metadata", url)
+        for path, node in nodes.items():
+            check_node(path, node, url)
+        return cls({"": {**root, "attributes": attributes}, **nodes}, dict(notes))
 
     @property
     def is_consolidated(self) -> bool:
         """Whether it says anything of what lies below the root."""
-        return "consolidated_metadata" in self.nodes[""] or len(self.nodes) > 1
+        return self.nodes[""].get(CONSOLIDATED) is not None or len(self.nodes) > 1
 
     @property
     def snapshot(self) -> str | None:
@@ -92,13 +100,50 @@ class Document:
             "zarr_format": 3,
             "node_type": "group",
             "attributes": attributes,
-            "consolidated_metadata": {
+            CONSOLIDATED: {
                 "kind": "inline",
                 "must_understand": False,
                 "metadata": below,
             },
         }
         return json.dumps(root, allow_nan=False, separators=(",", ":")).encode()
+
+
+def is_node_path(path: str) -> bool:
+    """Say whether a path below the root may be that of a node, and a folder in any store.
+
+    Examples
+    --------
+    >>> is_node_path("ocean/t"), is_node_path("ocean/../t"), is_node_path("__t")
+    (True, False, False)
+    """
+    return "\\" not in path and not any(
+        set(part) <= {"."} or part.startswith("__") or part == MARKER for part in path.split("/")
+    )
+
+
+def check_node(path: str, node: Any, url: str) -> None:
+    """Refuse what is no node of Zarr v3, and paths that do not stay in the folder of the set.
+
+    Raises
+    ------
+    FormatError
+        It is none (core specification, "Node names").
+    """
+    if not is_node_path(path):
+        raise FormatError(f"{url}: {path!r} is no path of a node; the set is damaged")
+    if not isinstance(node, Mapping):
+        raise FormatError(f"{url}: node {path!r} is {node!r:.60}; the set is damaged")
+
+
+def _mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
+    """Return an object that stands under a key, an empty one if there is none."""
+    found = parent.get(key)
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise FormatError(f"{url}: {key!r} is {found!r:.60}, which is no object; it is damaged")
+    return found
 
 
 def new_snapshot() -> tuple[str, str]:

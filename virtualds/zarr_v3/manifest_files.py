@@ -12,7 +12,8 @@ import numpy as np
 from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.zarr_v3.manifests import RECORD_SIZE, Fingerprint, Part
+from virtualds.zarr_v3.json_table import Fingerprint
+from virtualds.zarr_v3.manifests import RECORD_SIZE, Part
 
 
 class Numbering:

@@ -7,24 +7,24 @@ metadata; each comes back as a lazy manifest, whose references are read when som
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.checksum import PRESENT
 from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
 from virtualds.records import RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
+from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKey, Fingerprint, JsonTable
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
@@ -32,9 +32,6 @@ RECORD_SIZE = 100_000
 """Rows in a record of a table."""
 KEPT = 24
 """Records, of references and of sources, that one set keeps in memory."""
-Fingerprint = tuple[int | None, int | None, str | None]
-"""Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
-UNKNOWN: Fingerprint = (None, None, None)
 
 
 class Part(NamedTuple):
@@ -79,6 +76,9 @@ class StoredManifests:
         # relative paths are seen from the folder of the set
         beginning = SourceFile(f"{self.root}/zarr.json", options=self.options)
         self._files = ReferencedFiles(beginning, {}, self.allow)
+        # what the set itself holds needs no permission, as long as it stays in its folder
+        within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
+        self._own = ReferencedFiles(beginning, {}, Allowed(within))
         self._kept: RecordCache[Any] = RecordCache(KEPT)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,8 +97,14 @@ class StoredManifests:
 
     def file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
         """Return the file that a path of the set means."""
+        if not _is_fingerprint(fingerprint):
+            raise FormatError(
+                f"{self.root}: {fingerprint!r:.80} is noted of {path}, which is no size, time and "
+                f"etag; write the set anew"
+            )
         size, mtime, etag = fingerprint
-        return self._files.file(path)._replace(size=size, mtime=mtime, etag=etag)
+        files = self._own if _is_inside(path) else self._files
+        return files.file(path)._replace(size=size, mtime=mtime, etag=etag)
 
     def size(self, file: SourceFile) -> int:
         """Return the length of a file that is a chunk as a whole."""
@@ -139,16 +145,16 @@ class StoredManifests:
 
     def fingerprints(self, table: Sources, numbers: Ints) -> list[tuple[str, Fingerprint]]:
         """Return paths and fingerprints of files by their numbers."""
-        found = []
-        for number in numbers.tolist():
-            if not 0 <= number < table.rows:
-                raise FormatError(f"source {number} of {table.rows} in {table.folder}")
-            columns = self.record(f"{table.folder}/{number // RECORD_SIZE}.parquet")
-            path, *rest = (
-                columns[name][number % RECORD_SIZE].as_py()
-                for name in ("path", "size", "mtime", "etag")
-            )
-            found.append((path, (rest[0], rest[1], rest[2])))
+        found: list[tuple[str, Fingerprint]] = []
+        for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
+            path = f"{table.folder}/{record}.parquet"
+            rows = np.array(list(some)) % RECORD_SIZE
+            if not 0 <= record * RECORD_SIZE + int(rows.max()) < table.rows:
+                raise FormatError(
+                    f"{self.root}/{path}: source {record * RECORD_SIZE + int(rows.max())} is asked "
+                    f"for, and there are {table.rows}; the set is damaged"
+                )
+            found += _source_rows(self.record(path), rows, f"{self.root}/{path}")
         return found
 
     # ------------------------------------------------------------------ manifests
@@ -159,7 +165,7 @@ class StoredManifests:
         transformer: Mapping[str, Any],
         grids: list[tuple[int, ...]],
         numbered: bool,
-        key: ChunkKeys,
+        key: ChunkKey,
     ) -> list[Part]:
         """Return what a storage transformer says of the chunks of an array.
 
@@ -202,28 +208,30 @@ class StoredManifests:
         return [Part(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
 
     def _tabled(self, folder: str, part: Mapping[str, Any], grids: list[tuple[int, ...]]) -> Part:
-        fragment, shape = part.get("fragment", 0), tuple(part["shape"])
-        origin = tuple(part["origin"])
+        fragment = _naturals([part.get("fragment", 0)])[0]
+        shape, origin = _naturals(part["shape"]), _naturals(part["origin"])
+        if fragment >= len(grids):
+            raise FormatError(f"{folder}: chunks of fragment {fragment}; there are {len(grids)}")
         grid = grids[fragment]
         if len(origin) != len(grid) or any(
-            o < 0 or o + n > g for o, n, g in zip(origin, shape, grid, strict=True)
+            o + n > g for o, n, g in zip(origin, shape, grid, strict=True)
         ):
             raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
         said = part["table"]
         table = ParquetTable(
             self,
             inside(folder, said["path"]),
-            int(said["rows"]),
+            _naturals([said["rows"]])[0],
             sources_of(folder, said["sources"]),
             bool(said.get("pipelines", False)),
         )
-        strides, first = tuple(part["strides"]), int(part["first"])
+        strides, first = _integers(part["strides"]), _naturals([part["first"]])[0]
         ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
         low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
         if prod(shape) and not 0 <= low <= high < table.rows:
             raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
         renumbered = part.get("pipelines")
-        numbers = None if renumbered is None else tuple(map(int, renumbered))
+        numbers = None if renumbered is None else _naturals(renumbered)
         return Part(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
 
 
@@ -287,132 +295,42 @@ class ParquetTable:
             file=file,
             offset=np.where(source == INLINE, np.cumsum(source == INLINE) - 1, offset),
             length=length,
-            pipeline=columns["pipeline"][rows] if "pipeline" in columns else 0,
+            pipeline=columns["pipeline"][rows] if self.has_pipelines else 0,
             checksum=columns["checksum"][rows] if "checksum" in columns else 0,
         )
 
 
-@dataclass(frozen=True)
-class JsonTable:
-    """References in a JSON object, by keys of chunks.
+def _is_inside(path: str) -> bool:
+    """Say whether a path is one of a file that lies in the folder of the set."""
+    try:
+        return path.startswith("./") and bool(inside("", path))
+    except FormatError:
+        return False
 
-    Parameters
-    ----------
-    store : StoredManifests
-    manifest : str or mapping
-        Path of the file in the set, or the object itself.
-    grid : tuple of int
-        Chunks per axis.
-    prefix : str
-        What keys begin with.
-    key : callable
-        Keys of chunks below the folder of the array, for entries that map a prefix of them.
-    sources : str or mapping, optional
-        Fingerprints of files by their paths, or where in the set these stand.
-    has_pipelines : bool
-        Whether entries may say how their chunk decodes.
-    """
 
-    store: StoredManifests
-    manifest: Any
-    grid: tuple[int, ...]
-    prefix: str
-    key: ChunkKeys
-    sources: Any = None
-    has_pipelines: bool = False
-
-    def __hash__(self) -> int:
-        return hash((self.store, self.grid, self.prefix))
-
-    @property
-    def entries(self) -> Mapping[str, Any]:
-        """The object that the manifest is."""
-        found = self.manifest
-        if isinstance(found, str):
-            found = self.store.document(found)
-        if not isinstance(found, Mapping):
-            raise FormatError(f"{self.store.root}: a manifest is an object, found {found!r:.40}")
-        return found
-
-    @property
-    def fingerprints(self) -> Mapping[str, Fingerprint]:
-        """What is known of files by their paths."""
-        found: Mapping[str, Fingerprint] = self.sources or {}
-        if isinstance(self.sources, str):
-            found = self.store.document(self.sources)
-        return found
-
-    def manifested(self) -> ChunkManifest:
-        """Return the manifest: lazy unless all of it stands in the metadata."""
-        if isinstance(self.manifest, str) or self.prefixes:
-            return LazyManifest(self, self.grid)
-        return self._told()
-
-    @property
-    def prefixes(self) -> list[str]:
-        """The keys that stand for all keys beginning with them, the longest first."""
-        return sorted((k for k in self.entries if k.endswith("/")), key=len, reverse=True)
-
-    def load(self, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        name = (self.manifest, self.prefix)
-        kept = isinstance(self.manifest, str)
-        told = self.store.kept(name, self._told) if kept else self._told()
-        found = told.at(ids.ravel())
-        prefixes = self.prefixes
-        if prefixes:
-            found = self._with_prefixed(found, ids.ravel(), prefixes)
-        return found.pruned().reshape(ids.shape)
-
-    def listed(self) -> tuple[SourceFile, ...]:
-        """Return all files that entries name."""
-        return self._told().sources
-
-    def _told(self) -> ChunkManifest:
-        """Return all chunks that have an entry of their own; others are missing."""
-        rows = [
-            (place, entry)
-            for key, entry in self.entries.items()
-            if not key.endswith("/") and (place := self._place(key)) is not None
-        ]
-        return _from_entries(self.store, rows, self.grid, self.fingerprints)
-
-    def _with_prefixed(self, told: ChunkManifest, ids: Ints, prefixes: list[str]) -> ChunkManifest:
-        """Add the chunks that are files below a prefix; one that is not there is missing."""
-        rows: list[tuple[tuple[int, ...], Any]] = []
-        for row in np.flatnonzero(told.file == MISSING).tolist():
-            place = tuple(int(i) for i in np.unravel_index(int(ids[row]), self.grid or (1,)))
-            place = place[: len(self.grid)]
-            key = self.key(place)
-            prefix = next((p for p in prefixes if key.startswith(p.removeprefix("./"))), None)
-            if prefix is None or self.prefix + (".".join(map(str, place)) or "0") in self.entries:
-                continue
-            path = self.entries[prefix]["path"] + key[len(prefix.removeprefix("./")) :]
-            if (size := _size_if_there(self.store, path)) is not None:
-                rows.append(((row,), {"path": path, "length": size}))
-        found = _from_entries(self.store, rows, told.shape, {})
-        both = ChunkManifest.concatenate([told, found], 0)
-        return both.at(np.arange(ids.size) + np.where(found.file != MISSING, ids.size, 0))
-
-    def _place(self, key: str) -> tuple[int, ...] | None:
-        if not key.startswith(self.prefix):
-            return None
-        rest = key[len(self.prefix) :]
-        try:
-            place = tuple(map(int, rest.split("."))) if self.grid else ()
-        except ValueError as error:
-            raise FormatError(f"{self.store.root}: {key!r} is no key of a chunk") from error
-        if len(place) != len(self.grid) or any(
-            not 0 <= i < n for i, n in zip(place, self.grid, strict=True)
-        ):
-            raise FormatError(f"{self.store.root}: chunk {key!r} lies outside the grid {self.grid}")
-        return place
+def _is_fingerprint(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        return False
+    numbers = all(n is None or (type(n) is int and abs(n) < 2**63) for n in value[:2])
+    return numbers and (value[2] is None or isinstance(value[2], str))
 
 
 def sources_of(folder: str, said: Any) -> Sources:
     """Return the table of files that the metadata of an array name."""
     path, count = said
-    return Sources(inside(folder, path), int(count))
+    return Sources(inside(folder, path), _naturals([count])[0])
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
+        raise FormatError(f"{values!r:.80} are no integers; the set is damaged")
+    return tuple(values)
+
+
+def _naturals(values: Any) -> tuple[int, ...]:
+    if any(n < 0 for n in _integers(values)):
+        raise FormatError(f"{values!r:.80} are less than nothing; the set is damaged")
+    return tuple(values)
 
 
 def inside(folder: str, path: str) -> str:
@@ -436,6 +354,20 @@ def inside(folder: str, path: str) -> str:
     return "/".join(parts)
 
 
+def _source_rows(columns: Mapping[str, Any], rows: Ints, url: str) -> list[tuple[str, Fingerprint]]:
+    """Return paths and fingerprints from a record of a table of sources."""
+    try:
+        values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise FormatError(
+            f"{url}: it is no record of sources ({error}); the set is damaged"
+        ) from error
+    if not all(isinstance(path, str) and path for path in values[0]):
+        raise FormatError(f"{url}: it has sources without a path; the set is damaged")
+    rows_of_it = zip(*values, strict=True)
+    return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
+
+
 def _columns(data: bytes, url: str) -> dict[str, Any]:
     """Return integers as arrays, and what may be absent as Arrow has it."""
     import pyarrow as pa
@@ -447,59 +379,6 @@ def _columns(data: bytes, url: str) -> dict[str, Any]:
         plain = pa.types.is_integer(column.type) and name not in ("size", "mtime")
         found[name] = column.to_numpy() if plain else column
     return found
-
-
-def _from_entries(
-    store: StoredManifests,
-    rows: list[tuple[tuple[int, ...], Any]],
-    grid: tuple[int, ...],
-    fingerprints: Mapping[str, Fingerprint],
-) -> ChunkManifest:
-    """Return a manifest from entries of JSON; a chunk without one is missing."""
-    files: dict[str, int] = {}
-    inline: list[bytes] = []
-    names = ("file", "offset", "length", "pipeline", "checksum")
-    columns = {name: np.zeros(grid, np.int64) for name in names}
-    columns["file"][...] = MISSING
-    for place, entry in rows:
-        for name, value in zip(names, _entry(store, entry, files, inline), strict=True):
-            columns[name][place] = value
-    found = [store.file(path, fingerprints.get(path, UNKNOWN)) for path in files]
-    return ChunkManifest.build(grid, files=found, inline=inline, **columns)
-
-
-def _entry(
-    store: StoredManifests, entry: Any, files: dict[str, int], inline: list[bytes]
-) -> tuple[int, int, int, int, int]:
-    """Return the columns of one chunk."""
-    if not isinstance(entry, Mapping):
-        raise FormatError(f"{store.root}: {entry!r:.60} is no entry of a manifest")
-    checksum, pipeline = _checksum(entry.get("checksum")), entry.get("pipeline", 0)
-    if "data" in entry:
-        inline.append(base64.b64decode(entry["data"], validate=True))
-        return INLINE, len(inline) - 1, len(inline[-1]), pipeline, checksum
-    if "path" not in entry:
-        return MISSING, 0, 0, pipeline, 0
-    path, offset = entry["path"], entry.get("offset", 0)
-    length = entry.get("length")
-    if length is None:
-        length = store.size(store.file(path)) - offset
-    return files.setdefault(path, len(files)), offset, length, pipeline, checksum
-
-
-def _checksum(text: str | None) -> int:
-    """Return a checksum as a number; those of other algorithms are nothing that is verified."""
-    algorithm, _, digits = (text or "").partition(":")
-    return PRESENT + int(digits, 16) if algorithm == "crc32" else 0
-
-
-def _size_if_there(store: StoredManifests, path: str) -> int | None:
-    try:
-        return store.size(store.file(path))
-    except ReadError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
 
 
 def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:

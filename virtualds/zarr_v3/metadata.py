@@ -7,7 +7,7 @@ Data types and fill values are those of `virtualds.zarr_v3.data_types`, chains o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -66,7 +66,18 @@ def check_zarr_v3(metadata: Any) -> None:
     for key, kind in (("codecs", list | tuple), ("attributes", Mapping)):
         if key in metadata and not isinstance(metadata[key], kind):
             raise FormatError(f"zarr.json: {key} {metadata[key]!r}; the metadata is damaged")
-    for key in metadata.keys() - {*NEEDED, *OPTIONAL}:
+    check_extras(metadata, {*NEEDED, *OPTIONAL})
+
+
+def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse keys that are not known, unless they say that they need not be.
+
+    Raises
+    ------
+    UnsupportedError
+        There is a key that readers must understand, and nobody here does.
+    """
+    for key in sorted(metadata.keys() - set(known)):
         value = metadata[key]
         if not isinstance(value, Mapping) or value.get("must_understand") is not False:
             raise UnsupportedError(
@@ -204,6 +215,7 @@ def origins_in_grid(array: ManifestArray, axes: tuple[ChunkAxis, ...]) -> list[t
 
 __all__ = [
     "axes_from_v3",
+    "check_extras",
     "check_zarr_v3",
     "codecs_to_v3",
     "data_type_from_v3",

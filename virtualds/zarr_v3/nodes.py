@@ -18,9 +18,13 @@ from virtualds.storage_notes import restored_encoding
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
+from virtualds.zarr_v3.document import CONSOLIDATED
 from virtualds.zarr_v3.manifests import Part
-from virtualds.zarr_v3.metadata import check_zarr_v3
+from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
 from virtualds.zarr_v3.values import is_text, text_from_chunks
+
+GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
+"""Keys that the metadata of a group may have."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,23 @@ class NodesReader:
             elif name not in self.skip:
                 variables[name] = self._named_variable(key, node, problems)
         notes = self._noted("groups", path)
-        attributes = self._attributes(self.nodes.get(path, {}), notes)
+        attributes = self._group_attributes(path, notes)
         groups = {name: self._group(prefix + name) for name in children}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             return ManifestGroup(variables, attributes, groups, encoding, problems)
         except FormatError as error:
+            error.add_note(f"group /{path} of {self.root}")
+            raise
+
+    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        node = self.nodes.get(path, {"zarr_format": 3})
+        try:
+            if node.get("zarr_format") != 3:
+                raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
+            check_extras(node, GROUP_KEYS)
+            return self._attributes(node, notes)
+        except VirtualdsError as error:
             error.add_note(f"group /{path} of {self.root}")
             raise
 
@@ -146,8 +161,9 @@ def _chunks(parts: list[Part]) -> dict[tuple[int, ...], bytes]:
     found = {}
     for part in parts:
         manifest = part.manifest.loaded()
-        for place in np.argwhere(manifest.file != MISSING).tolist():
-            found[tuple(place)] = _bytes(manifest, tuple(place))
+        for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
+            key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
+            found[key] = _bytes(manifest, place)
     return found
 
 

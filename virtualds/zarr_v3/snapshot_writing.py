@@ -19,9 +19,11 @@ from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.storage_notes import declared
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.urls import scheme_of
 from virtualds.zarr_metadata import fill_to_attribute, is_exact
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
-from virtualds.zarr_v3.document import FOLDER, Document
+from virtualds.zarr_v3.document import FOLDER, Document, is_node_path
+from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.manifest_files import (
     Numbering,
     entries,
@@ -33,8 +35,7 @@ from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
     RECORD_SIZE,
-    Fingerprint,
-    JsonTable,
+    ChunkKeys,
     ParquetTable,
     Part,
     StoredManifests,
@@ -92,7 +93,11 @@ class SnapshotWriter:
         UnsupportedError
             As `plan`; nothing has been written.
         """
-        nodes = {path: self._written(path, node) for path, node in self.plan(group).items()}
+        planned = self.plan(group)
+        if self.before is None:
+            # who comes later sees that these are the files of a writer, not somebody else's
+            self.put(f"{FOLDER}/{self.name}/begun", b"")
+        nodes = {path: self._written(path, node) for path, node in planned.items()}
         self._write_sources()
         notes = {kind: part for kind, part in self.notes.items() if part}
         return Document(nodes, notes | {"relative_paths": self.relative_paths})
@@ -123,8 +128,13 @@ class SnapshotWriter:
         store_for(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
-        """Remove what was written."""
-        store_for(self.root).remove(self.written, self.options)
+        """Remove what was written, and the folders that this leaves empty."""
+        beside = []
+        if scheme_of(self.root) == "file":
+            # a name that nobody has, in the folder that stays
+            above = self.root.rpartition("/")[0] if self.before is None else self.root
+            beside = [f"{above}/{self.name}"]
+        store_for(self.root).remove([*self.written, *beside], self.options)
 
     # ------------------------------------------------------------------ what there is to write
 
@@ -143,6 +153,8 @@ class SnapshotWriter:
                     yield prefix + name, None, [f"{prefix}{name}: {error}"]
 
     def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+        if path:
+            _check_name(path)
         attributes, types = to_json(group.attributes)
         notes: dict[str, Any] = {"attributes": types} if types else {}
         if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
@@ -152,8 +164,7 @@ class SnapshotWriter:
         return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
     def _variable(self, path: str, variable: ManifestVariable) -> Planned:
-        if any(part in (".", "..") or part.startswith("__") for part in path.split("/")):
-            raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
+        _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[Part]()
         if data is None:
@@ -219,9 +230,9 @@ class SnapshotWriter:
             transformer = self._write_values(path, node.values)
         elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
             # what maps prefixes of keys goes by the keys
-            encoding = {"chunk_key_encoding": table.key.to_json()}
             transformer = self._write_prefixes(path, table)
-            return node.metadata | encoding | {"storage_transformers": [transformer]}
+            keys = node.metadata | _key_encoding(table)
+            return keys | {"storage_transformers": [transformer]}
         else:
             transformer = self._write_manifest(path, node)
         transformers = [] if transformer is None else [transformer]
@@ -415,12 +426,23 @@ def _prefixed(node: Planned) -> JsonTable | None:
     # the same chunks under the same keys, and no others
     same = tuple(axis.nchunks for axis in axes) == table.grid
     same = same and counted == LazyManifest(table, table.grid).counting
-    return table if same and table.prefixes and not table.prefix else None
+    same = same and isinstance(table.key, ChunkKeys)
+    return table if same and not table.prefix and table.has_prefixes else None
+
+
+def _key_encoding(table: JsonTable) -> dict[str, Any]:
+    key = table.key
+    return {"chunk_key_encoding": key.to_json()} if isinstance(key, ChunkKeys) else {}
 
 
 def _in_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
     sources = {"sources": known} if known else {}
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
+
+
+def _check_name(path: str) -> None:
+    if not is_node_path(path):
+        raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
 
 
 def _up(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import ReadError, UnsupportedError
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 
 TEXT = "string"
@@ -18,6 +19,8 @@ COMPRESSED_FROM = 4096
 """Bytes of an array from which on its chunks are compressed."""
 CHUNK = 2**26
 """Bytes that a chunk has at most, where its rows are shorter."""
+DAMAGE = (ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
+"""What numcodecs raises for damaged bytes."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
@@ -41,7 +44,7 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
     if kind is None:
         return None
     if text:
-        values = _checked_text(values)
+        values = checked_text(values)
     rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
     shape = [max(n, 1) for n in values.shape]
     if shape:
@@ -75,7 +78,14 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def _checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return strings as objects.
+
+    Raises
+    ------
+    UnsupportedError
+        There is something else among them.
+    """
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
         raise UnsupportedError(
@@ -92,8 +102,9 @@ def _chunks(
 
     grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
     for place in product(*map(range, grid)):
-        box = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
-        block = values[box] if box else values
+        box: Any = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
+        # the ellipsis keeps a string without axes an array
+        block = values[(*box, ...)]
         if block.shape != shape:
             padding = [(0, c - n) for c, n in zip(shape, block.shape, strict=True)]
             rest = "" if values.dtype.kind == "O" else _zero(values.dtype)
@@ -119,8 +130,8 @@ def text_from_chunks(
 
     Raises
     ------
-    FormatError
-        Its metadata make no sense.
+    ReadError
+        A chunk does not decode.
     UnsupportedError
         A codec is not known.
     """
@@ -138,12 +149,14 @@ def text_from_chunks(
     )
     decoders = {"zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
     for place, data in chunks.items():
-        for name in names[:0:-1]:
-            data = bytes(decoders[name]().decode(data))
         try:
+            for name in names[:0:-1]:
+                data = bytes(decoders[name]().decode(data))
             block = numcodecs.VLenUTF8().decode(data).reshape(shape)
-        except ValueError as error:
-            raise FormatError(f"chunk {place} of strings does not decode ({error})") from error
+        except DAMAGE as error:
+            raise ReadError(
+                f"chunk {place} of strings does not decode ({error}); restore the file"
+            ) from error
         box = tuple(
             slice(i * c, min(i * c + c, n))
             for i, c, n in zip(place, shape, found.shape, strict=True)

@@ -1,0 +1,530 @@
+"""zarr-python, and xarray's own engine for it, read whatever virtualds opens, through one store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from archives import KINDS, Archives
+from cases import CASES, Archive
+from transforms import TRANSFORMS, without_gaps
+from virtual_arrays import counted_reads
+
+import virtualds
+from virtualds import ManifestArray, ManifestGroup, ManifestVariable, ReadError, UnsupportedError
+from virtualds.api import open_group
+from virtualds.group import Data
+from virtualds.stores import STORES, LocalStore
+
+zarr = pytest.importorskip("zarr", minversion="3.0", reason="the store is one of zarr-python 3")
+from zarr.abc.store import (  # noqa: E402
+    OffsetByteRequest,
+    RangeByteRequest,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import default_buffer_prototype  # noqa: E402
+
+from virtualds.zarr_adapter import Origin, VirtualStore  # noqa: E402
+
+pytestmark = [
+    # xarray warns of the same values whoever reads them
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:Times can't be serialized faithfully"),
+    # zarr-python warns of what Zarr has not settled yet, whatever the store
+    pytest.mark.filterwarnings("ignore:.*Zarr V3 specification.*"),
+    pytest.mark.filterwarnings("ignore:.*Zarr version 3 specification.*"),
+]
+
+# ---------------------------------------------------------------------- the square
+
+SUFFIXES = ("source", ".json", ".parquet", ".zarr")
+
+# JSON has one kind of number, so xarray unpacks to 64 bits what a scale of 32 bits packed.
+WIDER = {"big_endian", "larger_than_small"}
+WIDER |= {"packed_bytes", "packed_int16", "packed_int32_and_floats"}
+# Nor has it infinities.
+ATTRIBUTES_DIFFER = {"attributes"}
+# Members that are arrays: Zarr has no such data type.
+REFUSED = {"compound_types_within_others"}
+
+
+def opened(archive: Archive, name: str, suffix: str) -> VirtualStore:
+    path, group = archive.path(name), CASES[name].group
+    if suffix == "source":
+        return virtualds.zarr_store(path, group=group)
+    target = path.with_name(f"{path.stem}-store{suffix}")
+    if not target.exists():
+        try:
+            vds = virtualds.open_virtual_dataset(path, group=group, loadable_variables=[])
+            vds.virtual.to_manifest(target)
+        except UnsupportedError:
+            vds = virtualds.open_virtual_dataset(path, group=group)
+            vds.virtual.load().virtual.to_manifest(target)
+    return virtualds.zarr_store(target)
+
+
+def compare(found: xr.Dataset, expected: xr.Dataset, name: str = "") -> None:
+    found, expected = without_gaps(found.load()), without_gaps(expected.load())
+    if name in WIDER:
+        xr.testing.assert_allclose(found, expected, rtol=1e-6)
+    elif name in ATTRIBUTES_DIFFER:
+        xr.testing.assert_equal(found, expected)
+    else:
+        xr.testing.assert_identical(found, expected)
+        for variable, values in expected.variables.items():
+            if values.dtype.kind in "biufcmM":
+                assert found[variable].dtype == values.dtype, variable
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+def test_xarray_makes_of_the_store_what_it_makes_of_the_file(
+    name: str, suffix: str, archive: Archive
+) -> None:
+    store = opened(archive, name, suffix)
+    compare(xr.open_zarr(store, chunks=None), archive.native(name), name)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+def test_zarr_reads_every_array_as_it_is_stored(name: str, archive: Archive) -> None:
+    path, group = archive.path(name), CASES[name].group
+    root = zarr.open_group(virtualds.zarr_store(path, group=group), mode="r")
+    for below, part in open_group(path, group=group).walk():
+        for variable, stored in part.variables.items():
+            expected = stored.read()
+            found = np.asarray(root[f"{below}/{variable}".strip("/")][...])
+            if expected.dtype.kind in "OUT":
+                assert found.tolist() == expected.tolist()
+            else:
+                same = found.astype(expected.dtype.newbyteorder("=")).tobytes()
+                assert same == expected.astype(expected.dtype.newbyteorder("=")).tobytes()
+
+
+# What the reference set itself does not hold as the archive has it.
+SETS_DIFFER = {"unsigned_bytes_next_to_signed_ones", "a_variable_that_some_files_lack"}
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
+    return Archives(tmp_path_factory.mktemp("archives"))
+
+
+@pytest.mark.parametrize("transform", ["identity", "isel_slice", "isel_positions", "concat"])
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in SETS_DIFFER])
+def test_archives_that_zarr_has_no_words_for_are_decoded(
+    name: str, transform: str, archives: Archives
+) -> None:
+    target = archives.folder / f"{name}.zarr"
+    if not target.exists():
+        parts = [virtualds.open_virtual_dataset(p) for p in archives.files(name)]
+        KINDS[name].combine(parts).virtual.to_manifest(target)
+    change = TRANSFORMS[transform]
+    found = xr.open_zarr(virtualds.zarr_store(target), chunks=None)
+    xr.testing.assert_identical(change(found.load()), change(archives.native(name).load()))
+
+
+# ---------------------------------------------------------------------- arrays of all forms
+
+
+def store_of(data: Data, name: str = "v", **more: Data) -> VirtualStore:
+    arrays = {name: data, **more}
+    variables = {
+        key: ManifestVariable(tuple(f"{key}{i}" for i in range(d.ndim)), d)
+        for key, d in arrays.items()
+    }
+    return VirtualStore(ManifestGroup(variables), Origin(f"memory://{name}"))
+
+
+def array_in(
+    path: Path, checksums: bool = False, months: tuple[int, ...] = (4, 4)
+) -> ManifestArray:
+    """Chunks of a file one after the other, joined along the first axis."""
+    values = np.arange(3 * sum(months), dtype="<i2").reshape(-1, 3)
+    path.write_bytes(values.tobytes())
+    begin, parts = 0, []
+    for length in months:
+        chunk = values[begin : begin + length].tobytes()
+        parts.append(
+            ManifestArray.from_arrays(
+                shape=(length, 3),
+                chunks=(length, 3),
+                dtype="<i2",
+                path=path.as_uri(),
+                offsets=begin * 6,
+                lengths=length * 6,
+                checksums=zlib.crc32(chunk) if checksums else None,
+            )
+        )
+        begin += length
+    joined: ManifestArray = np.concatenate(parts)
+    return joined
+
+
+def get(store: VirtualStore, key: str, request: Any = None) -> bytes | None:
+    data = asyncio.run(store.get(key, default_buffer_prototype(), request))
+    return None if data is None else data.to_bytes()
+
+
+def listed(names: Any) -> list[str]:
+    async def collect() -> list[str]:
+        return [name async for name in names]
+
+    return asyncio.run(collect())
+
+
+def test_a_chunk_costs_one_request_for_its_range(tmp_path: Path) -> None:
+    store = store_of(array_in(tmp_path / "a"))
+    assert store.decoded == ()
+    array = zarr.open_group(store, mode="r")["v"]
+    with counted_reads() as counted:
+        assert array[4:6].tolist() == [[12, 13, 14], [15, 16, 17]]
+    assert counted.ranges == [(24, 24)]
+
+
+REQUESTS = {
+    "whole": (None, slice(None)),
+    "range": (RangeByteRequest(3, 11), slice(3, 11)),
+    "range beyond the end": (RangeByteRequest(20, 90), slice(20, None)),
+    "offset": (OffsetByteRequest(5), slice(5, None)),
+    "suffix": (SuffixByteRequest(4), slice(-4, None)),
+    "longer suffix": (SuffixByteRequest(90), slice(None)),
+    "no suffix": (SuffixByteRequest(0), slice(0, 0)),
+}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("form", ["referenced", "checked", "inline", "decoded", "values"])
+def test_parts_of_chunks(form: str, request_: str, tmp_path: Path) -> None:
+    array = array_in(tmp_path / "a", checksums=form == "checked")
+    values = array.read()[:4]
+    data: Data = array
+    if form == "inline":
+        data = ManifestArray.from_values(values)
+    elif form == "decoded":
+        data = array[:, 1:]
+        values = data.read()[:4]
+    elif form == "values":
+        data = values
+    asked, expected = REQUESTS[request_]
+    store = store_of(data)
+    assert (store.decoded == ("v",)) == (form in ("decoded", "values"))
+    assert get(store, "v/c/0/0", asked) == values.tobytes()[expected]
+
+
+def test_a_part_of_a_chunk_is_all_that_is_fetched(tmp_path: Path) -> None:
+    store = store_of(array_in(tmp_path / "a"))
+    with counted_reads() as counted:
+        get(store, "v/c/1/0", RangeByteRequest(2, 5))
+    assert counted.ranges == [(26, 3)]
+
+
+def test_several_keys_at_once(tmp_path: Path) -> None:
+    store = store_of(array_in(tmp_path / "a"))
+    asked = [("v/c/0/0", RangeByteRequest(0, 2)), ("v/c/9/0", None)]
+    found = asyncio.run(store.get_partial_values(default_buffer_prototype(), asked))
+    assert [f and f.to_bytes() for f in found] == [b"\0\0", None]
+
+
+MONTHS = (31, 28, 31, 30)
+
+
+def test_months_are_read_whatever_grids_zarr_knows(tmp_path: Path) -> None:
+    array = array_in(tmp_path / "a", months=MONTHS)
+    store = store_of(array)
+    assert store.decoded == ("v",)
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["v"][...], array.read())
+
+
+def test_months_are_passed_on_to_a_zarr_that_reads_them(tmp_path: Path) -> None:
+    if zarr.config.get("array.rectilinear_chunks", None) is None:
+        pytest.skip("this zarr-python knows regular grids only")
+    array = array_in(tmp_path / "a", months=MONTHS)
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        store = store_of(array)
+        assert store.decoded == ()
+        np.testing.assert_array_equal(zarr.open_group(store, mode="r")["v"][31:59], array[31:59])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array(["a", "", "grüße"], object),
+        np.array(["ab", "c"]),
+        np.array(7.5),
+        np.zeros((0, 3), "f4"),
+        np.array([b"ab", b"c"]),
+        np.array([True, False]),
+        np.array(["2001-01-01", "NaT"], "M8[s]"),
+    ],
+    ids=lambda v: f"{v.dtype.kind}{v.shape}",
+)
+def test_values_in_memory_are_chunks_too(values: np.ndarray[Any, Any]) -> None:
+    found = zarr.open_group(store_of(values), mode="r")["v"][...]
+    assert np.asarray(found).tolist() == values.tolist()
+
+
+def test_large_values_are_cut_along_their_first_axis() -> None:
+    values = np.arange(5 * 2**20, dtype="f8").reshape(5, -1)
+    array = zarr.open_group(store_of(values), mode="r")["v"]
+    assert array.chunks == (2, 2**20)
+    np.testing.assert_array_equal(array[...], values)
+
+
+def test_a_huge_chunk_that_is_not_compressed_is_read_in_parts(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+        file.seek(60 * 2**20)
+        file.write(b"\1\0\2\0")
+    array = ManifestArray.from_arrays(
+        shape=(100, 2**19),
+        chunks=(100, 2**19),
+        dtype="<i2",
+        path=path.as_uri(),
+        offsets=0,
+        lengths=100 * 2**20,
+    )
+    served = zarr.open_group(store_of(array), mode="r")["v"]
+    assert served.chunks == (16, 2**19)
+    with counted_reads() as counted:
+        assert served[60, :3].tolist() == [1, 2, 0]
+    assert counted.nbytes == 16 * 2**20
+
+
+class NotingStore(LocalStore):
+    """Local files, and a note of every one that is read whole."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def read_all(self, url: str, options: Any) -> bytes:
+        self.names.append(url.rpartition("/")[2])
+        return super().read_all(url, options)
+
+
+def test_references_stay_in_their_set_until_their_chunk_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "a", tmp_path / "refs.parquet"
+    path.write_bytes(np.arange(100, dtype="<i4").tobytes())
+    array = ManifestArray.from_arrays(
+        shape=(100,),
+        chunks=(1,),
+        dtype="<i4",
+        path=path.as_uri(),
+        offsets=np.arange(100) * 4,
+        lengths=4,
+    )
+    xr.Dataset({"v": ("x", array)}).virtual.to_manifest(target, record_size=10)
+    noting = NotingStore()
+    monkeypatch.setitem(STORES, "file", noting)
+    served = zarr.open_group(virtualds.zarr_store(target), mode="r")["v"]
+    assert set(noting.names) == {".zmetadata"}
+    assert served[57] == 57
+    assert noting.names[-1:] == ["refs.5.parq"]
+    assert len([name for name in noting.names if name != ".zmetadata"]) == 1
+
+
+# ---------------------------------------------------------------------- missing, unreachable, wrong
+
+
+def test_a_missing_chunk_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"\1\0\2\0")
+    array = ManifestArray.from_arrays(
+        shape=(4,),
+        chunks=(2,),
+        dtype="<i2",
+        path=["", path.as_uri()],
+        offsets=[0, 0],
+        lengths=[4, 4],
+        fill_value=-9,
+    )
+    store = store_of(array)
+    assert zarr.open_group(store, mode="r")["v"][...].tolist() == [-9, -9, 1, 2]
+    assert get(store, "v/c/0") is None
+    assert not asyncio.run(store.exists("v/c/0"))
+    assert listed(store.list()) == ["zarr.json", "v/zarr.json", "v/c/1"]
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_file_that_is_gone_is_an_error_and_never_fill(tmp_path: Path, decoded: bool) -> None:
+    array = array_in(tmp_path / "a")
+    store = store_of(array[:, 1:] if decoded else array)
+    (tmp_path / "a").unlink()
+    with pytest.raises(ReadError, match="restore the file") as caught:
+        zarr.open_group(store, mode="r")["v"][...]
+    assert any("v" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_bytes_that_are_not_those_of_the_reference_are_an_error(
+    tmp_path: Path, decoded: bool
+) -> None:
+    array = array_in(tmp_path / "a", checksums=True)
+    store = store_of(array[:, 1:] if decoded else array)
+    raw = bytearray((tmp_path / "a").read_bytes())
+    raw[3] ^= 1
+    (tmp_path / "a").write_bytes(raw)
+    with pytest.raises(ReadError, match="CRC-32"):
+        zarr.open_group(store, mode="r")["v"][...]
+    if not decoded:
+        with pytest.raises(ReadError, match="CRC-32"):
+            get(store, "v/c/0/0", RangeByteRequest(0, 2))
+
+
+def test_what_zarr_cannot_hold_is_an_error_that_names_it(tmp_path: Path) -> None:
+    strange = np.zeros(2, np.dtype([("a", "i4", (3,))]))
+    store = store_of(np.arange(3), strange=strange)
+    with pytest.raises(UnsupportedError, match=r"variable strange.*drop_variables"):
+        xr.open_zarr(store, chunks=None)
+    root = zarr.open_group(store, mode="r")
+    assert root["v"][...].tolist() == [0, 1, 2]
+    with pytest.raises(UnsupportedError, match="strange"):
+        root["strange"]
+    assert "strange" in listed(store.list_dir(""))
+
+
+def test_it_can_be_left_out(archive: Archive) -> None:
+    path = archive.path("compound_types_within_others")
+    names = set(open_group(path).variables)
+    store = virtualds.zarr_store(path, drop_variables=names)
+    assert list(xr.open_zarr(store, chunks=None).variables) == []
+
+
+# ---------------------------------------------------------------------- as a store
+
+
+@pytest.fixture
+def nested() -> VirtualStore:
+    leaf = ManifestGroup({"t": ManifestVariable(("x",), np.arange(3.0), {"units": "K"})})
+    middle = ManifestGroup(groups={"c": leaf}, attributes={"level": np.int16(2)})
+    root = ManifestGroup({"n": ManifestVariable((), np.array(4))}, groups={"b": middle})
+    return VirtualStore(root, Origin("memory://nested"))
+
+
+def test_keys(nested: VirtualStore) -> None:
+    keys = ["zarr.json", "b/zarr.json", "b/c/zarr.json", "n/zarr.json", "b/c/t/zarr.json"]
+    assert listed(nested.list()) == [*keys, "n/c", "b/c/t/c/0"]
+    assert listed(nested.list_prefix("b/c/t")) == ["b/c/t/zarr.json", "b/c/t/c/0"]
+    assert listed(nested.list_dir("")) == ["zarr.json", "b", "n"]
+    assert listed(nested.list_dir("b/")) == ["zarr.json", "c"]
+    assert listed(nested.list_dir("b/c/t")) == ["zarr.json", "c"]
+    assert listed(nested.list_dir("b/c/t/c")) == ["0"]
+    assert asyncio.run(nested.getsize("b/c/t/c/0")) == 24
+    assert asyncio.run(nested.is_empty("nowhere"))
+    for key in listed(nested.list()):
+        assert asyncio.run(nested.exists(key))
+        assert len(get(nested, key) or b"") == asyncio.run(nested.getsize(key))
+
+
+@pytest.mark.parametrize(
+    "key", ["", "x", "n/c/0", "b/c/t/c", "b/c/t/c/1", "b/c/t/c/00", "b/c/t/c/-1", "b/c/t/c/0/0"]
+)
+def test_a_key_that_stands_for_nothing(nested: VirtualStore, key: str) -> None:
+    assert get(nested, key) is None
+    assert not asyncio.run(nested.exists(key))
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(nested.getsize(key))
+
+
+def test_metadata_are_consolidated_in_every_group(nested: VirtualStore) -> None:
+    for path, below in {"": {"b", "b/c", "n", "b/c/t"}, "b/": {"c", "c/t"}}.items():
+        found = json.loads(get(nested, f"{path}zarr.json") or b"")
+        assert set(found["consolidated_metadata"]["metadata"]) == below
+    tree = xr.open_datatree(nested, engine="zarr", chunks=None)
+    assert tree["b/c/t"].values.tolist() == [0, 1, 2]
+    assert xr.open_zarr(nested, group="b", chunks=None).attrs == {"level": 2}
+
+
+def test_nothing_can_be_written(nested: VirtualStore) -> None:
+    assert nested.read_only and not nested.supports_writes and not nested.supports_deletes
+    with pytest.raises(ValueError, match=r"read.only"):
+        zarr.open_group(nested, mode="a")
+    with pytest.raises(UnsupportedError, match="only reads"):
+        nested.with_read_only(False)
+    with pytest.raises(UnsupportedError, match="only reads"):
+        asyncio.run(nested.delete("zarr.json"))
+    assert nested.with_read_only(True) == nested
+
+
+def test_stores_of_one_origin_are_equal(archive: Archive) -> None:
+    path = archive.path("contiguous")
+    assert virtualds.zarr_store(path) == virtualds.zarr_store(path)
+    assert virtualds.zarr_store(path) != virtualds.zarr_store(archive.path("padded_chunks"))
+    assert hash(virtualds.zarr_store(path)) == hash(virtualds.zarr_store(path))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_it_can_be_pickled(suffix: str, archive: Archive) -> None:
+    store = opened(archive, "padded_chunks", suffix)
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy == store
+    xr.testing.assert_identical(
+        xr.open_zarr(copy, chunks=None).load(), xr.open_zarr(store, chunks=None).load()
+    )
+
+
+def test_workers_in_other_processes_read_it(archive: Archive) -> None:
+    import dask
+
+    store = opened(archive, "padded_chunks", ".parquet")
+    with dask.config.set(scheduler="processes", num_workers=2):
+        found = xr.open_zarr(store).compute()
+    xr.testing.assert_identical(found, archive.native("padded_chunks"))
+
+
+def test_dask_tells_stores_apart_by_what_they_show(tmp_path: Path) -> None:
+    from dask.base import tokenize
+
+    one, same, other = (store_of(np.arange(3) + n) for n in (0, 0, 1))
+    assert tokenize(one) == tokenize(same) != tokenize(other)
+
+
+def test_an_earlier_snapshot(tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    for number in (1, 2):
+        xr.Dataset({"v": ("x", [number])}).virtual.to_manifest(target)
+    notes = json.loads((target / "zarr.json").read_text())["attributes"]["virtualds"]
+    [[earlier, _]] = notes["history"]
+    assert zarr.open_group(virtualds.zarr_store(target), mode="r")["v"][0] == 2
+    store = virtualds.zarr_store(target, snapshot=earlier)
+    assert zarr.open_group(store, mode="r")["v"][0] == 1
+    assert store != virtualds.zarr_store(target)
+
+
+def test_a_source_has_no_snapshots(archive: Archive) -> None:
+    with pytest.raises(virtualds.UnsupportedError, match="hdf5 keeps no snapshots"):
+        virtualds.zarr_store(archive.path("contiguous"), snapshot="x")
+
+
+def test_a_set_may_name_allowed_files_only(archive: Archive, tmp_path: Path) -> None:
+    target = archive.path("contiguous").with_suffix(".store.json")
+    virtualds.open_virtual_dataset(
+        archive.path("contiguous"), loadable_variables=[]
+    ).virtual.to_manifest(target)
+    with pytest.raises(virtualds.AccessError):
+        zarr.open_group(virtualds.zarr_store(target, allow=tmp_path), mode="r")["v"][...]
+
+
+def test_it_is_optional(monkeypatch: pytest.MonkeyPatch, archive: Archive) -> None:
+    monkeypatch.delitem(sys.modules, "virtualds.zarr_adapter")
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'virtualds\[zarr\]'"):
+        virtualds.zarr_store(archive.path("contiguous"))
+
+
+def test_importing_virtualds_does_not_import_zarr() -> None:
+    code = "import virtualds, sys; print('zarr' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,231 @@
+"""The store of zarr-python: the one file that imports it, and is imported only with it.
+
+zarr-python asks in coroutines. What they wait for is done in threads, as everywhere else here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+
+import zarr
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.storage import MemoryStore, StorePath
+
+from virtualds.errors import UnsupportedError
+from virtualds.group import ManifestGroup
+from virtualds.manifest import StorageOptions
+from virtualds.zarr_served import Decoded
+from virtualds.zarr_view import ZarrView
+
+if TYPE_CHECKING:
+    from zarr.core.buffer import Buffer, BufferPrototype
+
+LISTED = 4096
+"""Keys that are listed at a time."""
+REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
+"""How zarr-python and the codecs that it finds say that they do not know something."""
+
+
+class Origin(NamedTuple):
+    """What was opened: stores of one origin are equal."""
+
+    url: str
+    group: str | None = None
+    snapshot: str | None = None
+    options: StorageOptions | None = None
+    skip: tuple[str, ...] = ()
+
+
+class VirtualStore(Store):
+    """A store of zarr-python that shows a group of virtual arrays; it cannot be written.
+
+    Parameters
+    ----------
+    view : ManifestGroup or ZarrView
+        What it shows.
+    origin : Origin
+        Where that is from.
+    """
+
+    def __init__(self, view: ManifestGroup | ZarrView, origin: Origin) -> None:
+        super().__init__(read_only=True)
+        self._view = view if isinstance(view, ZarrView) else ZarrView.of(view, objection)
+        self._origin = origin
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VirtualStore) and self._origin == other._origin
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._origin))
+
+    def __str__(self) -> str:
+        return self._origin.url
+
+    def __repr__(self) -> str:
+        return f"<VirtualStore {self._origin.url}: {len(self._view.arrays)} arrays>"
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        arrays = [(path, found.token) for path, found in self._view.arrays.items()]
+        return ("virtualds", *normalize_token((self._origin, self._view.groups, arrays)))
+
+    def with_read_only(self, read_only: bool = False) -> VirtualStore:
+        """Return a new store of the same content.
+
+        Raises
+        ------
+        UnsupportedError
+            It is to be one that can be written.
+        """
+        if not read_only:
+            self._refuse()
+        return VirtualStore(self._view, self._origin)
+
+    @property
+    def decoded(self) -> tuple[str, ...]:
+        """Paths of the arrays that are not passed on as they are stored."""
+        return tuple(p for p, found in self._view.arrays.items() if isinstance(found, Decoded))
+
+    # ------------------------------------------------------------------ reading
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return the bytes of a key, or a range of them; None if there is no such key.
+
+        Raises
+        ------
+        ReadError
+            The bytes of a chunk cannot be had, have changed, or do not decode.
+        UnsupportedError
+            It is the metadata of an array that Zarr cannot hold.
+        """
+        data = await asyncio.to_thread(self._view.get, key, _wanted(byte_range))
+        return None if data is None else prototype.buffer.from_bytes(data)
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Return the bytes of several keys, or ranges of them."""
+        return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
+
+    async def exists(self, key: str) -> bool:
+        """Say whether there is a key."""
+        return await asyncio.to_thread(self._view.exists, key)
+
+    async def getsize(self, key: str) -> int:
+        """Return how many bytes a key stands for, without fetching those that are passed on.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such key.
+        """
+        found = await asyncio.to_thread(self._view.size, key)
+        if found is None:
+            raise FileNotFoundError(key)
+        return found
+
+    # ------------------------------------------------------------------ listing
+
+    @property
+    def supports_listing(self) -> bool:
+        """It does."""
+        return True
+
+    async def list(self) -> AsyncIterator[str]:
+        """Yield all keys; missing chunks have none."""
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield all keys that begin with a prefix."""
+        async for key in _in_threads(self._view.keys(prefix)):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield what lies directly below a path."""
+        async for name in _in_threads(self._view.names(prefix)):
+            yield name
+
+    # ------------------------------------------------------------------ what it does not do
+
+    @property
+    def supports_writes(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
+    def supports_deletes(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
+    def supports_partial_writes(self) -> Literal[False]:
+        """It does not."""
+        return False
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Refuse."""
+        self._refuse()
+
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
+    ) -> None:
+        """Refuse."""
+        self._refuse()
+
+    async def delete(self, key: str) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UnsupportedError(
+            f"{self}: this store only reads; write references with ds.virtual.to_manifest"
+        )
+
+
+def objection(metadata: Mapping[str, Any]) -> str | None:
+    """Say why this zarr-python cannot read an array, None if it can."""
+    try:
+        with warnings.catch_warnings():
+            # whoever opens the array is told
+            warnings.simplefilter("ignore")
+            zarr.AsyncArray.from_dict(StorePath(MemoryStore()), dict(metadata))
+    except REFUSALS as error:
+        return f"zarr-python {zarr.__version__} cannot read it ({error}); read it with virtualds"
+    return None
+
+
+def _wanted(request: ByteRequest | None) -> slice:
+    if isinstance(request, RangeByteRequest):
+        return slice(request.start, request.end)
+    if isinstance(request, OffsetByteRequest):
+        return slice(request.offset, None)
+    if isinstance(request, SuffixByteRequest):
+        return slice(-request.suffix, None) if request.suffix else slice(0, 0)
+    return slice(None)
+
+
+async def _in_threads(names: Iterator[str]) -> AsyncIterator[str]:
+    """Yield what an iterator yields that may have to read references."""
+    while some := await asyncio.to_thread(_next, names):
+        for name in some:
+            yield name
+
+
+def _next(names: Iterator[str]) -> list[str]:
+    return list(islice(names, LISTED))

@@ -1,0 +1,84 @@
+"""Opening a source file or a reference set as a store of zarr-python, which is optional."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from virtualds.access import Allow
+from virtualds.api import open_group
+from virtualds.errors import UnsupportedError
+from virtualds.manifest import StorageOptions
+from virtualds.urls import normalise_url
+
+if TYPE_CHECKING:
+    from virtualds.zarr_adapter import VirtualStore
+
+
+def zarr_store(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    allow: Allow = None,
+    group: str | None = None,
+    snapshot: str | None = None,
+    drop_variables: str | Iterable[str] | None = None,
+) -> VirtualStore:
+    """Open a source file or a reference set as a read-only store for zarr-python 3.
+
+    Every array of it is one of Zarr v3. What plain Zarr can describe is passed on: the metadata say
+    how to decode, the chunks are the bytes of the sources, and a chunk is one request for a range.
+    Anything else (chunks that decode in several ways, hidden elements, codecs or chunk grids that
+    the installed zarr-python does not know) is decoded here, and served as chunks of bare numbers.
+    The store can be pickled, for dask and its workers.
+
+    Parameters
+    ----------
+    url : str or path
+        A path, or a url with scheme, of anything that `open_virtual_dataset` opens.
+    storage_options : dict, optional
+        Access options, for fsspec.
+    allow : str, path, or iterable of them, optional
+        Folders in which every file that a reference set refers to must lie.
+    group : str, optional
+        Path of the group that becomes the root; groups below it are groups of Zarr.
+    snapshot : str, optional
+        Id of an earlier snapshot, of a set that keeps them; by default the newest.
+    drop_variables : str or iterable of str, optional
+        Variables to leave out.
+
+    Returns
+    -------
+    zarr.abc.store.Store
+        For `xarray.open_zarr`, `zarr.open_group` and `zarr.open_array`.
+
+    Raises
+    ------
+    UnsupportedError
+        zarr-python 3 is not installed. Asking the store for the metadata of an array that Zarr has
+        no form for raises it, too, and names the array.
+    FileNotFoundError, AccessError, FormatError
+        As `open_virtual_dataset`.
+
+    Examples
+    --------
+    >>> import zarr
+    >>> zarr.open_group(zarr_store("2001.nc"), mode="r")["t"].shape
+    (12, 6, 8)
+    """
+    try:
+        adapter = import_module("virtualds.zarr_adapter")
+    except ImportError as error:
+        raise UnsupportedError(
+            f"zarr_store: it needs zarr-python 3 ({error}); pip install 'virtualds[zarr]'"
+        ) from error
+    skip = (drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ())
+    found = open_group(
+        url, group=group, skip=skip, options=storage_options, allow=allow, snapshot=snapshot
+    )
+    options = StorageOptions(storage_options) if storage_options else None
+    origin = adapter.Origin(normalise_url(url), group, snapshot, options, skip)
+    store: VirtualStore = adapter.VirtualStore(found, origin)
+    return store

@@ -1,0 +1,347 @@
+"""Chunk manifests in JSON: objects whose keys are chunks, or prefixes of the keys of chunks.
+
+The form is that of ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer" proposal
+(zarr-specs issue 287). Nothing is measured, and no file is judged, before somebody asks for a chunk
+of it, unless all references stand in the metadata.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from virtualds.checksum import PRESENT
+from virtualds.errors import FormatError, ReadError, VirtualdsError
+from virtualds.grid import Ints
+from virtualds.lazy_manifest import LazyManifest
+from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFile
+
+Fingerprint = tuple[int | None, int | None, str | None]
+"""Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
+UNKNOWN: Fingerprint = (None, None, None)
+ChunkKey = Callable[[tuple[int, ...]], str]
+"""Takes the place of a chunk in its grid to its key below the folder of its array."""
+SPARSE = 16
+"""Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
+
+HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+
+
+class SetFiles(Protocol):
+    """What a manifest needs to know of the set that it belongs to."""
+
+    root: str
+
+    def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
+        """Return the file that a path of the set means."""
+
+    def size(self, file: SourceFile) -> int:
+        """Return the length of a file that is a chunk as a whole."""
+
+    def document(self, path: str) -> Any:
+        """Return a JSON file of the set."""
+
+    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` makes, and keep it for a while."""
+
+
+class Told(NamedTuple):
+    """What the entries of one fragment say.
+
+    ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each,
+    and a last one that is missing. ``measured`` are entries without a length, by the number of
+    their chunk, ``prefixes`` pairs of the beginning of a key and the path that stands for it, and
+    ``sources`` fingerprints by path.
+    """
+
+    numbers: Ints
+    manifest: ChunkManifest
+    measured: Mapping[int, Mapping[str, Any]]
+    prefixes: list[tuple[str, str]]
+    sources: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class JsonTable:
+    """References in a JSON object, by keys of chunks.
+
+    Parameters
+    ----------
+    store : SetFiles
+    manifest : str or mapping
+        Path of the file in the set, or the object itself.
+    grid : tuple of int
+        Chunks per axis.
+    prefix : str
+        What keys begin with.
+    key : callable
+        Keys of chunks below the folder of the array, for entries that map a prefix of them.
+    sources : str or mapping, optional
+        Fingerprints of files by their paths, or where in the set these stand.
+    has_pipelines : bool
+        Whether entries may say how their chunk decodes.
+    """
+
+    store: SetFiles
+    manifest: Any
+    grid: tuple[int, ...]
+    prefix: str
+    key: ChunkKey
+    sources: Any = None
+    has_pipelines: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.store, self.grid, self.prefix))
+
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """The entries as they stand in the set, of all fragments."""
+        found: Any = self.manifest
+        if isinstance(found, str):
+            found = self.store.document(found)
+        entries: Mapping[str, Any] = found
+        return entries
+
+    @property
+    def fingerprints(self) -> Mapping[str, Fingerprint]:
+        """What is known of files by their paths."""
+        return self._told().sources
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether entries stand for all keys that begin with theirs."""
+        return bool(self._told().prefixes)
+
+    def manifested(self) -> ChunkManifest:
+        """Return the manifest: lazy unless all of it stands in the metadata."""
+        if not isinstance(self.manifest, str):
+            told = self._told()
+            dense = prod(self.grid) <= SPARSE * (told.numbers.size + 1)
+            if dense and not told.measured and not told.prefixes:
+                return self.load(np.arange(prod(self.grid)).reshape(self.grid))
+        return LazyManifest(self, self.grid)
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        told = self._told()
+        flat = ids.ravel()
+        row = np.searchsorted(told.numbers, flat)
+        known = np.append(told.numbers, -1)[row] == flat
+        found = told.manifest.at(np.where(known, row, told.numbers.size)).pruned()
+        if told.measured or told.prefixes:
+            found = self._with_measured(found, flat, known, told)
+        return found.reshape(ids.shape)
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that entries name, but those below prefixes."""
+        told = self._told()
+        paths = dict.fromkeys(entry["path"] for entry in told.measured.values())
+        measured = (self.store.file(path, told.sources.get(path, UNKNOWN)) for path in paths)
+        return tuple(dict.fromkeys([*told.manifest.files, *measured]))
+
+    @property
+    def _where(self) -> str:
+        name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
+        return f"{self.store.root}/{name}"
+
+    def _told(self) -> Told:
+        if isinstance(self.manifest, str):
+            found: Told = self.store.kept((self.manifest, self.prefix), self._read)
+            return found
+        return self._read()
+
+    def _read(self) -> Told:
+        """Return what the entries of the fragment say.
+
+        Raises
+        ------
+        FormatError
+            They are not of the form that is specified.
+        """
+        found = self.manifest
+        if isinstance(found, str):
+            found = self.store.document(found)
+        if not isinstance(found, Mapping):
+            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
+        known = self.sources or {}
+        if isinstance(known, str):
+            known = self.store.document(known)
+        if not isinstance(known, Mapping):
+            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
+        rows = _Rows(self.store, known)
+        for name, entry in found.items():
+            self._read_entry(name, entry, rows)
+        try:
+            return rows.told()
+        except VirtualdsError as error:
+            error.add_note(f"manifest {self._where}")
+            raise
+
+    def _read_entry(self, name: str, entry: Any, rows: _Rows) -> None:
+        try:
+            if name.endswith("/"):
+                if self.prefix:
+                    raise FormatError("an array of fragments has no keys that could begin so")
+                rows.prefixes.append((name.removeprefix("./"), _text(entry["path"])))
+            elif name.startswith(self.prefix):
+                rows.add(self._number(name[len(self.prefix) :]), entry)
+        except VirtualdsError as error:
+            error.add_note(f"entry {name!r} of {self._where}")
+            raise
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise FormatError(
+                f"{self._where}: entry {name!r} is {entry!r:.80}, which makes no sense ({error}); "
+                f"the set is damaged"
+            ) from error
+
+    def _number(self, key: str) -> int:
+        """Return the number of a chunk in its grid."""
+        parts = key.split(".") if self.grid else []
+        if not all(p.isascii() and p.isdecimal() for p in parts) or not (self.grid or key == "0"):
+            raise FormatError(f"{key!r} is no key of a chunk")
+        place = tuple(map(int, parts))
+        if len(place) != len(self.grid) or any(
+            i >= n for i, n in zip(place, self.grid, strict=True)
+        ):
+            raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
+        number = 0
+        for i, n in zip(place, self.grid, strict=True):
+            number = number * n + i
+        return number
+
+    # ------------------------------------------------------------------ what has to be measured
+
+    def _with_measured(
+        self, found: ChunkManifest, ids: Ints, known: Any, told: Told
+    ) -> ChunkManifest:
+        """Add the chunks that are the rest of a file, whose length the store knows."""
+        rows = _Rows(self.store, told.sources)
+        for row in np.flatnonzero(~known).tolist():
+            number = int(ids[row])
+            try:
+                entry = told.measured.get(number) or self._prefixed(number, told.prefixes)
+                if entry is not None and (size := rows.size(entry)) is not None:
+                    length = size - entry.get("offset", 0)
+                    rows.add(row, {**entry, "length": length})
+            except VirtualdsError as error:
+                error.add_note(f"chunk {number} of {self._where}")
+                raise
+        added = rows.told()
+        places = np.arange(ids.size)
+        places[added.numbers] = ids.size + np.arange(added.numbers.size)
+        return ChunkManifest.concatenate([found, added.manifest], 0).at(places)
+
+    def _prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
+        """Return what stands for the longest prefix of a chunk's key, None if there is none."""
+        place = tuple(int(i) for i in np.unravel_index(number, self.grid)) if self.grid else ()
+        key = self.key(place)
+        fitting = [pair for pair in prefixes if key.startswith(pair[0])]
+        if not fitting:
+            return None
+        prefix, path = max(fitting, key=lambda pair: len(pair[0]))
+        return {"path": path + key[len(prefix) :], "may_be_absent": True}
+
+
+class _Rows:
+    """Entries on their way to be a manifest.
+
+    Parameters
+    ----------
+    store : SetFiles
+    sources : mapping
+        Fingerprints of files by their paths.
+    """
+
+    def __init__(self, store: SetFiles, sources: Mapping[str, Any]) -> None:
+        self._store = store
+        self._sources = sources
+        self._numbers: dict[str, int] = {}
+        self._files: list[SourceFile] = []
+        self._inline: list[bytes] = []
+        self._rows: list[tuple[int, ...]] = []
+        self._measured: dict[int, Mapping[str, Any]] = {}
+        self.prefixes: list[tuple[str, str]] = []
+
+    def add(self, number: int, entry: Any) -> None:
+        """Add the entry of a chunk."""
+        if not isinstance(entry, Mapping):
+            raise TypeError("it is no object")
+        decoding = _natural(entry.get("pipeline", 0)), _checksum(entry.get("checksum"))
+        if "data" in entry:
+            self._inline.append(base64.b64decode(entry["data"], validate=True))
+            place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
+        elif "path" not in entry:
+            place, decoding = (MISSING, 0, 0), (decoding[0], 0)
+        elif entry.get("length") is None:
+            _text(entry["path"]), _natural(entry.get("offset", 0))
+            self._measured[number] = entry
+            return
+        else:
+            offset, length = _natural(entry.get("offset", 0)), _natural(entry["length"])
+            place = (self._file(entry["path"]), offset, length)
+        self._rows.append((number, *place, *decoding))
+
+    def size(self, entry: Mapping[str, Any]) -> int | None:
+        """Return the length of the file of an entry, None if it is not there and need not be."""
+        file = self._store.file(entry["path"], self._sources.get(entry["path"], UNKNOWN))
+        try:
+            return self._store.size(file)
+        except ReadError as error:
+            if "may_be_absent" in entry and isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+    def _file(self, path: Any) -> int:
+        if _text(path) not in self._numbers:
+            self._files.append(self._store.file(path, self._sources.get(path, UNKNOWN)))
+            self._numbers[path] = len(self._files) - 1
+        return self._numbers[path]
+
+    def told(self) -> Told:
+        """Return what the entries say.
+
+        Raises
+        ------
+        FormatError
+            Two of them are of one chunk, or one cannot be right.
+        """
+        self._rows.sort()
+        last = (0, MISSING, 0, 0, 0, 0)
+        columns = np.array([*self._rows, last], np.int64).T
+        numbers = columns[0, :-1]
+        if (numbers[1:] == numbers[:-1]).any():
+            raise FormatError("two entries are of one chunk; the set is damaged")
+        named = dict(zip(COLUMNS, columns[1:], strict=True))
+        manifest = ChunkManifest.build(
+            (columns.shape[1],), files=self._files, inline=self._inline, **named
+        )
+        return Told(numbers, manifest, self._measured, self.prefixes, self._sources)
+
+
+def _natural(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no number of bytes, or of a pipeline")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is no path")
+    return value
+
+
+def _checksum(text: Any) -> int:
+    """Return a checksum as a number; those of other algorithms are nothing that is verified."""
+    if text is None:
+        return 0
+    algorithm, _, digits = text.partition(":")
+    if algorithm != "crc32":
+        return 0
+    if len(digits) != 8 or not set(digits) <= HEXADECIMAL:
+        raise ValueError(f"{text!r} is no checksum")
+    return PRESENT + int(digits, 16)
