@@ -204,8 +204,8 @@ def _parts_of(
     """Return what says where the chunks of an array lie."""
     if node.get("storage_transformers"):
         raise UnsupportedError(
-            f"storage transformers {node['storage_transformers']!r:.200}: its chunks lie elsewhere; "
-            f"open the store with parser='zarr-v3'"
+            f"storage transformers {node['storage_transformers']!r:.200}: chunks lie elsewhere; "
+            "open the store with parser='zarr-v3'"
         )
     keys = chunk_key(node)
 
