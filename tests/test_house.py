@@ -31,7 +31,7 @@ FLOORS = (
     | {"record_changes"},
     {"zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
-    {"appending", "materialize", "zarr_served"},
+    {"appending", "detection", "materialize", "zarr_served"},
     {"api", "zarr_view"},
     {"writing"},
     {"accessor", "combine", "zarr_adapter"},

@@ -19,11 +19,11 @@ from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
+from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError
 from virtualds.formats import FORMATS, Format, History
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
-from virtualds.stores import store_for
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -380,11 +380,8 @@ def _format_for(url: str, name: str | None, options: StorageOptions | None) -> F
 
 def _format_there(url: str, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
-    for form in FORMATS:
-        path = url if form.marker is None else f"{url.rstrip('/')}/{form.marker}"
-        try:
-            if form.detect(store_for(path).read_all(path, options)):
-                return form
-        except (OSError, FormatError):
-            continue
-    return None
+    try:
+        found, _ = detected(url, options)
+    except (FileNotFoundError, FormatError):
+        return None
+    return found if isinstance(found, Format) else None
