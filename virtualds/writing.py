@@ -55,7 +55,7 @@ def write_manifest(
     _check_choices(target, choices or {})
     create = partial(_create, target, dataset, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        create(replace=mode == "w")
+        _settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return
     change: Change
     if mode == "replace-source":
@@ -71,7 +71,7 @@ def write_manifest(
         except FileNotFoundError:
             if mode != "a":
                 raise
-            _create_first(create, absolute)
+            _create_first(create, target, absolute, options)
 
     _settling_conflicts(attempt, conflict)
 
@@ -113,11 +113,15 @@ def _create(
     write(group_from_dataset(dataset), url, options, replace=replace, **choices)
 
 
-def _create_first(create: Callable[..., None], url: str) -> None:
+def _create_first(
+    create: Callable[..., None], target: Format, url: str, options: StorageOptions | None
+) -> None:
     """Create a set that is to be appended to, unless somebody else has just done so."""
     try:
         create(replace=False)
     except FileExistsError as error:
+        if _format_there(url, options) is not target:
+            raise
         raise ConflictError(
             f"{url}: another writer has just created it; append again, or pass conflict='retry'"
         ) from error
