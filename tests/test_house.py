@@ -46,6 +46,7 @@ STAGES = {
         "codecs",
         "metadata",
         "json_table",
+        "parquet_table",
         "manifests",
         "manifest_files",
         "arrays",

@@ -13,7 +13,8 @@ from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
-from virtualds.zarr_v3.manifests import RECORD_SIZE, Part
+from virtualds.zarr_v3.manifests import Part
+from virtualds.zarr_v3.parquet_table import RECORD_SIZE
 
 
 class Numbering:

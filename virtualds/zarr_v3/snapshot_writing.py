@@ -34,13 +34,12 @@ from virtualds.zarr_v3.manifest_files import (
 from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
-    RECORD_SIZE,
-    ParquetTable,
     Part,
     StoredManifests,
     chunk_key,
 )
 from virtualds.zarr_v3.metadata import axes_from_v3
+from virtualds.zarr_v3.parquet_table import RECORD_SIZE, ParquetTable
 from virtualds.zarr_v3.values import NativeArray, values_to_v3
 
 MOST_INLINE, MOST_JSON = 16, 4096
