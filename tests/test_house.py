@@ -53,6 +53,7 @@ STAGES = {
         "values",
         "document",
         "nodes",
+        "planning",
         "snapshots",
         "snapshot_writing",
     ),

@@ -21,7 +21,7 @@ from numpy.lib import recfunctions
 from virtualds.array import ManifestArray, same_scalar
 from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, named_axes
@@ -50,6 +50,11 @@ NOTES = "virtualds"
 """The top-level key that a format writes the notes under."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute of a Zarr v2 array that xarray reads its dimensions from."""
+REMEDY = (
+    "load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), or "
+    "write the files that differ to sets of their own; a pickle of the dataset holds it as it is"
+)
+"""What to do about what a hierarchy cannot hold."""
 MOST_INLINE = 2**20
 """Bytes that missing chunks of one array may take when they have to be written out."""
 
@@ -288,7 +293,7 @@ class Hierarchy:
         found = cls()
         problems = [p for path, part in group.walk() for p in found._add_group(path, part, sources)]
         if problems:
-            raise refusal(url, format, problems)
+            raise cannot_hold(url, format, problems, REMEDY)
         return found
 
     def _add_group(
@@ -373,17 +378,6 @@ class Hierarchy:
         """Return the notes as they are written: what is empty is left out."""
         filled = {name: part for name, part in self.notes.items() if part}
         return {"files": {}} | filled
-
-
-def refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
-    """Return an error that names everything that does not fit; nothing has been written."""
-    listed = "\n".join(f"  {problem}" for problem in problems)
-    return UnsupportedError(
-        f"{url}: {format} cannot hold {len(problems)} properties of this dataset:\n{listed}\n"
-        f"load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), "
-        f"or write the files that differ to sets of their own; a pickle of the dataset holds it "
-        f"as it is"
-    )
 
 
 def _array(
