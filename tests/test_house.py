@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "errors", "grid", "options", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
-    | {"access", "file_lock", "strict_json"},
+    | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},

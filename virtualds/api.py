@@ -132,7 +132,7 @@ def open_group(
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
     absolute = normalise_url(url)
-    settled = StorageOptions(options) if options else None
+    settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
     try:
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)

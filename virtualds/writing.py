@@ -354,7 +354,7 @@ def expire_snapshots(
 def _target(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[str, StorageOptions | None]:
-    return normalise_url(url), StorageOptions(storage_options) if storage_options else None
+    return normalise_url(url), StorageOptions.of(storage_options)
 
 
 def _history_of(url: str, options: StorageOptions | None) -> History:

@@ -31,6 +31,7 @@ from virtualds.referenced_files import malformed as malformed
 from virtualds.referenced_files import unreachable
 from virtualds.storage_notes import declared, restored_encoding
 from virtualds.stores import store_for
+from virtualds.text import checked_text, decoded_text, encoded_text
 from virtualds.zarr_metadata import (
     ZarrArray,
     array_from_zarr_v2,
@@ -202,8 +203,6 @@ def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
 
 def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArray[Any]:
     """Decode strings of varying length (filter ``vlen-utf8``)."""
-    import numcodecs
-
     filters = metadata.get("filters") or []
     if [f.get("id") for f in filters] != ["vlen-utf8"]:
         raise UnsupportedError(f"objects encoded with {filters}; only vlen-utf8 is read")
@@ -215,7 +214,7 @@ def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArra
         data = _stored_bytes(manifest, tuple(chunk_id))
         if compressor is not None:
             data = _decompressed(data, compressor)
-        block = numcodecs.VLenUTF8().decode(data).reshape(chunks)
+        block = decoded_text(data).reshape(chunks)
         box = tuple(
             slice(i * c, min(i * c + c, n))
             for i, c, n in zip(chunk_id, chunks, values.shape, strict=True)
@@ -439,7 +438,7 @@ def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
     data = values.tobytes()
     if values.dtype.kind in "OUT":
         metadata |= {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
-        data = _encode_strings(values)
+        data = encoded_text(checked_text(values))
     grid = chunk_grid(metadata)
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
 
@@ -452,17 +451,6 @@ def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             f"Zarr v2 has no form; leave the variable out with ds.drop_vars"
         )
     return recfunctions.repack_fields(values, recurse=True)
-
-
-def _encode_strings(values: npt.NDArray[Any]) -> bytes:
-    import numcodecs
-
-    texts = values.astype(object)
-    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
-        raise UnsupportedError(
-            f"it holds {bad[0]!r} among its strings; only strings can be written"
-        )
-    return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
 
 
 def _as_stored(variable: ManifestVariable) -> ManifestArray | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
+from virtualds.lazy_manifest import blocks
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
 from virtualds.zarr_v3.manifests import Part
@@ -112,9 +113,8 @@ def records(manifest: ChunkManifest, sources: Numbering, pipelines: bool) -> Ite
     pipelines : bool
         Whether rows are to say how they decode.
     """
-    for first in range(0, manifest.size, RECORD_SIZE):
-        rows = manifest.at(np.arange(first, min(first + RECORD_SIZE, manifest.size)))
-        yield _record(rows.pruned(), sources, pipelines)
+    for ids in blocks(0, manifest.size, RECORD_SIZE):
+        yield _record(manifest.at(ids).pruned(), sources, pipelines)
 
 
 def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:

@@ -7,10 +7,10 @@ import json
 import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from virtualds.errors import UnsupportedError
+from virtualds.grid import c_strides
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import Counting, LazyManifest
 from virtualds.manifest import ChunkManifest, StorageOptions
@@ -244,9 +244,7 @@ class SnapshotWriter:
         table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
         if numbered:
             table["pipelines"] = True
-        shape = manifest.shape
-        strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        return {"table": table, "first": 0, "strides": strides}
+        return {"table": table, "first": 0, "strides": list(c_strides(manifest.shape))}
 
     def _write_sources(self) -> None:
         for number, data in enumerate(source_records(self._sources)):
