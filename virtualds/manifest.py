@@ -65,6 +65,11 @@ class SourceFile(NamedTuple):
     etag: str | None = None
     options: StorageOptions | None = None
 
+    @property
+    def fingerprint(self) -> tuple[int | None, int | None, str | None]:
+        """Size, modification time and etag."""
+        return self.size, self.mtime, self.etag
+
 
 class Reference(NamedTuple):
     """One row of a manifest."""

@@ -30,7 +30,7 @@ from virtualds.store import StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import obstacles
 from virtualds.zarr_v3.arrays import is_extended
-from virtualds.zarr_v3.document import CHUNKS, MARKER
+from virtualds.zarr_v3.document import CHUNKS, MARKER, consolidated
 from virtualds.zarr_v3.manifests import chunk_key
 from virtualds.zarr_v3.planning import PlannedArray, plan
 from virtualds.zarr_v3.snapshots import GRACE, needed_files, opened
@@ -366,8 +366,7 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
     root = below.pop("")
     for path, node in below.items():
         put(f"{path}/{MARKER}", _as_json(node))
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": below}
-    put(MARKER, _as_json(root | {"consolidated_metadata": consolidated}))
+    put(MARKER, _as_json(root | consolidated(below)))
 
 
 def _as_json(node: Mapping[str, Any]) -> bytes:

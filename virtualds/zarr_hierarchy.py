@@ -27,10 +27,8 @@ from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.referenced_files import malformed as malformed
-from virtualds.referenced_files import unreachable
+from virtualds.referenced_files import malformed, stored_bytes
 from virtualds.storage_notes import declared, restored_encoding
-from virtualds.stores import store_for
 from virtualds.text import checked_text, decoded_text, encoded_text
 from virtualds.zarr_metadata import (
     ZarrArray,
@@ -211,7 +209,7 @@ def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArra
     manifest = manifest.loaded()
     chunks, compressor = metadata["chunks"], metadata.get("compressor")
     for chunk_id in np.argwhere(manifest.file != MISSING).tolist():
-        data = _stored_bytes(manifest, tuple(chunk_id))
+        data = stored_bytes(manifest, tuple(chunk_id))
         if compressor is not None:
             data = _decompressed(data, compressor)
         block = decoded_text(data).reshape(chunks)
@@ -229,17 +227,6 @@ def _decompressed(data: bytes, compressor: Mapping[str, Any]) -> bytes:
         return bytes(codec_from_zarr_v2(compressor).decode(data, None))
     except CodecError as error:
         raise FormatError(f"its strings do not decode ({error}); write the set anew") from error
-
-
-def _stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
-    row = manifest.lookup(chunk_id)
-    if row.file == INLINE:
-        return manifest.inline[row.offset]
-    file = manifest.files[row.file]
-    try:
-        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
-    except OSError as error:
-        raise unreachable(file.url, error) from error
 
 
 # ---------------------------------------------------------------------- writing
@@ -365,7 +352,7 @@ class Hierarchy:
         UnsupportedError
             Another fingerprint of it is noted already.
         """
-        found = [file.size, file.mtime, file.etag]
+        found = list(file.fingerprint)
         noted = self.notes["files"].setdefault(file.url, found)
         if noted != found:
             raise UnsupportedError(

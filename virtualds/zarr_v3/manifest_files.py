@@ -44,10 +44,10 @@ class Numbering:
             It is there already, with another fingerprint.
         """
         known = self.files.setdefault(file.url, file)
-        if known[1:4] != file[1:4]:
+        if known.fingerprint != file.fingerprint:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
-                f"{known[1:4]} and {file[1:4]}); scan it again"
+                f"{known.fingerprint} and {file.fingerprint}); scan it again"
             )
         return self._numbers.setdefault(file.url, len(self._numbers))
 
@@ -58,7 +58,7 @@ def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str,
     for part in parts:
         for file in part.manifest.sources:
             known.number(file)
-    return {name(f.url): (f.size, f.mtime, f.etag) for f in known.files.values() if any(f[1:4])}
+    return {name(f.url): f.fingerprint for f in known.files.values() if any(f.fingerprint)}
 
 
 def entries(
@@ -152,7 +152,7 @@ def source_records(sources: Numbering) -> Iterator[bytes]:
     kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
     for first in range(0, len(files), RECORD_SIZE):
         some = files[first : first + RECORD_SIZE]
-        values = [[sources.name(f.url), f.size, f.mtime, f.etag] for f in some]
+        values = [[sources.name(f.url), *f.fingerprint] for f in some]
         columns = zip(*values, strict=True)
         yield _parquet({n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ())
 
