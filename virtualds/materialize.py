@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.checksum import PRESENT, checksum_of
+from virtualds.checksum import checksum_of, mismatch
 from virtualds.codecs import Shuffle
 from virtualds.errors import ReadError, cannot_hold
 from virtualds.formats import zarr_v3
@@ -120,12 +120,8 @@ class _References:
         except StoreError as error:
             raise self._error(int(batch[error.item]), str(error)) from error
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
-            if expected and (is_there := checksum_of(data)) != expected:
-                raise self._error(
-                    int(one),
-                    f"their CRC-32 is {is_there - PRESENT:#010x}, the reference says "
-                    f"{expected - PRESENT:#010x}",
-                )
+            if reason := mismatch(data, expected):
+                raise self._error(int(one), reason)
         return found
 
     def _error(self, one: int, reason: str) -> ReadError:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.checksum import checksum_of
+from virtualds.checksum import mismatch
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestVariable
 from virtualds.json_attributes import to_json
@@ -90,11 +90,9 @@ class Passed:
             data = found.inline[row.offset][begin:end]
         else:
             data = self._fetched(place, found, begin, max(end - begin, 0))
-        if not row.checksum:
-            return bytes(data)
-        if checksum_of(data) != row.checksum:
-            raise self._error(place, found, "their CRC-32 is not that of the reference")
-        return bytes(data[wanted])
+        if reason := mismatch(data, row.checksum):
+            raise self._error(place, found, reason)
+        return bytes(data[wanted] if row.checksum else data)
 
     def has(self, place: Place) -> bool:
         """Say whether a chunk is there, without fetching it."""
