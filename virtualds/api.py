@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -81,7 +82,10 @@ def open_virtual_dataset(
     FormatError
         The format is not known, or the file is damaged.
     UnsupportedError
-        The file holds what byte ranges cannot express; it names the variable and the remedy.
+        The file holds what byte ranges cannot express, and it names the variable and the remedy; or
+        ``snapshot`` is given for a format that keeps none.
+    ValueError
+        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
 
     Examples
     --------
@@ -124,8 +128,7 @@ def open_group(
     Raises
     ------
     ValueError
-        ``on_error``, or ``parser``, is none that there is, ``allow`` names no folder, or the format
-        keeps no snapshots.
+        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
@@ -134,28 +137,35 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
-    try:
+    with _opening(absolute):
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
         found = _read(reader, source, group, skip, allowed, snapshot)
-    except PermissionError as error:
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{absolute}: permission denied; ask for read access to it") from error
-    except FileNotFoundError as error:
-        if error.errno is None and error.args and absolute in str(error.args[0]):
-            raise
-        raise FileNotFoundError(
-            f"{absolute}: there is no such file or group ({error}); check the path"
-        ) from error
-    except (StoreError, IsADirectoryError) as error:
-        raise FormatError(
-            f"{absolute}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
-        ) from error
     if found.problems:
         found = ON_ERROR[on_error](found)
         listed = "\n".join(f"  {name}: {error}" for name, error in found.problems.items())
         warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
     return found
+
+
+@contextmanager
+def _opening(url: str) -> Iterator[None]:
+    """Tell what a store says of a file that does not open, with its url and what to do."""
+    try:
+        yield
+    except PermissionError as error:
+        if isinstance(error, AccessError):
+            raise
+        raise AccessError(f"{url}: permission denied; ask for read access to it") from error
+    except FileNotFoundError as error:
+        if error.errno is None and error.args and url in str(error.args[0]):
+            raise
+        raise FileNotFoundError(
+            f"{url}: there is no such file or group ({error}); check the path"
+        ) from error
+    except (StoreError, IsADirectoryError) as error:
+        raise FormatError(
+            f"{url}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
+        ) from error
 
 
 def _read(
