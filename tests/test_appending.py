@@ -305,6 +305,14 @@ def test_a_set_of_another_format_is_no_other_writer(files: list[Path], tmp_path:
     virtual(files[0]).virtual.to_manifest(tmp_path / "refs.parquet", format="zarr-v3")
     with pytest.raises(FileExistsError, match=r"refs\.parquet: exists already"):
         append(files[1], tmp_path / "refs.parquet", conflict="retry")
+    assert len(virtualds.snapshots(tmp_path / "refs.parquet")) == 1
+
+
+def test_a_folder_that_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "refs.zarr").mkdir()
+    (tmp_path / "refs.zarr" / "a").write_text("somebody else's")
+    with pytest.raises(FileExistsError, match="no reference set"):
+        append(files[0], tmp_path / "refs.zarr", conflict="retry")
 
 
 def test_nothing_is_replaced_in_a_set_that_does_not_exist(files: list[Path], target: Path) -> None:

@@ -24,6 +24,7 @@ from virtualds.errors import ConflictError, FormatError, UnsupportedError
 from virtualds.formats import FORMATS, Format, History
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
+from virtualds.store import StoreError
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -190,6 +191,19 @@ def drop_sources(
         The set has no such source, or nothing but these.
     ConflictError
         Another writer was faster; nothing has changed.
+    UnsupportedError
+        The format cannot be changed in place, or the store knows no conditional writes.
+    FileNotFoundError
+        There is no set.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> vds = virtualds.open_virtual_mfdataset("200[12].nc", combine="nested", concat_dim="time")
+    >>> vds.virtual.to_manifest("refs.json")
+    >>> drop_sources("refs.json", "2001.nc")
+    >>> vds.sizes["time"], xr.open_dataset("refs.json", engine="virtual").sizes["time"]
+    (24, 12)
     """
     absolute, options = _target(url, storage_options)
     target = _format_for(absolute, format, options)
@@ -291,6 +305,13 @@ def snapshots(
     ------
     UnsupportedError
         The format keeps no snapshots.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr")
+    >>> snapshots("2001.zarr").columns.to_list()
+    ['snapshot', 'time']
     """
     absolute, options = _target(url, storage_options)
     found = _history_of(absolute, options).listed(absolute, options)
@@ -337,6 +358,14 @@ def expire_snapshots(
         Another writer was faster; nothing has changed.
     ValueError
         ``keep`` is less than 1.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> for _ in range(3):
+    ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr")
+    >>> len(expire_snapshots("2001.zarr", keep=1))
+    2
     """
     if keep < 1:
         raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
@@ -358,7 +387,8 @@ def _target(
 
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
-    target = _format_for(url, None, options)
+    # what is there counts, whatever it is called
+    target = _format_there(url, options) or _format_for(url, None, options)
     if target.history is None:
         raise UnsupportedError(
             f"{url}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
@@ -374,7 +404,7 @@ def _format_for(url: str, name: str | None, options: StorageOptions | None) -> F
             raise ValueError(f"format {name!r}: there are {sorted(known)}")
         return known[name]
     for form in FORMATS:
-        if url.endswith(form.suffixes):
+        if url.rstrip("/").endswith(form.suffixes):
             return form
     if (found := _format_there(url, options)) is not None:
         return found
@@ -386,6 +416,6 @@ def _format_there(url: str, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
     try:
         found, _ = detected(url, options)
-    except (FileNotFoundError, FormatError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):
         return None
     return found if isinstance(found, Format) else None
