@@ -61,7 +61,7 @@ class Place:
 
     def names(self, below: str = "") -> list[str]:
         folder = f"{self.folder}{below}"
-        return [name for name, _ in self.store.list_files(folder, self.options)]
+        return [listed.path for listed in self.store.list_files(folder, self.options)]
 
     def remove(self, *names: str) -> None:
         self.store.remove([self.url(name) for name in names], self.options)
@@ -415,8 +415,10 @@ def test_folders_are_made_where_they_are_needed(tmp_path: Path) -> None:
     options, store = StorageOptions(path=str(tmp_path)), FsspecStore()
     store.write_file("dir://a/b/c", b"data", options)
     assert (tmp_path / "a/b/c").read_bytes() == b"data"
-    [(name, modified)] = store.list_files("dir://a", options)
-    assert (name, modified) == ("b/c", (tmp_path / "a/b/c").stat().st_mtime)
+    [listed] = store.list_files("dir://a", options)
+    assert listed.path == "b/c"
+    assert listed.file == store.describe("dir://a/b/c", options)
+    assert listed.modified == (tmp_path / "a/b/c").stat().st_mtime
     store.remove(["dir://a/b/c", "dir://a/none"], options)
     assert store.list_files("dir://a", options) == []
 
@@ -432,8 +434,10 @@ def test_all_files_below_a_folder_are_listed(place: Place) -> None:
     for name in names:
         place.put(name, name.encode())
     found = place.store.list_files(place.folder, place.options)
-    assert [name for name, _ in found] == sorted(names)
-    assert all(m is not None and abs(m - before) < 600 for _, m in found)
+    assert [listed.path for listed in found] == sorted(names)
+    assert all(f.modified is not None and abs(f.modified - before) < 600 for f in found)
+    told = [place.store.describe(place.url(name), place.options) for name in sorted(names)]
+    assert [listed.file for listed in found] == told
     assert place.names("/") == sorted(names)
     assert place.names("/b") == ["[f]*?", "c", "d/e"]
     assert [place.read(name)[0] for name in names] == [name.encode() for name in names]

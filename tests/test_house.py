@@ -30,8 +30,8 @@ FLOORS = (
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
     | {"record_changes"},
     {"zarr_hierarchy", "zarr_v3"},
-    {"parsers", "formats", "dataset"},
-    {"appending", "zarr_served"},
+    {"parsers", "formats", "dataset", "zarr_decoded"},
+    {"appending", "materialize", "zarr_served"},
     {"api", "zarr_view"},
     {"writing"},
     {"accessor", "combine", "zarr_adapter"},
@@ -50,6 +50,7 @@ STAGES = {
         "manifest_files",
         "arrays",
         "values",
+        "nodes",
         "document",
         "snapshots",
         "snapshot_writing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -11,10 +12,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
+from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
 from virtualds.lazy import lazily, virtual_data
-from virtualds.manifest import SourceFile
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.materialize import materialize
 from virtualds.urls import normalise_url
 from virtualds.writing import write_manifest
 
@@ -230,6 +234,56 @@ class VirtualDatasetAccessor:
             storage_options=storage_options,
             choices=choices,
         )
+
+    def materialize(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        layout: str = "content",
+        storage_options: Mapping[str, Any] | None = None,
+        checksums: bool = True,
+    ) -> xr.Dataset:
+        """Copy the bytes that the dataset refers to, as they are, and return the copy opened.
+
+        Nothing is decoded or compressed again. Sources are checked as they are when values are
+        read; bytes of which the references hold a checksum are verified.
+
+        Parameters
+        ----------
+        url : str or path
+            The folder that the copy is to be.
+        layout : {"content", "chunks"}
+            ``"content"`` makes a reference set that holds its chunks itself, each under its hash
+            and once: whatever a virtual dataset may be. Where there is such a set already it gets a
+            new snapshot, and chunks that it holds, or that an interrupted copy has left, are not
+            written again. ``"chunks"`` makes a new plain Zarr v3 store that every reader of Zarr
+            reads, of arrays that plain Zarr can describe.
+        storage_options : dict, optional
+            Access options of the target, for fsspec.
+        checksums : bool, default True
+            Whether the references of a set hold the CRC-32 of every chunk, which is verified when
+            it is read. A plain store has no place for them.
+
+        Raises
+        ------
+        UnsupportedError
+            The layout cannot hold the dataset; nothing has been written.
+        FileExistsError
+            There is something of this name that is not to be added to.
+        ReadError
+            Bytes cannot be had, have changed, or are not those of which there is a checksum.
+        ValueError
+            No such layout.
+
+        Examples
+        --------
+        >>> own = ds.virtual.materialize("own.zarr")  # doctest: +SKIP
+        """
+        target = normalise_url(url)
+        options = StorageOptions(storage_options) if storage_options else None
+        group = group_from_dataset(self._dataset)
+        materialize(group, target, options, layout=layout, checksums=checksums)
+        return open_virtual_dataset(target, storage_options=storage_options)
 
 
 def _prefix_changer(

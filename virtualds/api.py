@@ -208,7 +208,15 @@ ON_ERROR: dict[str, Callable[[ManifestGroup], ManifestGroup]] = {
 """What is done about a group of which something cannot be read."""
 
 
-READERS: tuple[Parser | Format, ...] = (*PARSERS, *FORMATS)
+READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
+"""Reference sets first: some are Zarr stores to those who do not know better."""
+
+
+def _markers(reader: Parser | Format) -> tuple[str, ...]:
+    """Return the files that make a folder what is read here; none if it reads files."""
+    if isinstance(reader, Parser):
+        return reader.markers
+    return () if reader.marker is None else (reader.marker,)
 
 
 Found = tuple[Parser | Format, SourceFile]
@@ -220,7 +228,7 @@ def _named(name: str, url: str, options: StorageOptions | None) -> Found:
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader = known[name]
-    if isinstance(reader, Format) and reader.marker is not None:
+    if _markers(reader):
         return reader, SourceFile(url, options=options)
     return reader, store_for(url).describe(url, options)
 
@@ -238,7 +246,7 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
             raise
         return found
     for reader in READERS:
-        if not (isinstance(reader, Format) and reader.marker) and reader.detect(head):
+        if not _markers(reader) and reader.detect(head):
             return reader, source
     if not head and (found := _marked(url, options)) is not None:
         return found
@@ -250,17 +258,17 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
 
 
 def _marked(url: str, options: StorageOptions | None) -> Found | None:
-    """Return the format of a folder, None if it is of none."""
+    """Return the parser or format of a folder, None if it is of none."""
     url = url.rstrip("/")
-    for form in FORMATS:
-        if form.marker is None:
-            continue
+    names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
+    for name in names:
         try:
-            marker = store_for(url).read_all(f"{url}/{form.marker}", options)
+            marker = store_for(url).read_all(f"{url}/{name}", options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
-        if form.detect(marker):
-            return form, SourceFile(url, options=options)
+        for reader in READERS:
+            if name in _markers(reader) and reader.detect(marker):
+                return reader, SourceFile(url, options=options)
     return None
 
 

@@ -7,9 +7,10 @@ the other files, and at last the marker with what it is to be. Decision 15 says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-from virtualds.errors import ConflictError
+from virtualds.errors import ConflictError, ReadError
 from virtualds.manifest import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
@@ -82,8 +83,26 @@ class Fence:
             except ChangedError as error:
                 # first what is there now, then whether it is still for this writer to replace
                 self._found[path] = self._store.version(url, self._options)
-                if self._store.version(self._marker, self._options) != self._version:
+                if not self.stands():
                     raise outrun(self._root) from error
+
+    def stands(self) -> bool:
+        """Say whether no other writer came later."""
+        return self._store.version(self._marker, self._options) == self._version
+
+
+@contextmanager
+def reads_while(stands: Callable[[], bool], url: str) -> Iterator[None]:
+    """Say that another writer was faster where what is read of a folder is no longer there.
+
+    ``stands`` says whether it still should be.
+    """
+    try:
+        yield
+    except ReadError as error:
+        if stands():
+            raise
+        raise outrun(url) from error
 
 
 def outrun(url: str) -> ConflictError:

@@ -156,3 +156,19 @@ class ManifestGroup:
         yield path, self
         for name, child in self.groups.items():
             yield from child.walk(f"{path}/{name}" if path else name)
+
+
+def named_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:
+    """Return names of all axes, those that have none after their length, each another one.
+
+    Examples
+    --------
+    >>> named_axes((4, 3, 3), ("time", None, None))
+    ('time', 'dim_3', 'dim_3_2')
+    """
+    found: list[str] = []
+    for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
+        made = f"dim_{size}"
+        taken = made in found or made in names
+        found.append(name or (f"{made}_{axis}" if taken else made))
+    return tuple(found)

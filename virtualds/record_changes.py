@@ -73,6 +73,7 @@ def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
     if not (
         after.manifest.is_loaded
         and after.manifest.inline
+        and after.manifest.size
         and list(new["chunks"]) == whole
         and _as_in_memory(new)
         and _as_in_memory(old)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from virtualds.manifest import SourceFile, StorageOptions
 
 Range = tuple[int, int]
 """Offset and length, in bytes."""
+
+
+class Listed(NamedTuple):
+    """A file of a folder, as a listing tells it.
+
+    ``path`` is relative to the folder, with ``/``; ``file`` is what `Store.describe` says of it,
+    without a size where the listing tells none; ``modified`` is in seconds since 1970, None if the
+    store does not tell.
+    """
+
+    path: str
+    file: SourceFile
+    modified: float | None
 
 
 class StoreError(OSError):
@@ -138,14 +151,11 @@ class Store(Protocol):
         Where the store can, a write that fails leaves nothing under that name.
         """
 
-    def list_files(
-        self, url: str, options: StorageOptions | None
-    ) -> list[tuple[str, float | None]]:
+    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
         """Return all files below a folder as they are now, in the order of their names.
 
-        Paths are relative to the folder, with ``/``; modification times are in seconds since 1970,
-        None if the store does not tell. The list is empty if there is no such folder. Files being
-        written are listed under the temporary name they have, if any; the locks of files are not.
+        The list is empty if there is no such folder. Files being written are listed under the
+        temporary name they have, if any; the locks of files are not.
         """
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:

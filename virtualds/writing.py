@@ -213,7 +213,7 @@ def convert(
     Parameters
     ----------
     source : str or path
-        A reference set, or any source file that virtualds parses.
+        A reference set, with all its groups, or the root group of a file that virtualds parses.
     target : str or path
         As for ``ds.virtual.to_manifest``.
     format : str, optional

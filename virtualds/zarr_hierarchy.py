@@ -10,7 +10,7 @@ under the key `NOTES`, and other readers pass over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
-from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import malformed as malformed
@@ -76,6 +76,8 @@ class HierarchyReader:
         Where the chunks of an array lie.
     skip : set of str
         Names of variables to leave out.
+    keeps_problems : bool
+        Whether a variable that cannot be read is one of the problems of its group, or an error.
     """
 
     source: SourceFile
@@ -83,6 +85,7 @@ class HierarchyReader:
     notes: Mapping[str, Any]
     chunks: Chunks
     skip: frozenset[str] = frozenset()
+    keeps_problems: bool = False
 
     def tree(self, path: str | None = None) -> ManifestGroup:
         """Return the group at a path with everything below it.
@@ -128,6 +131,7 @@ class HierarchyReader:
                 rest not in (".zattrs", ".zgroup") or f"{prefix}{name}/.zarray" not in self.metadata
             ):
                 children[name] = None
+        problems: dict[str, VirtualdsError] = {}
         variables = {}
         for name in arrays:
             if name in self.skip:
@@ -136,12 +140,16 @@ class HierarchyReader:
                 variables[name] = self._variable(prefix + name)
             except VirtualdsError as error:
                 error.add_note(f"variable {prefix}{name} of {self.source.url}")
-                raise
+                if not self.keeps_problems:
+                    raise
+                problems[name] = error
+                variables[name] = self._unreadable(prefix + name, error)
         notes = self._noted("groups", path)
         groups = {name: self._group(prefix + name) for name in children if name not in arrays}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
-            return ManifestGroup(variables, self._attributes(path, notes), groups, encoding)
+            attributes = self._attributes(path, notes)
+            return ManifestGroup(variables, attributes, groups, encoding, problems)
         except FormatError as error:
             error.add_note(f"group /{path} of {self.source.url}")
             raise
@@ -160,12 +168,7 @@ class HierarchyReader:
         check_zarr_v2(metadata)
         notes = self._noted("arrays", path)
         attributes = self._attributes(path, notes)
-        dims = attributes.pop(DIMENSIONS, None)
-        if dims is None:
-            dims = [f"dim_{n}" for n in metadata["shape"]]
-        dims = tuple(dims)
-        if len(dims) != len(metadata["shape"]):
-            raise FormatError(f"dimensions {dims} for an array of shape {metadata['shape']}")
+        dims = _dims(metadata["shape"], attributes.pop(DIMENSIONS, None))
         manifest = self.chunks(path, chunk_grid(metadata))
         if metadata["dtype"] == "|O":
             values = _objects(metadata, manifest)
@@ -178,6 +181,18 @@ class HierarchyReader:
             attributes["_FillValue"] = fill
         encoding = restored_encoding(array, dims, notes, self.source.url)
         return ManifestVariable(dims, array, attributes, encoding)
+
+    def _unreadable(self, path: str, error: VirtualdsError) -> ManifestVariable:
+        shape = tuple(self.metadata[f"{path}/.zarray"]["shape"])
+        dims = _dims(shape, self.metadata.get(f"{path}/.zattrs", {}).get(DIMENSIONS))
+        return ManifestVariable(dims, ManifestArray.unreadable(shape, "V1", str(error)))
+
+
+def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
+    dims = named_axes(shape, [None] * len(shape)) if names is None else tuple(names)
+    if len(dims) != len(shape):
+        raise FormatError(f"dimensions {dims} for an array of shape {shape}")
+    return dims
 
 
 def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArray[Any]:

@@ -10,33 +10,29 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray
 from virtualds.checksum import checksum_of
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
-from virtualds.fragment import Fragment
 from virtualds.group import Data, ManifestVariable
 from virtualds.json_attributes import to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.store import StoreError
 from virtualds.stores import store_for
+from virtualds.zarr_decoded import decoded_grids, decoded_metadata, is_unwieldy, packed
 from virtualds.zarr_metadata import fill_to_attribute
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
 from virtualds.zarr_v3.data_types import (
     RECORDS,
     data_type_from_v3,
-    data_type_to_v3,
     fill_value_from_v3,
-    fill_value_to_v3,
 )
 from virtualds.zarr_v3.manifests import Part
-from virtualds.zarr_v3.metadata import axes_from_v3, grid_to_v3
+from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.values import TEXT, checked_text
 
 Place = tuple[int, ...]
@@ -47,10 +43,6 @@ Objection = Callable[[Mapping[str, Any]], str | None]
 WHOLE = slice(None)
 BLOCK = 2**16
 """Chunks that are looked through at a time."""
-CHUNK = 2**24
-"""Bytes that a decoded chunk has at most, where its array does not say how it is cut."""
-UNWIELDY = 2**26
-"""Bytes from which on chunks that are not compressed are cut smaller."""
 
 
 # ---------------------------------------------------------------------- as they are stored
@@ -222,7 +214,7 @@ class Decoded:
 
     def _encoded(self, values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
         text = self.metadata["data_type"] == TEXT
-        values = checked_text(values) if text else _packed(values)
+        values = checked_text(values) if text else packed(values)
         if values.shape != shape:
             whole = np.full(shape, "", object) if text else np.zeros(shape, values.dtype)
             whole[tuple(slice(0, n) for n in values.shape)] = values
@@ -232,131 +224,6 @@ class Decoded:
 
             return bytes(numcodecs.VLenUTF8().encode(values.ravel()))
         return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def _packed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values without bytes between the members of compound ones, which mean nothing."""
-    if values.dtype.names is None:
-        return values
-    packed: npt.NDArray[Any] = recfunctions.repack_fields(values, recurse=True)
-    return packed
-
-
-def _decoded_metadata(data: Data) -> dict[str, Any]:
-    """Return the metadata of decoded values, all but the chunk grid.
-
-    Raises
-    ------
-    UnsupportedError
-        Zarr has no such data type.
-    """
-    text = _is_text(data)
-    dtype = _packed(np.empty(0, data.dtype)).dtype
-    kind = TEXT if text else data_type_to_v3(dtype)
-    if kind is None:
-        raise UnsupportedError(
-            f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
-        )
-    fill = data.fill_value if isinstance(data, ManifestArray) else np.zeros((), data.dtype)
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(data.shape),
-        "data_type": kind,
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": ""
-        if text
-        else fill_value_to_v3(_packed(np.asarray(fill, data.dtype)), dtype),
-        "codecs": [_array_to_bytes(dtype, text)],
-    }
-
-
-def _is_text(data: Data) -> bool:
-    """Say whether values are strings of any length.
-
-    Raises
-    ------
-    UnsupportedError
-        They are other objects.
-    """
-    if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
-        return False
-    if isinstance(data, np.ndarray):
-        checked_text(data)
-    elif dict(data.dtype.metadata or {}).get("element_type") is not str:
-        raise UnsupportedError(
-            f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
-        )
-    return True
-
-
-def _array_to_bytes(dtype: np.dtype[Any], text: bool) -> dict[str, Any]:
-    if text:
-        return {"name": "vlen-utf8"}
-    if dtype.itemsize == 1 or (dtype.kind in "SV" and not dtype.names):
-        return {"name": "bytes"}
-    return {"name": "bytes", "configuration": {"endian": "little"}}
-
-
-def _grids(data: Data) -> Iterator[dict[str, Any]]:
-    """Yield chunk grids for decoded values, best first: that of the sources, or a regular one."""
-    lengths = _regular_chunks(data)
-    if isinstance(data, ManifestArray):
-        if _is_unwieldy(data):
-            lengths = _cut_smaller(lengths, data.dtype.itemsize)
-        elif (own := grid_to_v3(data)) is not None:
-            yield own
-    yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
-
-
-def _is_unwieldy(array: ManifestArray) -> bool:
-    """Say whether a part of a chunk is to be had without the rest, and the rest is large.
-
-    Whoever reads Zarr reads chunks whole; netCDF files without chunks are one chunk each.
-    """
-    if any(pipeline.codecs for pipeline in array.pipelines):
-        return False
-    largest = (
-        prod(int(axis.slabs().encoded.max(initial=0)) for axis in fragment.axes)
-        for fragment in array.fragments
-    )
-    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY
-
-
-def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
-    """Cut chunks along their first axes, so that they stay runs of bytes."""
-    lengths = list(lengths)
-    for axis, length in enumerate(lengths):
-        nbytes = prod(lengths) * itemsize
-        if nbytes > CHUNK:
-            lengths[axis] = max(length * CHUNK // nbytes, 1)
-    return lengths
-
-
-def _regular_chunks(data: Data) -> list[int]:
-    """Return the shape of chunks on a regular grid that meet few chunks of the sources twice.
-
-    Where the sources are cut regularly, they are cut alike; along any other axis a chunk is as long
-    as the longest one there, and then as many times that as `CHUNK` holds.
-    """
-    virtual = isinstance(data, ManifestArray)
-    fragments = data.fragments if isinstance(data, ManifestArray) else ()
-    lengths = [max(n, 1) if i or virtual else 1 for i, n in enumerate(data.shape)]
-    for axis, size in enumerate(data.shape):
-        longest = max((int(f.axes[axis].lengths.max(initial=1)) for f in fragments), default=0)
-        lengths[axis] = max(min(longest or lengths[axis], size), 1)
-    for axis, size in enumerate(data.shape):
-        if fragments and _is_aligned(fragments, axis, lengths[axis], size):
-            continue
-        nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
-        lengths[axis] = max(min(lengths[axis] * max(CHUNK // nbytes, 1), size), 1)
-    return lengths
-
-
-def _is_aligned(fragments: tuple[Fragment, ...], axis: int, length: int, size: int) -> bool:
-    """Say whether chunks begin and end at multiples of a length, or where the array ends."""
-    cuts = np.concatenate([f.start[axis] + f.axes[axis].slabs().edges for f in fragments])
-    return bool(((cuts % length == 0) | (cuts == size)).all())
 
 
 # ---------------------------------------------------------------------- which of them
@@ -417,10 +284,10 @@ def served(path: str, variable: ManifestVariable, objection: Objection) -> Serve
 def _forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[Served]:
     if isinstance(data, ManifestArray):
         metadata, parts = _as_stored(data)
-        if metadata is not None and not _is_unwieldy(data):
+        if metadata is not None and not is_unwieldy(data):
             yield Passed(path, metadata | said, tuple(parts))
-    metadata = _decoded_metadata(data)
-    for grid in _grids(data):
+    metadata = decoded_metadata(data)
+    for grid in decoded_grids(data):
         yield Decoded(path, metadata | {"chunk_grid": grid} | said, data)
 
 

@@ -121,9 +121,9 @@ class ZarrView:
         for at in (i for i, part in enumerate(parts) if part == CHUNKS):
             array = self.arrays.get("/".join(parts[:at]))
             place = _place(parts[at + 1 :])
-            if array is None or place is None:
+            if array is None or place is None or isinstance(array, Refused):
                 continue
-            if len(place) == len(array.metadata["shape"]) and not isinstance(array, Refused):
+            if len(place) == len(array.metadata["shape"]):
                 return array, place
         return None
 

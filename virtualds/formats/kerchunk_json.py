@@ -23,12 +23,12 @@ from virtualds.errors import AccessError, FormatError
 from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
-from virtualds.referenced_files import ReferencedFiles
+from virtualds.referenced_files import ReferencedFiles, malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.template import Templates, generated
-from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
+from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 

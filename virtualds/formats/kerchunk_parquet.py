@@ -20,17 +20,18 @@ import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fence import Fence, outrun
+from virtualds.fence import Fence, outrun, reads_while
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_records import Records, RecordTable, record, record_path
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
+from virtualds.referenced_files import malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.urls import scheme_of
-from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader, malformed
+from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_metadata import chunk_grid
 
 MARKER = ".zmetadata"
@@ -84,6 +85,7 @@ class _Set:
     """What the ``.zmetadata`` of a set say."""
 
     source: SourceFile
+    document: Mapping[str, Any]
     metadata: Mapping[str, Any]
     notes: Mapping[str, Any]
     records: Records
@@ -101,7 +103,8 @@ class _Set:
                 for key, value in document["metadata"].items()
             }
             notes = document.get(NOTES) or {}
-            return cls(source, metadata, notes, Records(source, size, notes, allow))
+            records = Records(source, size, notes, allow)
+            return cls(source, document, metadata, notes, records)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
@@ -133,6 +136,11 @@ class _Set:
             path: ArrayChunks(metadata, self.chunks(path, chunk_grid(metadata)))
             for path, metadata in arrays.items()
         }
+
+    def named(self, writer: str) -> bytes:
+        """Return the ``.zmetadata`` as they are, but for the name of a writer among our notes."""
+        notes = {**self.notes, "writer": writer}
+        return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
 
     def holds(self, table: ReferenceTable) -> bool:
         """Say whether a table of references is one of this set's."""
@@ -294,19 +302,32 @@ def update(
     url = url.rstrip("/")
     raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
     found = _Set.parse(raw, SourceFile(url, options=options), ANYWHERE)
-    before = found.tree()
-    if (after := change(before)) is before:
-        return
     size = record_size or found.records.size
-    if size == found.records.size and (growth := _Growth.between(found, after)):
-        growth.write(json.loads(raw), version)
-        return
-    _demand_exchange(url)
-    files = _files(_hierarchy(after, url), size)
+
+    def is_there() -> bool:
+        return store_for(url).version(f"{url}/{MARKER}", options) == version
+
+    with reads_while(is_there, url):
+        before = found.tree()
+        if (after := change(before)) is before:
+            return
+        growth = _Growth.between(found, after) if size == found.records.size else None
+        if growth is None:
+            _replace(found, version, after, size)
+            return
+    growth.write(version)
+
+
+def _replace(found: _Set, version: str, after: ManifestGroup, size: int) -> None:
+    """Put another set in the place of one that is still of the version that was read."""
+    source = found.source
+    _demand_exchange(source.url)
+    files = _files(_hierarchy(after, source.url), size)
+    store = store_for(source.url)
     try:
-        store_for(url).write_folder(url, files, options, replace=True, expected=version)
+        store.write_folder(source.url, files, source.options, replace=True, expected=version)
     except ChangedError as error:
-        raise outrun(url) from error
+        raise outrun(source.url) from error
 
 
 @dataclass(frozen=True)
@@ -359,15 +380,15 @@ class _Growth:
                 for number in range(self.first[path] // size, -(-manifest.size // size)):
                     yield record_path(path, number), manifest, number
 
-    def write(self, document: dict[str, Any], version: str) -> None:
+    def write(self, version: str) -> None:
         """Write records, then, in one step, the metadata that make them count."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
         paths = [path for path, _, _ in self._records()]
         fence = Fence(source.url, MARKER, source.options, version, paths)
-        document[NOTES] = {**(document.get(NOTES) or {}), "writer": writer}
-        fence.replace_marker(json.dumps(document).encode())
-        for path, manifest, number in self._records():
-            fence.put(path, record(_rows(manifest, number, size), size, token, writer))
+        fence.replace_marker(self.found.named(writer))
+        with reads_while(fence.stands, source.url):
+            for path, manifest, number in self._records():
+                fence.put(path, record(_rows(manifest, number, size), size, token, writer))
         names = {"set": token, "writer": writer}
         fence.replace_marker(_document(self.hierarchy, size, names))

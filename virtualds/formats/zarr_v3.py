@@ -13,22 +13,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import FormatError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.json_attributes import from_json
-from virtualds.manifest import MISSING, ChunkManifest, SourceFile, StorageOptions
-from virtualds.referenced_files import unreachable
-from virtualds.storage_notes import restored_encoding
+from virtualds.errors import FormatError
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
-from virtualds.zarr_hierarchy import malformed
-from virtualds.zarr_metadata import fill_from_attribute
-from virtualds.zarr_v3.arrays import array_from_v3
+from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.document import (
-    CONSOLIDATED,
     FOLDER,
     MARKER,
     NOTES,
@@ -37,16 +29,13 @@ from virtualds.zarr_v3.document import (
     new_snapshot,
     snapshot_path,
 )
-from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key
-from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
+from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key, json_manifest
+from virtualds.zarr_v3.nodes import NodesReader
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
 from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
-from virtualds.zarr_v3.values import is_text, text_from_chunks
 
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
-GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
-"""Keys that the metadata of a group may have."""
 
 
 def detect(marker: bytes) -> bool:
@@ -118,98 +107,18 @@ class _SetReader:
         skip: frozenset[str],
         allow: Allowed,
     ) -> None:
-        self._root = root
-        self._nodes = document.nodes
-        self._notes = document.notes
-        self._skip = skip
+        self._values = document.notes.get("values", {})
         self._manifests = StoredManifests(root, options, allow)
+        nodes = document.nodes
         if not document.is_consolidated:
-            self._nodes = self._nodes | _found_nodes(root, options)
+            nodes = nodes | _found_nodes(root, options)
+        self._reader = NodesReader(root, nodes, document.notes, self._parts_of, skip)
 
     def group(self, path: str | None) -> ManifestGroup:
         """Return the group at a path with everything below it."""
-        try:
-            return self._group("").group(path)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, VirtualdsError):
-                raise
-            raise malformed(self._root, error) from error
+        return self._reader.group(path)
 
-    def _group(self, path: str) -> ManifestGroup:
-        prefix = f"{path}/" if path else ""
-        variables, children = {}, dict[str, None]()
-        for key, node in self._nodes.items():
-            name, _, rest = key.removeprefix(prefix).partition("/")
-            if not key.startswith(prefix) or not name:
-                continue
-            if rest or node.get("node_type") == "group":
-                children[name] = None
-            elif name not in self._skip:
-                variables[name] = self._named_variable(key, node)
-        notes = self._noted("groups", path)
-        attributes = self._group_attributes(path, notes)
-        groups = {name: self._group(prefix + name) for name in children}
-        encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
-        try:
-            return ManifestGroup(variables, attributes, groups, encoding)
-        except FormatError as error:
-            error.add_note(f"group /{path} of {self._root}")
-            raise
-
-    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
-        node = self._nodes.get(path, {"zarr_format": 3})
-        try:
-            if node.get("zarr_format") != 3:
-                raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
-            check_extras(node, GROUP_KEYS)
-            return self._attributes(node, notes)
-        except VirtualdsError as error:
-            error.add_note(f"group /{path} of {self._root}")
-            raise
-
-    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self._notes.get(kind, {}).get(path, {})
-        return found
-
-    def _attributes(self, node: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
-        types = notes.get("attributes", {})
-        found = node.get("attributes") or {}
-        return {name: from_json(value, types.get(name)) for name, value in found.items()}
-
-    def _named_variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
-        try:
-            check_zarr_v3(node)
-            return self._variable(path, node)
-        except VirtualdsError as error:
-            error.add_note(f"variable {path} of {self._root}")
-            raise
-
-    def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
-        notes = self._noted("arrays", path)
-        attributes = self._attributes(node, notes)
-        dims = tuple(
-            name or f"dim_{size}"
-            for name, size in zip(
-                node.get("dimension_names") or [None] * len(node["shape"]),
-                node["shape"],
-                strict=True,
-            )
-        )
-        parts = self._parts_of(path, node)
-        if is_text(node):
-            grid = _regular_grid(node)
-            values = text_from_chunks(node, self._chunks(parts([grid], False)))
-            encoding = {"dtype": str, "original_shape": values.shape}
-            return ManifestVariable(dims, values, attributes, encoding)
-        array = array_from_v3(node, parts)
-        if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):
-            attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
-        encoding = restored_encoding(array, dims, notes, self._root)
-        return ManifestVariable(dims, array, attributes, encoding)
-
-    def _parts_of(
-        self, path: str, node: Mapping[str, Any]
-    ) -> Callable[[list[tuple[int, ...]], bool], list[Part]]:
+    def _parts_of(self, path: str, node: Mapping[str, Any]) -> Manifests:
         """Return what says where the chunks of an array lie."""
         transformers = node.get("storage_transformers") or []
         if not transformers:
@@ -220,60 +129,30 @@ class _SetReader:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")
         key = chunk_key(node)
 
-        def parts(grids: list[tuple[int, ...]], numbered: bool) -> list[Part]:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
             return self._manifests.parts(path, transformer, grids, numbered, key)
 
         return parts
 
     def _native(self, path: str) -> Mapping[str, Any]:
         """Return the storage transformer that a native array would have."""
-        noted = self._noted("values", path)
+        noted = self._values.get(path, {})
         if not noted or noted.get("folder"):
             # a prefix of all keys; what is not there is missing
-            return _json_manifest({"./": {"path": f"./{path}/"}})
-        return _json_manifest(
+            return json_manifest({"./": {"path": f"./{path}/"}})
+        return json_manifest(
             {
                 ".".join(name.split("/")[1:]) or "0": {"path": f"./{path}/{name}", "length": size}
                 for name, size, _ in noted["chunks"]
             }
         )
 
-    def _chunks(self, parts: list[Part]) -> dict[tuple[int, ...], bytes]:
-        """Read all chunks that there are."""
-        found = {}
-        for part in parts:
-            manifest = part.manifest.loaded()
-            for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
-                key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
-                found[key] = _bytes(manifest, place)
-        return found
-
-
-def _json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "chunk-manifest-json", "configuration": {"manifest": manifest}}
-
-
-def _regular_grid(node: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = node["chunk_grid"]["configuration"]["chunk_shape"]
-    return tuple(-(-n // max(c, 1)) for n, c in zip(node["shape"], shape, strict=True))
-
-
-def _bytes(manifest: ChunkManifest, place: tuple[int, ...]) -> bytes:
-    row = manifest.lookup(place)
-    if row.file < 0:
-        return manifest.inline[row.offset]
-    file = manifest.files[row.file]
-    try:
-        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
-    except OSError as error:
-        raise unreachable(file.url, error) from error
-
 
 def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[str, Any]]:
     """Return the metadata of all nodes of a set that has not consolidated them."""
     store = store_for(root)
     found = {}
-    for path, _ in store.list_files(root, options):
+    for path, _, _ in store.list_files(root, options):
         folder, _, name = path.rpartition("/")
         if name == MARKER and folder and not folder.startswith("__"):
             url = f"{root}/{path}"
@@ -338,6 +217,19 @@ def write(
     _commit(group, root, options, found, manifest, relative_paths)
 
 
+def check_writable(group: ManifestGroup, url: str, options: StorageOptions | None = None) -> None:
+    """Raise what `write` would raise before it writes anything.
+
+    Raises
+    ------
+    UnsupportedError, FileExistsError
+        As `write`.
+    """
+    root = url.rstrip("/")
+    found = _present(root, options)
+    SnapshotWriter(root, options, "", found.document if found else None).plan(group)
+
+
 def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
@@ -385,7 +277,7 @@ def _present(root: str, options: StorageOptions | None) -> _Found | None:
     try:
         data, version = store.read_version(url, options)
     except (FileNotFoundError, NotADirectoryError):
-        files = [path for path, _ in store.list_files(root, options)]
+        files = [listed.path for listed in store.list_files(root, options)]
         if not files or _is_left_over(files):
             return None
         data = b""
@@ -415,8 +307,6 @@ def _commit(
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
-        if found is None:
-            writer.put(f"{FOLDER}/{name}/begun", time.encode())
         document = writer.write(group)
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())

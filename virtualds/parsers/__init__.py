@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import virtualds.parsers.hdf5 as hdf5
+import virtualds.parsers.zarr as zarr
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
 
@@ -29,17 +30,22 @@ class Parser:
     suffixes : tuple of str
         Usual ends of file names, for guesses that may not look into the file.
     detect : callable
-        Takes the first bytes of a file and says whether it is of this format.
+        Takes the first bytes of a file, or a marker, and says whether it is of this format.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
+    markers : tuple of str
+        For a format that is a folder: the files any of which makes it one.
     """
 
     name: str
     suffixes: tuple[str, ...]
     detect: Callable[[bytes], bool]
     read: ReadSource
+    markers: tuple[str, ...] = ()
 
 
 PARSERS: tuple[Parser, ...] = (
     Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
+    # no suffix: what is called so may as well be a reference set
+    Parser("zarr", (), zarr.detect, zarr.read, zarr.MARKERS),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.store import ChangedError, Range, StoreError, version_of
+from virtualds.store import ChangedError, Listed, Range, StoreError, version_of
 
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """What filesystems call the time of modification; the last is of stores of whole files."""
@@ -52,8 +52,7 @@ class FsspecStore:
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
         filesystem, path = _locate(url, options)
-        info = filesystem.info(path)
-        return SourceFile(url, info.get("size"), None, info.get("ETag"), options)
+        return _described(url, filesystem.info(path), options)
 
     def open(self, url: str, options: StorageOptions | None) -> Any:
         """Return the file opened for reading, with fsspec's cache behind it."""
@@ -135,10 +134,8 @@ class FsspecStore:
                 filesystem.rm_file(path)
             raise
 
-    def list_files(
-        self, url: str, options: StorageOptions | None
-    ) -> list[tuple[str, float | None]]:
-        """Return the files below a folder, with their modification times where they are told."""
+    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+        """Return the files below a folder, with sizes, etags and times where they are told."""
         filesystem, path = _locate(url, options)
         filesystem.invalidate_cache()
         try:
@@ -146,11 +143,12 @@ class FsspecStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         folder = f"{path.rstrip('/')}/"
-        return sorted(
-            (name.removeprefix(folder), _modified(info))
-            for name, info in found.items()
-            if name.startswith(folder) and not name.endswith("/")
-        )
+        beginning = url.rstrip("/")
+        return [
+            Listed(inside, _described(f"{beginning}/{inside}", info, options), _modified(info))
+            for name, info in sorted(found.items())
+            if (inside := name.removeprefix(folder)) != name and not name.endswith("/")
+        ]
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, in S3 many by one request; folders stay."""
@@ -325,6 +323,10 @@ def _demand_conditions(path: str) -> None:
             f"s3://{path}: the installed botocore cannot send conditional writes; install "
             f"botocore>=1.36"
         )
+
+
+def _described(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
+    return SourceFile(url, info.get("size"), None, info.get("ETag"), options)
 
 
 def _modified(info: dict[str, Any]) -> float | None:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import ChangedError, Range, StoreError, version_of
+from virtualds.store import ChangedError, Listed, Range, StoreError, version_of
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
@@ -149,11 +149,9 @@ class LocalStore:
         path = local_path(url)
         _write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
 
-    def list_files(
-        self, url: str, options: StorageOptions | None
-    ) -> list[tuple[str, float | None]]:
-        """Return the files below a folder, with their modification times."""
-        root, found = local_path(url), []
+    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+        """Return the files below a folder, with their sizes and modification times."""
+        root, beginning, found = local_path(url), url.rstrip("/"), list[Listed]()
         for folder, _, names in os.walk(root, onerror=_raise_unless_gone):
             for name in names:
                 path = os.path.join(folder, name)
@@ -161,8 +159,8 @@ class LocalStore:
                 with suppress(FileNotFoundError):
                     if not _is_lock(name):
                         inside = os.path.relpath(path, root).replace(os.sep, "/")
-                        found.append((inside, os.lstat(path).st_mtime))
-        return sorted(found)
+                        found.append(_listed(path, beginning, inside))
+        return sorted(found, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, and what folders they leave empty below the one that holds them all."""
@@ -173,6 +171,15 @@ class LocalStore:
         folders = {os.path.dirname(path) for path in paths}
         for folder in folders:
             _remove_empty(folder, os.path.commonpath(folders))
+
+
+def _listed(path: str, folder: str, inside: str) -> Listed:
+    """Return what is told of a file; a link that leads nowhere has no fingerprint."""
+    modified, file = os.lstat(path).st_mtime, SourceFile(f"{folder}/{inside}")
+    with suppress(FileNotFoundError):
+        found = os.stat(path)
+        file = file._replace(size=found.st_size, mtime=found.st_mtime_ns)
+    return Listed(inside, file, modified)
 
 
 def _temporary_name(path: str) -> str:

@@ -45,8 +45,11 @@ from virtualds.zarr_v3.metadata import (
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
 """Names of our extensions: a chunk grid, a codec, and a data type."""
 
-Manifests = Callable[[list[tuple[int, ...]], bool], list[Part]]
-"""Takes the grids of fragments, and whether keys count them, and says where their chunks lie."""
+MOST_EMPTY = 2**20
+"""Slabs of an axis that may show no element."""
+
+Manifests = Callable[[list[tuple[int, ...]], int], list[Part]]
+"""Says where chunks lie: takes the grids of fragments, and the number of pipelines, 0 if plain."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -208,7 +211,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     pipeline = pipeline_from_v3(metadata)
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
-    parts = manifests([grid], False) if prod(grid) else []
+    parts = manifests([grid], 0) if prod(grid) else []
     if len(parts) == 1 and parts[0].manifest.shape == grid:
         return ManifestArray.of_fragment(
             Fragment((0,) * len(axes), axes, parts[0].manifest), pipeline
@@ -235,7 +238,10 @@ def _array_of_fragments(
     shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
 ) -> ManifestArray:
     said = [
-        (tuple(f["start"]), tuple(map(_axis_from_json, f["axes"], shape)))
+        (
+            tuple(f["start"]),
+            tuple(_axis_from_json(a, n) for a, n in zip(f["axes"], shape, strict=True)),
+        )
         for f in metadata["chunk_grid"]["configuration"]["fragments"]
     ]
     [codec] = metadata["codecs"]
@@ -249,7 +255,8 @@ def _array_of_fragments(
     else:
         dtype = data_type_from_v3(kind)
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
-    parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], True) if said else []
+    count = max(len(pipelines), 1)
+    parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
     fragments = [_placed(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")
@@ -269,7 +276,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     # before anything takes memory that there are not elements for
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
-    if not whole or len(counts) != 1 or counts.pop() > size or not (runs[0][:, 0] > 0).all():
+    if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
         raise FormatError(
             f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
             f"{said['hidden']!r:.80} are no cut of an axis of {size}; the metadata is damaged"

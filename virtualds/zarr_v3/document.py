@@ -18,6 +18,8 @@ NOTES = "virtualds"
 """The attribute of the root group that says what plain Zarr cannot."""
 FOLDER = "__virtualds__"
 """Where a set keeps its snapshots and tables of sources; no node of Zarr may have such a name."""
+CHUNKS = f"{FOLDER}/chunks"
+"""Where a set keeps copies of chunks, by their content; no snapshot has this name."""
 VERSION = 1
 """Of the layout."""
 CONSOLIDATED = "consolidated_metadata"

@@ -24,12 +24,44 @@ from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFi
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
 UNKNOWN: Fingerprint = (None, None, None)
-ChunkKey = Callable[[tuple[int, ...]], str]
-"""Takes the place of a chunk in its grid to its key below the folder of its array."""
 SPARSE = 16
 """Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True)
+class ChunkKeys:
+    """Keys of chunks below the folder of their array, in an encoding and with a separator."""
+
+    name: str
+    separator: str
+
+    def __call__(self, place: tuple[int, ...]) -> str:
+        """Return the key of a chunk."""
+        indices = self.separator.join(map(str, place))
+        if self.name == "v2":
+            return indices or "0"
+        return f"c{self.separator}{indices}" if place else "c"
+
+    def place(self, key: str, ndim: int) -> tuple[int, ...] | None:
+        """Return which chunk has a key, None if it is no key of a chunk."""
+        if not ndim:
+            return () if key == self(()) else None
+        indices = key
+        if self.name != "v2":
+            indices = key.removeprefix(f"c{self.separator}")
+            if indices == key:
+                return None
+        parts = indices.split(self.separator)
+        if len(parts) != ndim or not all(p.isdecimal() and p.isascii() for p in parts):
+            return None
+        place = tuple(map(int, parts))
+        return place if self(place) == key else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_key_encoding``."""
+        return {"name": self.name, "configuration": {"separator": self.separator}}
 
 
 class SetFiles(Protocol):
@@ -79,21 +111,24 @@ class JsonTable:
         Chunks per axis.
     prefix : str
         What keys begin with.
-    key : callable
+    key : ChunkKeys
         Keys of chunks below the folder of the array, for entries that map a prefix of them.
     sources : str or mapping, optional
         Fingerprints of files by their paths, or where in the set these stand.
     has_pipelines : bool
         Whether entries may say how their chunk decodes.
+    pipelines : int
+        How many there are.
     """
 
     store: SetFiles
     manifest: Any
     grid: tuple[int, ...]
     prefix: str
-    key: ChunkKey
+    key: ChunkKeys
     sources: Any = None
     has_pipelines: bool = False
+    pipelines: int = 1
 
     def __hash__(self) -> int:
         return hash((self.store, self.grid, self.prefix))
@@ -126,6 +161,31 @@ class JsonTable:
         return tuple(dict.fromkeys([*told.manifest.files, *measured]))
 
     @property
+    def entries(self) -> Mapping[str, Any]:
+        """The object that the manifest is."""
+        found = self.manifest
+        if isinstance(found, str):
+            found = self.store.document(found)
+        if not isinstance(found, Mapping):
+            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
+        return found
+
+    @property
+    def fingerprints(self) -> Mapping[str, Any]:
+        """What is known of files by their paths."""
+        known = self.sources or {}
+        if isinstance(known, str):
+            known = self.store.document(known)
+        if not isinstance(known, Mapping):
+            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
+        return known
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether an entry stands for all keys that begin with its own."""
+        return bool(self._told().prefixes)
+
+    @property
     def _where(self) -> str:
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
@@ -144,18 +204,8 @@ class JsonTable:
         FormatError
             They are not of the form that is specified.
         """
-        found = self.manifest
-        if isinstance(found, str):
-            found = self.store.document(found)
-        if not isinstance(found, Mapping):
-            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
-        known = self.sources or {}
-        if isinstance(known, str):
-            known = self.store.document(known)
-        if not isinstance(known, Mapping):
-            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
-        rows = _Rows(self.store, known)
-        for name, entry in found.items():
+        rows = _Rows(self.store, self.fingerprints, self.pipelines)
+        for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
             return rows.told()
@@ -201,13 +251,18 @@ class JsonTable:
         self, found: ChunkManifest, ids: Ints, known: Any, told: Told
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
-        rows = _Rows(self.store, told.sources)
+        rows = _Rows(self.store, told.sources, self.pipelines)
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
             try:
                 entry = told.measured.get(number) or self._prefixed(number, told.prefixes)
                 if entry is not None and (size := rows.size(entry)) is not None:
                     length = size - entry.get("offset", 0)
+                    if length <= 0:
+                        raise FormatError(
+                            f"{entry['path']}: it has {size} bytes, and a chunk is said to begin "
+                            f"at {size - length}; scan it anew"
+                        )
                     rows.add(row, {**entry, "length": length})
             except VirtualdsError as error:
                 error.add_note(f"chunk {number} of {self._where}")
@@ -236,9 +291,12 @@ class _Rows:
     store : SetFiles
     sources : mapping
         Fingerprints of files by their paths.
+    pipelines : int
+        How many there are.
     """
 
-    def __init__(self, store: SetFiles, sources: Mapping[str, Any]) -> None:
+    def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
+        self._pipelines = pipelines
         self._store = store
         self._sources = sources
         self._numbers: dict[str, int] = {}
@@ -253,6 +311,8 @@ class _Rows:
         if not isinstance(entry, Mapping):
             raise TypeError("it is no object")
         decoding = _natural(entry.get("pipeline", 0)), _checksum(entry.get("checksum"))
+        if decoding[0] >= self._pipelines:
+            raise ValueError(f"there are {self._pipelines} pipelines")
         if "data" in entry:
             self._inline.append(base64.b64decode(entry["data"], validate=True))
             place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))

@@ -24,7 +24,7 @@ from virtualds.records import RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
-from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKey, Fingerprint, JsonTable
+from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKeys, Fingerprint, JsonTable
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
@@ -164,8 +164,8 @@ class StoredManifests:
         folder: str,
         transformer: Mapping[str, Any],
         grids: list[tuple[int, ...]],
-        numbered: bool,
-        key: ChunkKey,
+        numbered: int,
+        key: ChunkKeys,
     ) -> list[Part]:
         """Return what a storage transformer says of the chunks of an array.
 
@@ -177,8 +177,8 @@ class StoredManifests:
             An item of ``storage_transformers``.
         grids : list of tuple of int
             Chunks per axis of every fragment.
-        numbered : bool
-            Whether keys begin with the number of the fragment.
+        numbered : int
+            How many pipelines an array of fragments has, whose number keys begin with; else 0.
         key : callable
             Keys of chunks, for prefixes.
 
@@ -189,7 +189,7 @@ class StoredManifests:
         """
         name, said = transformer.get("name"), transformer.get("configuration", {})
         if name == PARQUET_MANIFEST:
-            return [self._tabled(folder, part, grids) for part in said["parts"]]
+            return [self._tabled(folder, part, grids, numbered) for part in said["parts"]]
         if name != JSON_MANIFEST:
             raise UnsupportedError(
                 f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
@@ -202,12 +202,27 @@ class StoredManifests:
         if isinstance(known, str):
             known = inside(folder, known)
         tables = (
-            JsonTable(self, manifest, grid, f"{n}." if numbered else "", key, known, numbered)
+            JsonTable(
+                self,
+                manifest,
+                grid,
+                f"{n}." if numbered else "",
+                key,
+                known,
+                bool(numbered),
+                max(numbered, 1),
+            )
             for n, grid in enumerate(grids)
         )
         return [Part(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
 
-    def _tabled(self, folder: str, part: Mapping[str, Any], grids: list[tuple[int, ...]]) -> Part:
+    def _tabled(
+        self,
+        folder: str,
+        part: Mapping[str, Any],
+        grids: list[tuple[int, ...]],
+        numbered: int,
+    ) -> Part:
         fragment = _naturals([part.get("fragment", 0)])[0]
         shape, origin = _naturals(part["shape"]), _naturals(part["origin"])
         if fragment >= len(grids):
@@ -218,20 +233,23 @@ class StoredManifests:
         ):
             raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
         said = part["table"]
+        renumbered = part.get("pipelines")
+        numbers = None if renumbered is None else _naturals(renumbered)
+        if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):
+            raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
         table = ParquetTable(
             self,
             inside(folder, said["path"]),
             _naturals([said["rows"]])[0],
             sources_of(folder, said["sources"]),
             bool(said.get("pipelines", False)),
+            max(numbered, 1) if numbers is None else len(numbers),
         )
         strides, first = _integers(part["strides"]), _naturals([part["first"]])[0]
         ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
         low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
         if prod(shape) and not 0 <= low <= high < table.rows:
             raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
-        renumbered = part.get("pipelines")
-        numbers = None if renumbered is None else _naturals(renumbered)
         return Part(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
 
 
@@ -249,6 +267,8 @@ class ParquetTable:
     sources : Sources
     has_pipelines : bool
         Whether rows say how they decode.
+    pipelines : int
+        How many ways there are.
     """
 
     store: StoredManifests
@@ -256,6 +276,7 @@ class ParquetTable:
     rows: int
     sources: Sources
     has_pipelines: bool = False
+    pipelines: int = 1
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
@@ -287,6 +308,11 @@ class ParquetTable:
         file = np.where(source >= 0, np.searchsorted(used, source), source)
         held = np.flatnonzero(source == INLINE)
         inline = [columns["data"][int(rows[k])].as_py() for k in held.tolist()]
+        if None in inline:
+            raise ValueError("a chunk that stands in it has no data")
+        pipeline = columns["pipeline"][rows] if self.has_pipelines else np.zeros(rows.shape, int)
+        if pipeline.size and not 0 <= pipeline.min() <= pipeline.max() < self.pipelines:
+            raise ValueError(f"pipelines {pipeline.min()} to {pipeline.max()} of {self.pipelines}")
         known = self.store.fingerprints(self.sources, used)
         return ChunkManifest.build(
             rows.shape,
@@ -295,7 +321,7 @@ class ParquetTable:
             file=file,
             offset=np.where(source == INLINE, np.cumsum(source == INLINE) - 1, offset),
             length=length,
-            pipeline=columns["pipeline"][rows] if self.has_pipelines else 0,
+            pipeline=pipeline,
             checksum=columns["checksum"][rows] if "checksum" in columns else 0,
         )
 
@@ -381,7 +407,7 @@ def _columns(data: bytes, url: str) -> dict[str, Any]:
     return found
 
 
-def chunk_key(metadata: Mapping[str, Any]) -> ChunkKey:
+def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
     """Return how chunks of an array are called (core specification, "Chunk key encoding").
 
     Raises
@@ -394,18 +420,9 @@ def chunk_key(metadata: Mapping[str, Any]) -> ChunkKey:
     name, how = said.get("name"), said.get("configuration", {})
     if name not in ("default", "v2"):
         raise UnsupportedError(f"chunk key encoding {name!r}; 'default' and 'v2' are known")
-    return _ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
+    return ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
 
 
-@dataclass(frozen=True)
-class _ChunkKeys:
-    """Keys of chunks, in an encoding and with a separator."""
-
-    name: str
-    separator: str
-
-    def __call__(self, place: tuple[int, ...]) -> str:
-        indices = self.separator.join(map(str, place))
-        if self.name == "v2":
-            return indices or "0"
-        return f"c{self.separator}{indices}" if place else "c"
+def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the storage transformer of a manifest that stands in the metadata."""
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os.path
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -19,9 +19,11 @@ from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.storage_notes import declared
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.urls import scheme_of
 from virtualds.zarr_metadata import fill_to_attribute, is_exact
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
 from virtualds.zarr_v3.document import FOLDER, Document, is_node_path
+from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.manifest_files import (
     Numbering,
     entries,
@@ -38,6 +40,7 @@ from virtualds.zarr_v3.manifests import (
     StoredManifests,
     chunk_key,
 )
+from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.values import NativeArray, values_to_v3
 
 MOST_INLINE, MOST_JSON = 16, 4096
@@ -87,8 +90,24 @@ class SnapshotWriter:
         Raises
         ------
         UnsupportedError
-            The variables that Zarr v3 has no form for; all of them are named, and nothing has been
-            written.
+            As `plan`; nothing has been written.
+        """
+        planned = self.plan(group)
+        if self.before is None:
+            # who comes later sees that these are the files of a writer, not somebody else's
+            self.put(f"{FOLDER}/{self.name}/begun", b"")
+        nodes = {path: self._written(path, node) for path, node in planned.items()}
+        self._write_sources()
+        notes = {kind: part for kind, part in self.notes.items() if part}
+        return Document(nodes, notes | {"relative_paths": self.relative_paths})
+
+    def plan(self, group: ManifestGroup) -> dict[str, Any]:
+        """Return what there is to write by path: groups as their metadata, arrays as `Planned`.
+
+        Raises
+        ------
+        UnsupportedError
+            The variables that Zarr v3 has no form for; all of them are named.
         """
         planned = list(self._planned(group))
         problems = [problem for _, _, found in planned for problem in found]
@@ -99,10 +118,7 @@ class SnapshotWriter:
                 + "\nload these variables before writing (ds.virtual.load()), or leave them out "
                 "(ds.drop_vars)"
             )
-        nodes = {path: self._written(path, node) for path, node, _ in planned if node is not None}
-        self._write_sources()
-        notes = {kind: part for kind, part in self.notes.items() if part}
-        return Document(nodes, notes | {"relative_paths": self.relative_paths})
+        return {path: node for path, node, _ in planned}
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file of a name that no other writer uses."""
@@ -111,8 +127,13 @@ class SnapshotWriter:
         store_for(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
-        """Remove what was written."""
-        store_for(self.root).remove(self.written, self.options)
+        """Remove what was written, and the folders that this leaves empty."""
+        beside = []
+        if scheme_of(self.root) == "file":
+            # a name that nobody has, in the folder that stays
+            above = self.root.rpartition("/")[0] if self.before is None else self.root
+            beside = [f"{above}/{self.name}"]
+        store_for(self.root).remove([*self.written, *beside], self.options)
 
     # ------------------------------------------------------------------ what there is to write
 
@@ -206,6 +227,11 @@ class SnapshotWriter:
             return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
+        elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
+            # what maps prefixes of keys goes by the keys
+            encoding = {"chunk_key_encoding": table.key.to_json()}
+            transformer = self._write_prefixes(path, table)
+            return node.metadata | encoding | {"storage_transformers": [transformer]}
         else:
             transformer = self._write_manifest(path, node)
         transformers = [] if transformer is None else [transformer]
@@ -260,6 +286,22 @@ class SnapshotWriter:
         forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
         return forms[self._form(parts)](path, parts, numbered)
 
+    def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
+        """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
+        found = {
+            key: entry | ({"path": self._moved(table, entry["path"])} if "path" in entry else {})
+            for key, entry in table.entries.items()
+        }
+        known = {self._moved(table, name): print for name, print in table.fingerprints.items()}
+        if self.manifest == "json" or len(found) > MOST_INLINE:
+            return self._in_files(path, found, known)
+        return _in_metadata(found, known)
+
+    def _moved(self, table: JsonTable, path: str) -> str:
+        """Return a path of another set as it is written in this one."""
+        end = "/" if path.endswith("/") else ""
+        return self._path(table.store.file(path).url.rstrip("/") + end).rstrip("/") + end
+
     def _form(self, parts: list[Part]) -> str:
         if self.manifest is not None:
             return self.manifest
@@ -269,17 +311,18 @@ class SnapshotWriter:
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
 
     def _inline(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
-        said: dict[str, Any] = {"manifest": entries(parts, self._path, numbered)}
-        if known := fingerprints(parts, self._path):
-            said["sources"] = known
-        return {"name": JSON_MANIFEST, "configuration": said}
+        return _in_metadata(entries(parts, self._path, numbered), fingerprints(parts, self._path))
 
     def _json(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        return self._in_files(
+            path, entries(parts, self._path, numbered), fingerprints(parts, self._path)
+        )
+
+    def _in_files(
+        self, path: str, manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]
+    ) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, content in (
-            ("manifest", entries(parts, self._path, numbered)),
-            ("sources", fingerprints(parts, self._path)),
-        ):
+        for name, content in (("manifest", manifest), ("sources", known)):
             file = f"{name}.{self.name}.json"
             self.put(f"{path}/{file}", json.dumps(content, separators=(",", ":")).encode())
             found[name] = f"./{file}"
@@ -372,6 +415,27 @@ class Planned:
 def _check_name(path: str) -> None:
     if not is_node_path(path):
         raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
+
+
+def _prefixed(node: Planned) -> JsonTable | None:
+    """Return the table that all chunks of an array are those of, if it maps prefixes of keys."""
+    if len(node.parts) != 1 or is_extended(node.metadata):
+        return None
+    [part] = node.parts
+    counted = part.manifest.counting if isinstance(part.manifest, LazyManifest) else None
+    if counted is None or not isinstance(counted.table, JsonTable):
+        return None
+    table = counted.table
+    axes = axes_from_v3(node.metadata["shape"], node.metadata["chunk_grid"])
+    # the same chunks under the same keys, and no others
+    same = tuple(axis.nchunks for axis in axes) == table.grid
+    same = same and counted == LazyManifest(table, table.grid).counting
+    return table if same and table.has_prefixes and not table.prefix else None
+
+
+def _in_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
+    sources = {"sources": known} if known else {}
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
 
 
 def _up(path: str) -> str:

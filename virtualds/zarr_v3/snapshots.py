@@ -14,7 +14,7 @@ from virtualds.errors import ConflictError
 from virtualds.manifest import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.zarr_v3.document import MARKER, Document, snapshot_path
+from virtualds.zarr_v3.document import CHUNKS, MARKER, Document, snapshot_path
 from virtualds.zarr_v3.manifests import JSON_MANIFEST, Sources, StoredManifests, inside, sources_of
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
@@ -135,19 +135,21 @@ def _sweep(
 ) -> None:
     """Remove files of the set that no snapshot needs, those of unknown writers only if old.
 
-    Only what carries the id of a snapshot, or is named as a chunk of one, is the set's to remove.
+    Only what carries the id of a snapshot, or is named as a chunk of one, is the set's to remove,
+    and chunks by their content, when they are old: a writer may be about to need a new one.
     """
-    needed = {path for document in kept for path in _needed(root, options, document)}
+    needed = {path for document in kept for path in needed_files(root, options, document)}
     folders = tuple(path for path in needed if path.endswith("/"))
     chunks = {path for document in lost for path in _chunks(document)}
     store = store_for(root)
     removed = []
-    for path, modified in store.list_files(root, options):
+    for path, _, modified in store.list_files(root, options):
         if path in needed or path.startswith(folders):
             continue
         ids = set(SNAPSHOT_ID.findall(path))
         old = modified is not None and modified < before.timestamp()
-        if path in chunks or not ids.isdisjoint(gone) or (ids and old):
+        ours = ids or path.startswith(f"{CHUNKS}/")
+        if path in chunks or not ids.isdisjoint(gone) or (ours and old):
             removed.append(f"{root}/{path}")
     store.remove(removed, options)
 
@@ -159,7 +161,7 @@ def _chunks(document: Document) -> Iterator[str]:
         yield from (f"{folder}/{name}" for name, _, _ in noted["chunks"])
 
 
-def _needed(root: str, options: StorageOptions | None, document: Document) -> Iterator[str]:
+def needed_files(root: str, options: StorageOptions | None, document: Document) -> Iterator[str]:
     """Yield the paths of files and, ending in a slash, of folders that a snapshot needs."""
     if document.snapshot is not None:
         yield snapshot_path(document.snapshot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,6 +153,9 @@ def text_from_chunks(
         try:
             for name in names[:0:-1]:
                 data = bytes(decoders[name]().decode(data))
+            # before as much memory is taken as damaged bytes may ask for
+            if (count := int.from_bytes(data[:4], "little")) != prod(shape):
+                raise ValueError(f"{count} strings where {prod(shape)} belong")
             block = numcodecs.VLenUTF8().decode(data).reshape(shape)
         except DAMAGE as error:
             raise ReadError(

@@ -1,0 +1,774 @@
+"""Sets change by one writer of many, are whole at every moment, and only what is new is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+from conftest import write_year
+
+import virtualds
+from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
+from virtualds.dataset import group_from_dataset, virtual_dataset
+from virtualds.formats import FORMATS, Format
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.store import Store
+from virtualds.stores import FsspecStore, LocalStore, store_for
+
+BY_NAME = {form.name: form for form in FORMATS}
+pytestmark = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
+
+KERCHUNK = ["kerchunk-json", "kerchunk-parquet"]
+STORES = ["local", "memory", "s3"]
+SHARED = ["local", "s3"]
+"""Stores that several processes see."""
+YEARS = range(2001, 2009)
+WRITERS = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """A set that is written and changed."""
+
+    url: str
+    form: str
+    options: StorageOptions | None = None
+
+    @property
+    def format(self) -> Format:
+        return BY_NAME[self.form]
+
+    @property
+    def store(self) -> Store:
+        return store_for(self.url)
+
+    def open(self) -> xr.Dataset:
+        return xr.open_dataset(self.url, engine="virtual", storage_options=self.options)
+
+    def group(self) -> ManifestGroup:
+        return self.format.read(SourceFile(self.url, options=self.options))
+
+    def write(self, ds: xr.Dataset, **choices: Any) -> None:
+        write: Any = self.format.write
+        if self.form == "kerchunk-parquet":
+            choices = {"record_size": 5} | choices
+        write(group_from_dataset(ds), self.url, self.options, **choices)
+
+    def change(
+        self, change: Callable[[xr.Dataset], xr.Dataset], loadable: Any = None, **choices: Any
+    ) -> None:
+        update: Any = self.format.update
+
+        def changed(old: ManifestGroup) -> ManifestGroup:
+            return group_from_dataset(change(virtual_dataset(old, loadable)))
+
+        update(self.url, changed, self.options, **choices)
+
+    def append(self, path: Path) -> None:
+        self.change(lambda old: joined([old, self.virtual(path)]))
+
+    def prepend(self, path: Path) -> None:
+        self.change(lambda old: joined([self.virtual(path), old]))
+
+    def virtual(self, path: Path) -> xr.Dataset:
+        """A file, in the store of the set, since remote sets may not mean local files."""
+        if self.url.startswith("file:"):
+            return virtualds.open_virtual_dataset(path)
+        url = f"{self.url}.of/{path.name}"
+        if self.store.version(url, self.options) is None:
+            self.store.write_file(url, path.read_bytes(), self.options)
+        return virtualds.open_virtual_dataset(url, storage_options=self.options)
+
+    def counted(self, begin: int, end: int) -> xr.Dataset:
+        """Numbers of which each is a chunk, in the store of the set."""
+        url = f"{self.url}.of/{begin}-{end}.bin"
+        data = np.arange(begin, end, dtype="<i4").tobytes()
+        self.store.write_file(url, data, self.options)
+        array = ManifestArray.from_arrays(
+            shape=(end - begin,), chunks=(1,), dtype="<i4", path=url,
+            offsets=np.arange(end - begin) * 4, lengths=4,
+        )  # fmt: skip
+        return xr.Dataset({"v": ("time", array)})
+
+    def files(self) -> dict[str, bytes]:
+        """All that lies in the set."""
+        if not self.store.list_files(self.url, self.options):
+            return {"": self.store.read_all(self.url, self.options)}
+        names = [f.path for f in self.store.list_files(self.url, self.options)]
+        return {n: self.store.read_all(f"{self.url}/{n}", self.options) for n in names}
+
+
+def joined(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    return xr.concat(parts, "time", data_vars="minimal", join="exact")
+
+
+def native(paths: Iterable[Path]) -> xr.Dataset:
+    return joined([xr.load_dataset(path) for path in paths])
+
+
+def same(target: Target, paths: Iterable[Path]) -> None:
+    xr.testing.assert_identical(target.open().load(), native(paths))
+
+
+@pytest.fixture(scope="session")
+def years(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files of one year each, made once."""
+    folder = tmp_path_factory.mktemp("years")
+    paths = [folder / f"{year}.nc" for year in YEARS]
+    for path in paths:
+        write_year(path, int(path.stem))
+    return paths
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest) -> Target:
+    """A set, by the name of its format and of its store."""
+    form, place = request.param
+    name = f"refs{BY_NAME[form].suffixes[0]}"
+    if place == "local":
+        return Target(f"file://{request.getfixturevalue('tmp_path')}/{name}", form)
+    if place == "memory":
+        return Target(f"memory://{uuid.uuid4().hex}/{name}", form)
+    options = StorageOptions(request.getfixturevalue("s3_server"))
+    return Target(f"{request.getfixturevalue('s3_bucket')}/{name}", form, options)
+
+
+def targets(forms: Iterable[str] = tuple(BY_NAME), stores: Iterable[str] = STORES) -> Any:
+    pairs = [(form, store) for form in forms for store in stores]
+    return pytest.mark.parametrize("target", pairs, ids="-".join, indirect=True)
+
+
+everywhere = targets()
+parquet = targets(["kerchunk-parquet"], ["local"])
+
+
+# ---------------------------------------------------------------------- what it is afterwards
+
+
+@everywhere
+def test_appending_is_concatenation(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[0]))
+    for count in range(2, 5):
+        target.append(years[count - 1])
+        same(target, years[:count])
+
+
+@targets(stores=["local"])
+def test_whatever_else_becomes_of_a_set_is_written(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[1]))
+    target.prepend(years[0])
+    same(target, years[:2])
+    middle = xr.Dataset.isel
+    target.change(lambda old: joined([middle(old, time=slice(0, 12)), target.virtual(years[3]),
+                                      middle(old, time=slice(12, None))]))  # fmt: skip
+    same(target, [years[0], years[3], years[1]])
+    target.change(lambda old: old.isel(time=slice(12)).assign_attrs(title="one"))
+    xr.testing.assert_identical(target.open().load(), native(years[:1]).assign_attrs(title="one"))
+
+
+@targets(KERCHUNK, ["local"])
+def test_files_that_no_reference_uses_are_forgotten(target: Target, years: list[Path]) -> None:
+    target.write(joined([target.virtual(path) for path in years[:3]]))
+    target.change(lambda old: old.isel(time=slice(12, None)))
+    raw = target.files().get(".zmetadata") or target.files()[""]
+    noted = json.loads(raw)["virtualds"]["files"]
+    assert {Path(url).name for url in noted} == {"2002.nc", "2003.nc"}
+    target.append(years[3])
+    raw = target.files().get(".zmetadata") or target.files()[""]
+    noted = json.loads(raw)["virtualds"]["files"]
+    assert {Path(url).name for url in noted} == {"2002.nc", "2003.nc", "2004.nc"}
+    assert all(size == years[0].parent.joinpath(Path(url).name).stat().st_size
+               for url, (size, _, _) in noted.items())  # fmt: skip
+
+
+@everywhere
+def test_a_change_of_nothing_writes_nothing(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[0]))
+    before = target.files()
+    target.format.update(target.url, lambda old: old, target.options)
+    assert target.files() == before
+
+
+@targets(stores=["local"])
+def test_there_must_be_a_set(target: Target) -> None:
+    with pytest.raises(FileNotFoundError):
+        target.change(lambda old: old)
+
+
+@pytest.mark.parametrize("suffix", [".json.gz", ".json.zst"])
+def test_what_was_compressed_stays_so(suffix: str, tmp_path: Path, years: list[Path]) -> None:
+    target = Target(f"file://{tmp_path}/refs{suffix}", "kerchunk-json")
+    target.write(target.virtual(years[0]))
+    os.rename(tmp_path / f"refs{suffix}", tmp_path / "other")
+    magic = (tmp_path / "other").read_bytes()[:2]
+    other = Target(f"file://{tmp_path}/other", "kerchunk-json")
+    other.append(years[1])
+    assert (tmp_path / "other").read_bytes()[:2] == magic
+    same(other, years[:2])
+
+
+@pytest.mark.parametrize("templates", [True, False])
+def test_templates_are_kept(templates: bool, tmp_path: Path, years: list[Path]) -> None:
+    target = Target(f"file://{tmp_path}/refs.json", "kerchunk-json")
+    target.write(target.virtual(years[0]), templates=templates)
+    target.append(years[1])
+    assert ("templates" in json.loads((tmp_path / "refs.json").read_bytes())) is templates
+    same(target, years[:2])
+    target.change(lambda old: joined([old, target.virtual(years[2])]), templates=not templates)
+    assert ("templates" in json.loads((tmp_path / "refs.json").read_bytes())) is not templates
+    same(target, years[:3])
+
+
+VALUES: dict[str, Callable[[int, int], xr.Dataset]] = {
+    "numbers": lambda a, b: xr.Dataset({"v": ("time", np.arange(a, b))}),
+    "rows": lambda a, b: xr.Dataset({"v": (("time", "x"), np.arange(a, b)[:, None] * [1.0, -1])}),
+    "strings": lambda a, b: xr.Dataset({"v": ("time", [f"n{i}" * (i % 3) for i in range(a, b)])}),
+    "nothing": lambda a, b: xr.Dataset({"v": (("time", "x"), np.zeros((b - a, 0)))}),
+    "a scalar": lambda a, b: xr.Dataset({"v": 7, "w": ("time", np.arange(a, b))}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)], ids=str)
+@pytest.mark.parametrize("what", VALUES)
+def test_values_in_memory_grow_at_their_end(
+    what: str, cuts: tuple[int, ...], tmp_path: Path
+) -> None:
+    target = Target(f"file://{tmp_path}/refs.parquet", "kerchunk-parquet")
+    target.write(VALUES[what](0, cuts[0]), record_size=2)
+    folder = os.stat(tmp_path / "refs.parquet").st_ino
+    readers = [(target.open(), VALUES[what](0, cuts[0]))]
+    for begin, end in pairwise(cuts):
+        target.change(lambda old, a=begin, b=end: joined([old, VALUES[what](a, b)]), "*")
+        readers.append((target.open(), VALUES[what](0, end)))
+    for reader, expected in readers:
+        xr.testing.assert_equal(reader.load(), expected)
+    assert os.stat(tmp_path / "refs.parquet").st_ino == folder
+
+
+def test_strings_that_stay_are_told_from_others(tmp_path: Path) -> None:
+    target = Target(f"file://{tmp_path}/refs.parquet", "kerchunk-parquet")
+    target.write(VALUES["strings"](0, 4))
+    target.change(lambda old: joined([old, VALUES["strings"](4, 6)]), "*")
+    folder = os.stat(tmp_path / "refs.parquet").st_ino
+    reader = target.open()
+    target.change(lambda old: joined([old, VALUES["strings"](0, 6)]).isel(time=slice(3, 12)), "*")
+    assert reader["v"].values.tolist() == ["", "n1", "n2n2", "", "n4", "n5n5"]
+    assert target.open()["v"].values.tolist()[:4] == ["", "n4", "n5n5", ""]
+    assert os.stat(tmp_path / "refs.parquet").st_ino != folder
+
+
+def test_files_without_a_fill_value_go_on_with_a_set_of_them(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.nc" for n in range(2)]
+    for n, path in enumerate(paths):
+        ds = xr.Dataset({"v": (("time", "x"), np.arange(6.0).reshape(2, 3) + n)})
+        ds.to_netcdf(path, encoding={"v": {"chunksizes": (1, 3), "_FillValue": None}})
+    for form in KERCHUNK:
+        target = Target(f"file://{tmp_path}/{form}", form)
+        target.write(target.virtual(paths[0]))
+        target.append(paths[1])
+        xr.testing.assert_identical(target.open().load(), native(paths))
+
+
+def test_a_set_of_others_is_appended_to(tmp_path: Path) -> None:
+    target = Target(f"file://{tmp_path}/refs.parquet", "kerchunk-parquet")
+    target.write(target.counted(0, 10), record_size=4)
+    marker = tmp_path / "refs.parquet" / ".zmetadata"
+    document = json.loads(marker.read_bytes())
+    del document["virtualds"]
+    # they leave out records of missing chunks
+    document["metadata"]["v/.zarray"]["shape"] = [14]
+    marker.write_text(json.dumps(document))
+    old = target.open()
+    target.change(lambda old: joined([old, target.counted(14, 19)]))
+    expected = [*range(10), 0, 0, 0, 0, *range(14, 19)]
+    assert old["v"].values.tolist() == expected[:14]
+    assert target.open()["v"].values.tolist() == expected
+    target.change(lambda old: joined([old, target.counted(19, 20)]))
+    assert target.open()["v"].values.tolist() == [*expected, 19]
+
+
+# ---------------------------------------------------------------------- no more than new
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of stores of references."""
+    found: list[str] = []
+    for name in ("read_all", "read_version", "version", "write_version", "write_file"):
+        for kind in (LocalStore, FsspecStore):
+            monkeypatch.setattr(kind, name, noting(found, name, getattr(kind, name)))
+    return found
+
+
+def noting(found: list[str], name: str, method: Any) -> Any:
+    def noted(self: Any, url: str, *rest: Any, **more: Any) -> Any:
+        count = len(found)
+        answer = method(self, url, *rest, **more)
+        # what a method asks of others is one request all the same
+        del found[count:]
+        found.append(f"{name} {url.rpartition('refs.parquet/')[2]}")
+        return answer
+
+    return noted
+
+
+@targets(["kerchunk-parquet"])
+def test_appending_asks_for_what_is_new(target: Target, calls: list[str], tmp_path: Path) -> None:
+    old = xr.concat([target.counted(0, 903), target.counted(903, 907)], "time")
+    target.write(old, record_size=10)
+    before = target.files()
+    new = target.counted(907, 925)
+    calls.clear()
+    target.change(lambda old: joined([old, new]))
+    assert len([c for c in calls if c.startswith("write_version")]) == 2 + 3, calls
+    assert {c for c in calls if c.startswith("read_all")} == {"read_all v/refs.90.parq"}
+    assert len(calls) <= 2 + 3 * 2 + 4 + 5, calls
+    after = target.files()
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {".zmetadata", *(f"v/refs.{n}.parq" for n in (90, 91, 92))}
+
+
+@parquet
+def test_records_that_stay_are_not_touched(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[0]))
+    folder = Path(target.url.removeprefix("file://"))
+
+    def seen() -> dict[str, tuple[int, int]]:
+        found = {p: p.stat() for p in folder.rglob("*") if p.is_file()}
+        return {str(p.relative_to(folder)): (s.st_ino, s.st_mtime_ns) for p, s in found.items()}
+
+    before = seen()
+    target.append(years[1])
+    after = seen()
+    new = {name for name in after if after[name] != before.get(name)}
+    # 12 chunks are records 0 and 1 and a part of 2; times are in memory and so in the set
+    assert new == {".zmetadata", *(f"t/refs.{n}.parq" for n in (2, 3, 4)), "time/refs.0.parq"}
+    target.change(lambda old: old.assign_attrs(title="other"))
+    assert {name for name in seen() if seen()[name] != after[name]} == {".zmetadata"}
+
+
+@parquet
+def test_new_variables_are_added_beside_the_old(target: Target, tmp_path: Path) -> None:
+    target.write(target.counted(0, 12))
+    before = target.files()
+    target.change(lambda old: old.assign(w=target.counted(5, 17)["v"], s=3.0))
+    after = target.files()
+    assert {n for n in after if after[n] != before.get(n)} == {
+        ".zmetadata", "s/refs.0.parq", *(f"w/refs.{n}.parq" for n in range(3)),
+    }  # fmt: skip
+    assert target.open()["w"].values.tolist() == list(range(5, 17))
+    assert target.open()["s"].item() == 3.0
+
+
+@pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
+@parquet
+def test_fsspec_reads_what_was_appended(target: Target, engine: str, tmp_path: Path) -> None:
+    reference = pytest.importorskip("fsspec.implementations.reference")
+    pytest.importorskip(engine)
+    target.write(target.counted(0, 12))
+    root = target.url.removeprefix("file://")
+
+    def mapper() -> Any:
+        return reference.LazyReferenceMapper(root, fsspec.filesystem("file"), engine=engine)
+
+    old = mapper()
+    assert json.loads(old[".zmetadata"])["metadata"]["v/.zarray"]["shape"] == [12]
+    target.change(lambda old: joined([old, target.counted(12, 21)]))
+    new = mapper()
+    for found, count in ((old, 12), (new, 21)):
+        for number in range(count):
+            url, offset, size = found[f"v/{number}"]
+            with open(url.removeprefix("file://"), "rb") as file:
+                file.seek(offset)
+                assert np.frombuffer(file.read(size), "<i4").tolist() == [number]
+
+
+# ---------------------------------------------------------------------- readers
+
+
+@targets(["kerchunk-parquet"])
+def test_readers_keep_what_they_opened_while_appends_go_on(
+    target: Target, years: list[Path]
+) -> None:
+    target.write(target.virtual(years[0]))
+    readers = []
+    for count in range(1, 5):
+        readers.append((target.open(), native(years[:count])))
+        pickled = pickle.dumps(target.group())  # without what it has read
+        target.append(years[count])
+        again = virtual_dataset(pickle.loads(pickled))
+        np.testing.assert_array_equal(again["t"].values, native(years[:count])["t"].values)
+    for reader, expected in readers:
+        xr.testing.assert_identical(reader.load(), expected)
+
+
+@parquet
+def test_readers_never_take_a_set_for_another_one(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[1]))
+    changes: list[Callable[[xr.Dataset], xr.Dataset]] = [
+        lambda old: joined([target.virtual(years[0]), old]),
+        lambda old: joined([old.isel(time=slice(5)), old.isel(time=slice(6, None))]),
+        lambda old: old.isel(time=slice(0, 20)),
+        lambda old: old.drop_vars("t"),
+        lambda old: target.virtual(years[3]),
+    ]
+    for change in changes:
+        reader = target.open()
+        target.change(change)
+        if "t" in reader:
+            with pytest.raises(ReadError, match="open it again"):
+                reader["t"].load()
+        target.open().load()
+
+
+# ---------------------------------------------------------------------- where it cannot be
+
+
+@targets(["kerchunk-parquet"], ["memory", "s3"])
+def test_references_in_object_stores_are_not_replaced(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[1]))
+    before = target.files()
+    changes: list[Callable[[], None]] = [
+        lambda: target.prepend(years[0]),
+        lambda: target.change(lambda old: old.isel(time=slice(6))),
+        lambda: target.change(lambda old: old.drop_vars("t")),
+        lambda: target.write(target.virtual(years[0])),
+    ]
+    for change in changes:
+        with pytest.raises(UnsupportedError, match=r"another url.*zarr-v3"):
+            change()
+        assert target.files() == before
+    with pytest.raises(FileExistsError):
+        target.write(target.virtual(years[0]), replace=False)
+    target.append(years[2])
+    same(target, years[1:3])
+
+
+@pytest.mark.parametrize("form", KERCHUNK)
+def test_stores_without_conditions_are_not_written_to(form: str, tmp_path: Path) -> None:
+    target = Target("dir://refs", form, StorageOptions(path=str(tmp_path)))
+    if form == "kerchunk-parquet":
+        (tmp_path / "refs" / "v").mkdir(parents=True)
+    target.write(VALUES["numbers"](0, 3))
+    before = target.files()
+    with pytest.raises(UnsupportedError, match="conditional writes"):
+        target.change(lambda old: joined([old, VALUES["numbers"](3, 5)]), "*")
+    assert target.files() == before
+
+
+# ---------------------------------------------------------------------- several writers
+
+
+@everywhere
+def test_of_two_writers_one_is_told_that_it_lost(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[0]))
+
+    def late(old: xr.Dataset) -> xr.Dataset:
+        target.append(years[1])
+        return joined([old, target.virtual(years[2])])
+
+    with pytest.raises(ConflictError, match="another writer"):
+        target.change(late)
+    same(target, years[:2])
+
+
+@parquet
+def test_a_set_that_was_replaced_is_not_replaced_by_who_had_seen_the_old(
+    target: Target, years: list[Path]
+) -> None:
+    target.write(target.virtual(years[0]))
+    actions: list[Callable[[], None]] = [
+        lambda: target.prepend(years[1]),
+        lambda: target.append(years[2]),
+        lambda: target.write(target.virtual(years[3])),
+    ]
+    for other in actions:
+        for mine in (lambda old: old.isel(time=slice(3, None)), lambda old: old.assign(x=1)):
+
+            def late(old: xr.Dataset, other: Any = other, mine: Any = mine) -> xr.Dataset:
+                other()
+                found: xr.Dataset = mine(old)
+                return found
+
+            with pytest.raises(ConflictError):
+                target.change(late)
+    same(target, years[3:4])
+
+
+@parquet
+def test_damage_is_not_taken_for_another_writer(target: Target) -> None:
+    """Whoever tries again after a conflict would try for ever."""
+    target.write(target.counted(0, 12))
+    Path(target.url.removeprefix("file://"), "v", "refs.2.parq").unlink()
+    with pytest.raises(ReadError, match=r"refs\.2\.parq"):
+        target.change(lambda old: joined([old, target.counted(12, 19)]))
+
+
+@parquet
+def test_a_file_that_changed_is_not_appended_under_its_old_fingerprint(
+    target: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "2001.nc"
+    write_year(path, 2001)
+    target.write(target.virtual(path))
+    os.utime(path, ns=(0, 0))
+    before = target.files()
+    with pytest.raises(UnsupportedError, match="scanned twice"):
+        target.append(path)
+    assert target.files() == before
+
+
+OTHERS = ["the same place", "missing chunks", "attributes", "less", "more"]
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize(
+    "other", ["the same place", "missing chunks", "attributes", "less", "more"]
+)
+@targets(["kerchunk-parquet"])
+def test_a_slow_writer_overwrites_nothing(
+    target: Target, other: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writes all it has to write just before one of the writes of the first."""
+    if target.url.startswith("s3") and other not in ("the same place", "missing chunks"):
+        pytest.skip("as in memory")
+    target.write(target.counted(0, 12))
+    more = {"the same place": 19, "less": 13, "more": 30}
+    put, writes = type(target.store).write_version, iter(range(99))
+
+    def competing(old: xr.Dataset) -> xr.Dataset:
+        if other == "attributes":
+            return old.assign_attrs(by="other")
+        if other == "missing chunks":
+            return old.pad(time=(0, 7), constant_values=0)
+        return joined([old, target.counted(12, more[other])])
+
+    def slow(self: Any, *args: Any) -> str:
+        if next(writes) == number:
+            target.change(competing)
+        return put(self, *args)
+
+    expected = {"attributes": [], "missing chunks": [0] * 7}.get(other)
+    values = [*range(12), *(range(12, more[other]) if expected is None else expected)]
+    monkeypatch.setattr(type(target.store), "write_version", slow)
+    new = target.counted(100, 109)
+    with pytest.raises(ConflictError):
+        target.change(lambda old: joined([old, new]))
+    monkeypatch.setattr(type(target.store), "write_version", put)
+    assert target.open()["v"].values.tolist() == values
+    target.change(lambda old: joined([old, new]))
+    assert target.open()["v"].values.tolist() == [*values, *range(100, 109)]
+
+
+def add(target: Target, path: Path) -> int:
+    """Append as often as it takes; say how often that was."""
+    for attempt in range(1, 1000):
+        try:
+            target.append(path)
+            return attempt
+        except ConflictError:
+            continue
+    raise AssertionError("no progress")
+
+
+def all_are_there(target: Target, paths: Sequence[Path]) -> None:
+    found = target.open().load()
+    assert found.sizes["time"] == 12 * len(paths)
+    xr.testing.assert_identical(found.sortby("time"), native(paths))
+
+
+@everywhere
+def test_threads_that_append_lose_nothing(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[0]))
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(lambda path: add(target, path), years[1:]))
+    all_are_there(target, years)
+
+
+APPENDER = """
+import pickle, sys
+from test_updates import add
+
+print("ready", flush=True)
+add(*pickle.load(sys.stdin.buffer))
+"""
+
+
+def started(script: str) -> subprocess.Popen[bytes]:
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join([str(tests), str(tests / "formats"), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    return process
+
+
+@targets(stores=SHARED)
+def test_processes_that_append_lose_nothing(target: Target, years: list[Path]) -> None:
+    target.write(target.virtual(years[0]))
+    processes = [started(APPENDER) for _ in years[1:4]]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    for process, path in zip(processes, years[1:4], strict=True):
+        process.communicate(pickle.dumps((target, path)), timeout=120)
+    assert [process.returncode for process in processes] == [0] * 3
+    all_are_there(target, years[:4])
+
+
+# ---------------------------------------------------------------------- killed
+
+WRITING = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+
+
+def die_at(number: int, folder: str) -> None:
+    """End this process at its write of this number, as if it were killed."""
+    count = iter(range(10_000))
+    fsync = os.fsync
+
+    def counts() -> None:
+        if next(count) == number:
+            os._exit(9)
+
+    def watch(event: str, args: Any) -> None:
+        writes = (
+            event == "open"
+            and isinstance(args[0], str)
+            and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        )
+        if writes or event in WRITING:
+            if str(args[0]).startswith(folder):
+                counts()
+        elif event == "ctypes.dlsym" and args[1] == "renameat2":
+            counts()
+
+    def synced(handle: int) -> None:
+        counts()
+        fsync(handle)
+
+    os.fsync = synced
+    sys.addaudithook(watch)
+
+
+ACTIONS: dict[str, Callable[[Target, Path], None]] = {
+    "append": Target.append,
+    "prepend": Target.prepend,
+    "write": lambda target, path: target.write(target.virtual(path)),
+}
+AFTERWARDS: dict[str, Callable[[Path, Path], list[Path]]] = {
+    "append": lambda old, new: [old, new],
+    "prepend": lambda old, new: [new, old],
+    "write": lambda old, new: [new],
+}
+
+
+def kill_everywhere(folder: str, form: str, action: str, path: Path) -> None:
+    """Kill a process for each write that it does, each with a set of its own."""
+    import shutil
+
+    name = f"refs{BY_NAME[form].suffixes[0]}"
+    number, code = -1, 9
+    while code == 9:
+        number += 1
+        place = f"{folder}/{number}"
+        shutil.copytree(f"{folder}/before", place)
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                die_at(number, place)
+                ACTIONS[action](Target(f"file://{place}/{name}", form), path)
+                code = 0
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, number, flush=True)
+
+
+KILLER = """
+import pickle, sys
+from test_updates import kill_everywhere
+
+kill_everywhere(*pickle.load(sys.stdin.buffer))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("form", BY_NAME)
+def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
+    form: str, action: str, tmp_path: Path, years: list[Path]
+) -> None:
+    name = f"refs{BY_NAME[form].suffixes[0]}"
+    (tmp_path / "before").mkdir()
+    target = Target(f"file://{tmp_path}/before/{name}", form)
+    target.write(target.virtual(years[1]))
+    process = started(KILLER)
+    out, _ = process.communicate(pickle.dumps((str(tmp_path), form, action, years[2])), timeout=300)
+    code, writes = map(int, out.split())
+    assert code == 0 and process.returncode == 0
+    old, new = native(years[1:2]), native(AFTERWARDS[action](years[1], years[2]))
+    seen = []
+    for number in range(writes + 1):
+        target = Target(f"file://{tmp_path}/{number}/{name}", form)
+        found = target.open().load()
+        seen.append(found.sizes["time"] != 12 or found["time"].dt.year[0].item() == 2003)
+        xr.testing.assert_identical(found, new if seen[-1] else old)
+        if number % 4 == 0 or seen[-1]:
+            target.append(years[5])
+            expected = joined([new if seen[-1] else old, native(years[5:6])])
+            xr.testing.assert_identical(target.open().load(), expected)
+    assert seen == sorted(seen) and not seen[0] and seen[-1]
+    assert writes >= 3
+
+
+@targets(stores=["memory", "s3"])
+def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
+    target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.write(target.virtual(years[0]))
+    before, done, number = native(years[:1]), False, 0
+    writing = [(FsspecStore, n, getattr(FsspecStore, n)) for n in ("write_version", "write_file")]
+    while not done:
+        count = iter(range(999))
+
+        def failing(method: Any, count: Any = count, number: int = number) -> Any:
+            def write(self: Any, *args: Any) -> Any:
+                if next(count) == number:
+                    raise KeyboardInterrupt
+                return method(self, *args)
+
+            return write
+
+        with monkeypatch.context() as patch:
+            for kind, name, method in writing:
+                patch.setattr(kind, name, failing(method))
+            try:
+                target.append(years[1])
+                done = True
+            except KeyboardInterrupt:
+                pass
+        if target.open().sizes["time"] == 12:
+            xr.testing.assert_identical(target.open().load(), before)
+        else:
+            # what follows the one write that counts are copies
+            done = True
+        number += 1
+    same(target, years[:2])
+    assert number > 1

@@ -1,0 +1,239 @@
+"""Plain Zarr stores, version 2 and 3: every chunk is a file, referred to as a whole.
+
+One listing of the store says which chunks there are, and how long. What is opened is therefore the
+store as it is now: chunks that are written later are missing, and those that are replaced are
+refused where the store tells files apart. A store that cannot be listed (a plain web server) is
+read by its consolidated metadata, and its chunks are looked for when somebody needs them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.group import ManifestGroup
+from virtualds.manifest import MISSING, ChunkManifest, SourceFile
+from virtualds.read.pool import run_all
+from virtualds.referenced_files import malformed
+from virtualds.store import Listed
+from virtualds.stores import store_for
+from virtualds.strict_json import parsed
+from virtualds.urls import local_path
+from virtualds.zarr_hierarchy import HierarchyReader
+from virtualds.zarr_v3.arrays import Manifests
+from virtualds.zarr_v3.json_table import ChunkKeys
+from virtualds.zarr_v3.manifests import (
+    Part,
+    StoredManifests,
+    chunk_key,
+    json_manifest,
+)
+from virtualds.zarr_v3.nodes import NodesReader
+
+V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY = "zarr.json", ".zmetadata", ".zgroup", ".zarray"
+MARKERS = (V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY)
+"""Files that make a folder a store, in the order in which they are looked for."""
+V2_ATTRIBUTES = ".zattrs"
+
+
+def detect(marker: bytes) -> bool:
+    """Say whether the marker of a folder is that of a Zarr store."""
+    return b'"zarr_format"' in marker or b'"zarr_consolidated_format"' in marker
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the structure of a store, and which chunks it has now.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder, of a group or of a single array, which is then named like the folder.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such store or group.
+    FormatError
+        The metadata make no sense.
+    UnsupportedError
+        It can be neither listed nor read without a listing.
+    """
+    if group is not None and not isinstance(group, str):
+        raise ValueError(f"group must be a string or None, got {group!r}")
+    store = _Store(source)
+    read_version = _read_v3 if store.marker == V3 else _read_v2
+    try:
+        return read_version(store, frozenset(skip), group)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise malformed(store.root, error) from error
+
+
+class _Store:
+    """The files of a store.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    """
+
+    def __init__(self, source: SourceFile) -> None:
+        self.source = source._replace(url=source.url.rstrip("/"))
+        self.root, self.options = self.source.url, source.options
+        listing = self._listing()
+        self.files = [listed.file for listed in listing]
+        self.paths = [listed.path for listed in listing]
+        known = [marker for marker in MARKERS if marker in set(self.paths)]
+        self.marker, self.document = self._found_marker(known or MARKERS)
+        # if it is there, and the listing knows nothing of it, nor would it know of chunks
+        self.is_listed = bool(known)
+
+    def _listing(self) -> list[Listed]:
+        try:
+            return store_for(self.root).list_files(self.root, self.options)
+        except (PermissionError, NotImplementedError):
+            # to read files and to list them are two permissions
+            return []
+
+    def _found_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
+        for marker in markers:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return marker, self.json(marker)
+        raise FileNotFoundError(
+            f"{self.root}: there is no Zarr store, none of {', '.join(MARKERS)}; check the path"
+        )
+
+    def json(self, path: str) -> Any:
+        """Return a file of metadata."""
+        url = f"{self.root}/{path}"
+        return parsed(store_for(url).read_all(url, self.options), url)
+
+    def all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return all files of metadata of these names.
+
+        Raises
+        ------
+        UnsupportedError
+            They cannot be listed.
+        """
+        if not self.is_listed:
+            raise UnsupportedError(
+                f"{self.root}: it cannot be listed, and its metadata are not consolidated; "
+                f"consolidate them (zarr.consolidate_metadata), or name a store that can be listed"
+            )
+        wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
+        found = dict[str, Any].fromkeys(wanted) | {self.marker: self.document}
+
+        def read_one(path: str) -> None:
+            found[path] = self.json(path)
+
+        run_all((path for path in wanted if path != self.marker), read_one)
+        return found
+
+    @property
+    def name(self) -> str:
+        """What a single array is called: like its folder."""
+        return local_path(self.root).rpartition("/")[2].removesuffix(".zarr") or "array"
+
+    def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return the manifest of an array: whole files, and what is not there is missing."""
+        if not self.is_listed:
+            everything = json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
+            unlisted = StoredManifests(self.root, self.options)
+            [part] = unlisted.parts(folder, everything, [grid], False, keys)
+            return part.manifest
+        prefix = f"{folder}/" if folder else ""
+        first = bisect_left(self.paths, prefix)
+        file = np.full(grid, MISSING, np.int32)
+        length = np.zeros(grid, np.int64)
+        files: list[SourceFile] = []
+        for number in range(first, len(self.paths)):
+            path = self.paths[number]
+            if not path.startswith(prefix):
+                break
+            place = keys.place(path[len(prefix) :], len(grid))
+            if place is None or any(i >= n for i, n in zip(place, grid, strict=True)):
+                # metadata, something else, or a chunk beyond the end of an array that was cut
+                continue
+            chunk = self._measured(self.files[number])
+            file[place], length[place] = len(files), chunk.size or 0
+            files.append(chunk)
+        return ChunkManifest.build(grid, files=files, file=file, length=length)
+
+    def _measured(self, file: SourceFile) -> SourceFile:
+        """Return a file with its size, which not every listing tells."""
+        if file.size is not None:
+            return file
+        return store_for(file.url).describe(file.url, file.options)
+
+
+# ---------------------------------------------------------------------- version 3
+
+
+def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
+    root, folder_of = store.document, dict[str, str]()
+    if root.get("zarr_format") != 3:
+        raise FormatError(f"{store.root}/{V3}: it is no metadata of Zarr v3; the store is damaged")
+    nodes: dict[str, Any]
+    if root.get("node_type") == "array":
+        nodes = {"": {"zarr_format": 3, "node_type": "group"}, store.name: root}
+        folder_of[store.name] = ""
+    elif (consolidated := root.get("consolidated_metadata")) is not None:
+        nodes = {"": root, **consolidated["metadata"]}
+    else:
+        found = store.all_json((V3,))
+        nodes = {path.removesuffix(V3).rstrip("/"): node for path, node in found.items()}
+    parts_of = partial(_parts_of, store, folder_of)
+    return NodesReader(store.root, nodes, {}, parts_of, skip, keeps_problems=True).group(group)
+
+
+def _parts_of(
+    store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
+) -> Manifests:
+    """Return what says where the chunks of an array lie."""
+    if node.get("storage_transformers"):
+        raise UnsupportedError(
+            "it has storage transformers, so its chunks lie elsewhere; open the store with "
+            "parser='zarr-v3'"
+        )
+    keys = chunk_key(node)
+
+    def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[Part]:
+        [grid] = grids
+        return [Part(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))]
+
+    return parts
+
+
+# ---------------------------------------------------------------------- version 2
+
+
+def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
+    folder_of: dict[str, str] = {}
+    if store.marker == V2_CONSOLIDATED:
+        metadata = store.document["metadata"]
+    elif store.marker == V2_ARRAY:
+        metadata = {f"{store.name}/{V2_ARRAY}": store.document}
+        with suppress(FileNotFoundError):
+            metadata[f"{store.name}/{V2_ATTRIBUTES}"] = store.json(V2_ATTRIBUTES)
+        folder_of[store.name] = ""
+    else:
+        metadata = store.all_json((V2_GROUP, V2_ARRAY, V2_ATTRIBUTES))
+
+    def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
+        return store.chunks(folder_of.get(path, path), ChunkKeys("v2", separator), grid)
+
+    return HierarchyReader(store.source, metadata, {}, chunks, skip, keeps_problems=True).tree(
+        group
+    )

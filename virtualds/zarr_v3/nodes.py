@@ -1,0 +1,181 @@
+"""Groups of the metadata of a Zarr v3 hierarchy, wherever its chunks lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.group import ManifestGroup, ManifestVariable, named_axes
+from virtualds.json_attributes import from_json
+from virtualds.manifest import MISSING, ChunkManifest
+from virtualds.referenced_files import malformed, unreachable
+from virtualds.storage_notes import restored_encoding
+from virtualds.stores import store_for
+from virtualds.zarr_metadata import fill_from_attribute
+from virtualds.zarr_v3.arrays import Manifests, array_from_v3
+from virtualds.zarr_v3.manifests import Part
+from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
+from virtualds.zarr_v3.values import is_text, text_from_chunks
+
+GROUP_KEYS = ("zarr_format", "node_type", "attributes", "consolidated_metadata")
+"""Keys that the metadata of a group may have."""
+
+
+@dataclass(frozen=True)
+class NodesReader:
+    """Makes groups of the metadata of all nodes.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder, for errors.
+    nodes : mapping of str to mapping
+        Metadata by path; that of the root is under ``""``.
+    notes : mapping
+        What plain Zarr cannot say: ``arrays`` and ``groups``, by path.
+    parts_of : callable
+        Takes path and metadata of an array, and returns what says where its chunks lie.
+    skip : set of str
+        Names of variables to leave out.
+    keeps_problems : bool
+        Whether a variable that cannot be read is one of the problems of its group, or an error.
+    """
+
+    root: str
+    nodes: Mapping[str, Mapping[str, Any]]
+    notes: Mapping[str, Any]
+    parts_of: Callable[[str, Mapping[str, Any]], Manifests]
+    skip: frozenset[str] = frozenset()
+    keeps_problems: bool = False
+
+    def group(self, path: str | None) -> ManifestGroup:
+        """Return the group at a path with everything below it.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such group.
+        FormatError
+            The metadata make no sense.
+        UnsupportedError
+            They say what is not known.
+        """
+        try:
+            return self._group("").group(path)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, VirtualdsError):
+                raise
+            raise malformed(self.root, error) from error
+
+    def _group(self, path: str) -> ManifestGroup:
+        prefix = f"{path}/" if path else ""
+        variables, children = {}, dict[str, None]()
+        problems: dict[str, VirtualdsError] = {}
+        for key, node in self.nodes.items():
+            name, _, rest = key.removeprefix(prefix).partition("/")
+            if not key.startswith(prefix) or not name:
+                continue
+            if rest or node.get("node_type") == "group":
+                children[name] = None
+            elif name not in self.skip:
+                variables[name] = self._named_variable(key, node, problems)
+        notes = self._noted("groups", path)
+        attributes = self._group_attributes(path, notes)
+        groups = {name: self._group(prefix + name) for name in children}
+        encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
+        try:
+            return ManifestGroup(variables, attributes, groups, encoding, problems)
+        except FormatError as error:
+            error.add_note(f"group /{path} of {self.root}")
+            raise
+
+    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        node = self.nodes.get(path, {"zarr_format": 3})
+        try:
+            if node.get("zarr_format") != 3:
+                raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
+            check_extras(node, GROUP_KEYS)
+            return self._attributes(node, notes)
+        except VirtualdsError as error:
+            error.add_note(f"group /{path} of {self.root}")
+            raise
+
+    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
+        return found
+
+    def _attributes(self, node: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+        types = notes.get("attributes", {})
+        found = node.get("attributes") or {}
+        return {name: from_json(value, types.get(name)) for name, value in found.items()}
+
+    def _named_variable(
+        self, path: str, node: Mapping[str, Any], problems: dict[str, VirtualdsError]
+    ) -> ManifestVariable:
+        try:
+            check_zarr_v3(node)
+            return self._variable(path, node)
+        except VirtualdsError as error:
+            error.add_note(f"variable {path} of {self.root}")
+            if not self.keeps_problems:
+                raise
+            problems[path.rpartition("/")[2]] = error
+            shape = tuple(node["shape"])
+            return ManifestVariable(_dims(node), ManifestArray.unreadable(shape, "V1", str(error)))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            found = malformed(self.root, error)
+            found.add_note(f"variable {path} of {self.root}")
+            raise found from error
+
+    def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
+        notes = self._noted("arrays", path)
+        attributes = self._attributes(node, notes)
+        dims = _dims(node)
+        parts = self.parts_of(path, node)
+        if is_text(node):
+            grid = _regular_grid(node)
+            values = text_from_chunks(node, _chunks(parts([grid], 0)))
+            encoding = {"dtype": str, "original_shape": values.shape}
+            return ManifestVariable(dims, values, attributes, encoding)
+        array = array_from_v3(node, parts)
+        if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):
+            attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
+        encoding = restored_encoding(array, dims, notes, self.root)
+        return ManifestVariable(dims, array, attributes, encoding)
+
+
+def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
+    shape = node["shape"]
+    return named_axes(shape, node.get("dimension_names") or [None] * len(shape))
+
+
+def _regular_grid(node: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = node["chunk_grid"]["configuration"]["chunk_shape"]
+    return tuple(-(-n // max(c, 1)) for n, c in zip(node["shape"], shape, strict=True))
+
+
+def _chunks(parts: list[Part]) -> dict[tuple[int, ...], bytes]:
+    """Read all chunks that there are."""
+    found = {}
+    for part in parts:
+        manifest = part.manifest.loaded()
+        for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
+            key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
+            found[key] = _bytes(manifest, place)
+    return found
+
+
+def _bytes(manifest: ChunkManifest, place: tuple[int, ...]) -> bytes:
+    row = manifest.lookup(place)
+    if row.file < 0:
+        return manifest.inline[row.offset]
+    file = manifest.files[row.file]
+    try:
+        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
+    except OSError as error:
+        raise unreachable(file.url, error) from error
