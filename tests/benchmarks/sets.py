@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import shutil
 import tempfile
@@ -95,7 +96,10 @@ def one_chunk(way: str, target: str) -> float:
 
 
 def _target(way: str) -> str:
-    return f"{tempfile.mkdtemp()}/refs{SUFFIXES.get(way, '')}"
+    """Return a place for a set, which goes when the process does."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return f"{folder}/refs{SUFFIXES.get(way, '')}"
 
 
 def _store_file(way: str, source: Path, target: str) -> None:
