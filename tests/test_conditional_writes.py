@@ -443,6 +443,18 @@ def test_all_files_below_a_folder_are_listed(place: Place) -> None:
     assert [place.read(name)[0] for name in names] == [name.encode() for name in names]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+def test_a_listed_link_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "target").write_bytes(b"12345")
+    (tmp_path / "folder/link").symlink_to(tmp_path / "target")
+    (tmp_path / "folder/nowhere").symlink_to(tmp_path / "none")
+    url = f"file://{tmp_path}/folder"
+    link, nowhere = store_for(url).list_files(url, None)
+    assert link.file == store_for(url).describe(f"{url}/link", None)
+    assert (nowhere.path, nowhere.file.size) == ("nowhere", None)
+
+
 @everywhere
 def test_a_folder_is_not_what_its_name_begins_with(place: Place) -> None:
     for name in ("ab", "abc/x", "a/x"):

@@ -93,7 +93,8 @@ class _Store:
         listing = self._listing()
         self.files = [listed.file for listed in listing]
         self.paths = [listed.path for listed in listing]
-        known = [marker for marker in MARKERS if marker in set(self.paths)]
+        here = set(MARKERS).intersection(self.paths)
+        known = [marker for marker in MARKERS if marker in here]
         self.marker, self.document = self._found_marker(known or MARKERS)
         # if it is there, and the listing knows nothing of it, nor would it know of chunks
         self.is_listed = bool(known)
@@ -203,8 +204,8 @@ def _parts_of(
     """Return what says where the chunks of an array lie."""
     if node.get("storage_transformers"):
         raise UnsupportedError(
-            "it has storage transformers, so its chunks lie elsewhere; open the store with "
-            "parser='zarr-v3'"
+            f"storage transformers {node['storage_transformers']!r:.200}: chunks lie elsewhere; "
+            "open the store with parser='zarr-v3'"
         )
     keys = chunk_key(node)
 

@@ -153,13 +153,13 @@ class LocalStore:
         """Return the files below a folder, with their sizes and modification times."""
         root, beginning, found = local_path(url), url.rstrip("/"), list[Listed]()
         for folder, _, names in os.walk(root, onerror=_raise_unless_gone):
+            below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
-                path = os.path.join(folder, name)
                 # removed since
                 with suppress(FileNotFoundError):
                     if not _is_lock(name):
-                        inside = os.path.relpath(path, root).replace(os.sep, "/")
-                        found.append(_listed(path, beginning, inside))
+                        inside = name if below == "." else f"{below}/{name}"
+                        found.append(_listed(os.path.join(folder, name), beginning, inside))
         return sorted(found, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
@@ -175,11 +175,14 @@ class LocalStore:
 
 def _listed(path: str, folder: str, inside: str) -> Listed:
     """Return what is told of a file; a link that leads nowhere has no fingerprint."""
-    modified, file = os.lstat(path).st_mtime, SourceFile(f"{folder}/{inside}")
-    with suppress(FileNotFoundError):
-        found = os.stat(path)
-        file = file._replace(size=found.st_size, mtime=found.st_mtime_ns)
-    return Listed(inside, file, modified)
+    found = os.lstat(path)
+    modified, url = found.st_mtime, f"{folder}/{inside}"
+    if stat.S_ISLNK(found.st_mode):
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return Listed(inside, SourceFile(url), modified)
+    return Listed(inside, SourceFile(url, found.st_size, found.st_mtime_ns), modified)
 
 
 def _temporary_name(path: str) -> str:

@@ -133,6 +133,31 @@ class JsonTable:
     def __hash__(self) -> int:
         return hash((self.store, self.grid, self.prefix))
 
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """The object that the manifest is."""
+        found = self.manifest
+        if isinstance(found, str):
+            found = self.store.document(found)
+        if not isinstance(found, Mapping):
+            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
+        return found
+
+    @property
+    def fingerprints(self) -> Mapping[str, Any]:
+        """What is known of files by their paths."""
+        known = self.sources or {}
+        if isinstance(known, str):
+            known = self.store.document(known)
+        if not isinstance(known, Mapping):
+            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
+        return known
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether an entry stands for all keys that begin with its own."""
+        return bool(self._told().prefixes)
+
     def manifested(self) -> ChunkManifest:
         """Return the manifest: lazy unless all of it stands in the metadata."""
         if not isinstance(self.manifest, str):
@@ -159,31 +184,6 @@ class JsonTable:
         paths = dict.fromkeys(entry["path"] for entry in told.measured.values())
         measured = (self.store.file(path, told.sources.get(path, UNKNOWN)) for path in paths)
         return tuple(dict.fromkeys([*told.manifest.files, *measured]))
-
-    @property
-    def entries(self) -> Mapping[str, Any]:
-        """The object that the manifest is."""
-        found = self.manifest
-        if isinstance(found, str):
-            found = self.store.document(found)
-        if not isinstance(found, Mapping):
-            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
-        return found
-
-    @property
-    def fingerprints(self) -> Mapping[str, Any]:
-        """What is known of files by their paths."""
-        known = self.sources or {}
-        if isinstance(known, str):
-            known = self.store.document(known)
-        if not isinstance(known, Mapping):
-            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
-        return known
-
-    @property
-    def has_prefixes(self) -> bool:
-        """Whether an entry stands for all keys that begin with its own."""
-        return bool(self._told().prefixes)
 
     @property
     def _where(self) -> str:

@@ -18,11 +18,12 @@ from virtualds.storage_notes import restored_encoding
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
+from virtualds.zarr_v3.document import CONSOLIDATED
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
 from virtualds.zarr_v3.values import is_text, text_from_chunks
 
-GROUP_KEYS = ("zarr_format", "node_type", "attributes", "consolidated_metadata")
+GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 """Keys that the metadata of a group may have."""
 
 

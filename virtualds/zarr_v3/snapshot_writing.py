@@ -229,9 +229,9 @@ class SnapshotWriter:
             transformer = self._write_values(path, node.values)
         elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
             # what maps prefixes of keys goes by the keys
-            encoding = {"chunk_key_encoding": table.key.to_json()}
             transformer = self._write_prefixes(path, table)
-            return node.metadata | encoding | {"storage_transformers": [transformer]}
+            keys = node.metadata | {"chunk_key_encoding": table.key.to_json()}
+            return keys | {"storage_transformers": [transformer]}
         else:
             transformer = self._write_manifest(path, node)
         transformers = [] if transformer is None else [transformer]
