@@ -284,6 +284,7 @@ def test_other_units_of_time_are_told_in_those_of_the_set(
         ({"append_dim": "time", "position": "middle"}, "position 'middle'"),
         ({"append_dim": "time", "on_duplicate": "ignore"}, "on_duplicate 'ignore'"),
         ({"append_dim": "time", "conflict": "wait"}, "conflict 'wait'"),
+        ({"mode": "w", "conflict": "wait"}, "conflict 'wait'"),
         ({"append_dim": "time", "mode": "w"}, "mode 'w'"),
         ({"mode": "a"}, "append_dim=None"),
         ({"mode": "r"}, "mode 'r'"),
@@ -297,6 +298,13 @@ def test_wrong_arguments_are_named(
     with pytest.raises(ValueError, match=message):
         virtual(files[1]).virtual.to_manifest(target, **how)
     assert_identical(opened(target), native(files[:1]))
+
+
+def test_a_set_of_another_format_is_no_other_writer(files: list[Path], tmp_path: Path) -> None:
+    """Retrying would not help."""
+    virtual(files[0]).virtual.to_manifest(tmp_path / "refs.parquet", format="zarr-v3")
+    with pytest.raises(FileExistsError, match=r"refs\.parquet: exists already"):
+        append(files[1], tmp_path / "refs.parquet", conflict="retry")
 
 
 def test_nothing_is_replaced_in_a_set_that_does_not_exist(files: list[Path], target: Path) -> None:

@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "errors", "grid", "options", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
-    | {"access", "file_lock", "strict_json"},
+    | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},
@@ -29,9 +29,9 @@ FLOORS = (
     | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
     | {"record_changes"},
-    {"zarr_hierarchy", "zarr_v3"},
+    {"source_positions", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
-    {"appending", "materialize", "zarr_served"},
+    {"appending", "detection", "materialize", "zarr_served"},
     {"api", "zarr_view"},
     {"writing"},
     {"accessor", "combine", "zarr_adapter"},
@@ -46,12 +46,14 @@ STAGES = {
         "codecs",
         "metadata",
         "json_table",
+        "parquet_table",
         "manifests",
         "manifest_files",
         "arrays",
         "values",
         "document",
         "nodes",
+        "planning",
         "snapshots",
         "snapshot_writing",
     ),

@@ -280,7 +280,7 @@ class VirtualDatasetAccessor:
         >>> own = ds.virtual.materialize("own.zarr")  # doctest: +SKIP
         """
         target = normalise_url(url)
-        options = StorageOptions(storage_options) if storage_options else None
+        options = StorageOptions.of(storage_options)
         group = group_from_dataset(self._dataset)
         materialize(group, target, options, layout=layout, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)

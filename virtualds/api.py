@@ -1,4 +1,4 @@
-"""Opening files and reference sets as virtual datasets, and writing reference sets."""
+"""Opening files and reference sets as virtual datasets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ import xarray as xr
 
 from virtualds.access import Allow, Allowed
 from virtualds.dataset import Loadable, virtual_dataset
+from virtualds.detection import detected, named
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats import FORMATS, Format
+from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.parsers import PARSERS, Parser
+from virtualds.parsers import Parser
 from virtualds.store import StoreError
-from virtualds.stores import store_for
 from virtualds.urls import normalise_url
-
-HEAD = 16 * 1024
-"""Bytes at the beginning of a file that its format is found by."""
 
 
 def open_virtual_dataset(
@@ -135,12 +132,10 @@ def open_group(
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
     absolute = normalise_url(url)
-    settled = StorageOptions(options) if options else None
+    settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
     try:
-        reader, source = (
-            _named(parser, absolute, settled) if parser else _detected(absolute, settled)
-        )
+        reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
         found = _read(reader, source, group, skip, allowed, snapshot)
     except PermissionError as error:
         if isinstance(error, AccessError):
@@ -206,70 +201,6 @@ ON_ERROR: dict[str, Callable[[ManifestGroup], ManifestGroup]] = {
     "keep": _keep,
 }
 """What is done about a group of which something cannot be read."""
-
-
-READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
-"""Reference sets first: some are Zarr stores to those who do not know better."""
-
-
-def _markers(reader: Parser | Format) -> tuple[str, ...]:
-    """Return the files that make a folder what is read here; none if it reads files."""
-    if isinstance(reader, Parser):
-        return reader.markers
-    return () if reader.marker is None else (reader.marker,)
-
-
-Found = tuple[Parser | Format, SourceFile]
-"""Who reads a file or folder, and what it is to read."""
-
-
-def _named(name: str, url: str, options: StorageOptions | None) -> Found:
-    known = {reader.name: reader for reader in READERS}
-    if name not in known:
-        raise ValueError(f"parser {name!r}: there are {sorted(known)}")
-    reader = known[name]
-    if _markers(reader):
-        return reader, SourceFile(url, options=options)
-    return reader, store_for(url).describe(url, options)
-
-
-def _detected(url: str, options: StorageOptions | None) -> Found:
-    """Return the parser or format of a file by its first bytes, of a folder by the file in it."""
-    head = b""
-    try:
-        source = store_for(url).describe(url, options)
-        with store_for(url).open(url, options) as file:
-            head = file.read(HEAD)
-    except (FileNotFoundError, IsADirectoryError):
-        # object stores know no folders
-        if (found := _marked(url, options)) is None:
-            raise
-        return found
-    for reader in READERS:
-        if not _markers(reader) and reader.detect(head):
-            return reader, source
-    if not head and (found := _marked(url, options)) is not None:
-        return found
-    names = [reader.name for reader in READERS]
-    raise FormatError(
-        f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
-        f"or open the file with xarray's own engines"
-    )
-
-
-def _marked(url: str, options: StorageOptions | None) -> Found | None:
-    """Return the parser or format of a folder, None if it is of none."""
-    url = url.rstrip("/")
-    names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
-    for name in names:
-        try:
-            marker = store_for(url).read_all(f"{url}/{name}", options)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            continue
-        for reader in READERS:
-            if name in _markers(reader) and reader.detect(marker):
-                return reader, SourceFile(url, options=options)
-    return None
 
 
 def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ new data between them. Nothing is written here; a format compares what comes out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from virtualds.array import ManifestArray
@@ -21,8 +22,7 @@ from virtualds.errors import CombineError
 from virtualds.fragment import runs_of
 from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
-from virtualds.lazy_manifest import BLOCK
-from virtualds.manifest import ChunkManifest
+from virtualds.source_positions import only_dimension, positions_of, urls_of
 
 Stretch = tuple[int, int]
 """Where a stretch along a dimension begins and stops."""
@@ -104,7 +104,7 @@ def with_sources_replaced(
     """
     present = _opened(old, new, dim)
     if dim is None:
-        dim = _only_dimension(present, _urls(new))
+        dim = only_dimension(present, urls_of(new))
     # what does not follow the dimension may come from a source that is no longer what it was
     static = _static_of(present, new, dim)
     new = _comparable(present, new.drop_vars(list(static)), dim)
@@ -134,11 +134,11 @@ def without_sources(
     present = _opened(old, None, dim)
     wanted = set(urls)
     if dim is None:
-        dim = _only_dimension(present, wanted)
+        dim = only_dimension(present, wanted)
     for url in wanted:
-        if not _positions(present, dim, {url}).any():
+        if not positions_of(present, dim, {url}).any():
             raise CombineError(f"{url}: it is no source of the set along {dim!r}; see its sources")
-    kept = np.flatnonzero(~_positions(present, dim, wanted))
+    kept = np.flatnonzero(~positions_of(present, dim, wanted))
     if not kept.size:
         raise CombineError(f"nothing would be left of the set along {dim!r}; remove it instead")
     pieces = [_cut(present, dim, run) for run in runs_of(kept)]
@@ -210,51 +210,9 @@ def _differences(old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
 # ---------------------------------------------------------------------- what is there already
 
 
-def _arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
-    """Yield the virtual arrays along a dimension, with their axis of it."""
-    for variable in dataset.variables.values():
-        data = virtual_data(variable)
-        if data is not None and dim in variable.dims:
-            yield variable.dims.index(dim), data
-
-
-def _urls(dataset: xr.Dataset) -> set[str]:
-    """Return the urls of all sources, and of those that stored tables list besides."""
-    arrays = map(virtual_data, dataset.variables.values())
-    return {file.url for array in arrays if array is not None for file in array.listed_sources}
-
-
-def _positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say of every position along a dimension whether something at it comes from some sources."""
-    found = np.zeros(dataset.sizes[dim], bool)
-    if not urls:
-        return found
-    for axis, array in _arrays(dataset, dim):
-        if not urls.isdisjoint(file.url for file in array.listed_sources):
-            for fragment in array.fragments:
-                edges = fragment.start[axis] + fragment.axes[axis].slabs().edges
-                hits = np.flatnonzero(_slabs_of(fragment.manifest, axis, urls))
-                for slab in hits.tolist():
-                    found[edges[slab] : edges[slab + 1]] = True
-    return found
-
-
-def _slabs_of(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say of every slab of an axis whether a chunk of it lies in some files."""
-    found = np.zeros(manifest.shape[axis], bool)
-    # in the order in which sets hold them, so that every record is read once
-    for begin in range(0, manifest.size, BLOCK):
-        ids = np.arange(begin, min(begin + BLOCK, manifest.size))
-        part = manifest.at(ids)
-        numbers = [n for n, file in enumerate(part.files) if file.url in urls]
-        met = ids[np.isin(part.file, numbers)]
-        found[np.unravel_index(met, manifest.shape)[axis]] = True
-    return found
-
-
 def _known_sources(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say of every position of the new dataset whether its source is in the set."""
-    return _positions(new, dim, _urls(new) & _urls(present))
+    return positions_of(new, dim, urls_of(new) & urls_of(present))
 
 
 def _known_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
@@ -267,7 +225,7 @@ def _known_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray
 def _duplicates(
     present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
 ) -> CombineError:
-    urls = sorted(_urls(new) & _urls(present))
+    urls = sorted(urls_of(new) & urls_of(present))
     first = int(np.flatnonzero(known)[0])
     what = f"of the source {urls[0]}" if urls else f"at {new.indexes[dim][first]}"
     return CombineError(
@@ -286,40 +244,52 @@ def _cut(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
 
 def _by_coordinate(present: xr.Dataset, added: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
     """Cut what there is and what is added so that the coordinate goes on as it did."""
+    sign = _direction(present, dim)
+    index = present.indexes[dim]
+    runs = [run for part in added for run in _runs_between(part, index, dim, sign)]
+    runs.sort(key=lambda run: run[1], reverse=sign == -1)
+    pieces, last = [], 0
+    for place, _, part in runs:
+        pieces += [_cut(present, dim, (last, place)), part]
+        last = place
+    pieces.append(_cut(present, dim, (last, index.size)))
+    joined = [piece for piece in pieces if piece.sizes[dim]]
+    _check_order(joined, dim, sign)
+    return joined
+
+
+def _direction(present: xr.Dataset, dim: str) -> int:
+    """Return 1 if the coordinate of the set rises all the way, -1 if it falls."""
     if dim not in present.indexes:
         raise CombineError(
             f"position='coordinate': the set has no index along {dim!r}; append at an end"
         )
     index = present.indexes[dim]
-    sign = -1 if index.is_monotonic_decreasing and not index.is_monotonic_increasing else 1
-    if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
-        raise CombineError(
-            f"position='coordinate': the coordinate {dim!r} of the set does not rise or fall all "
-            f"the way; append at an end"
-        )
-    ordered = index[::sign]
-    runs: list[tuple[int, Any, xr.Dataset]] = []
-    for part in added:
-        values = part.indexes[dim]
-        place = np.asarray(ordered.searchsorted(values))
-        place = place if sign == 1 else index.size - place
-        falls = (
-            np.asarray(values[1:] < values[:-1])
-            if sign == 1
-            else np.asarray(values[1:] > values[:-1])
-        )
-        cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | falls) + 1).tolist(), values.size]
-        for begin, stop in pairwise(cuts):
-            runs.append((int(place[begin]), values[begin], _cut(part, dim, (begin, stop))))
-    runs.sort(key=lambda run: run[1], reverse=sign == -1)
-    pieces, last = [], 0
-    for where, _, part in runs:
-        pieces += [_cut(present, dim, (last, where)), part]
-        last = where
-    pieces.append(_cut(present, dim, (last, index.size)))
-    joined = [piece for piece in pieces if piece.sizes[dim]]
-    _check_order(joined, dim, sign)
-    return joined
+    if index.is_monotonic_increasing:
+        return 1
+    if index.is_monotonic_decreasing:
+        return -1
+    raise CombineError(
+        f"position='coordinate': the coordinate {dim!r} of the set does not rise or fall all "
+        f"the way; append at an end"
+    )
+
+
+def _runs_between(
+    part: xr.Dataset, index: pd.Index[Any], dim: str, sign: int
+) -> Iterator[tuple[int, Any, xr.Dataset]]:
+    """Yield the runs of new data that nothing of the set lies between.
+
+    Of each: before which position of the set it belongs, its first value, and itself.
+    """
+    values = part.indexes[dim]
+    place = np.asarray(index[::sign].searchsorted(values))
+    place = place if sign == 1 else index.size - place
+    before, after = (values[:-1], values[1:])[::sign]
+    turns = np.asarray(after < before)
+    cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
+    for begin, stop in pairwise(cuts):
+        yield int(place[begin]), values[begin], _cut(part, dim, (begin, stop))
 
 
 def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
@@ -341,36 +311,20 @@ POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.D
 """Where new data go."""
 
 
-def _only_dimension(present: xr.Dataset, urls: set[str]) -> str:
-    """Return the dimension along which sources follow each other."""
-    found = [str(d) for d in present.dims if _follow_each_other(present, str(d), urls)]
-    if len(found) != 1:
-        raise ValueError(
-            f"append_dim: sources follow each other along {found or 'no dimension'}; name the "
-            f"dimension"
-        )
-    return found[0]
-
-
-def _follow_each_other(present: xr.Dataset, dim: str, urls: set[str]) -> bool:
-    met = _positions(present, dim, urls)
-    return bool(met.any() and not met.all())
-
-
 def _places(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, xr.Dataset]]:
     """Return the stretches of the set that are replaced, and by what."""
-    known = _urls(present)
-    shared = _urls(new) & known
+    known = urls_of(present)
+    shared = urls_of(new) & known
     if not shared:
         return [(_stretch_of_values(present, new, dim), new)]
-    if unknown := sorted(_urls(new) - known):
+    if unknown := sorted(urls_of(new) - known):
         raise CombineError(
             f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
         )
     return [
         (
-            _one_run(_positions(present, dim, {url}), url, "the set"),
-            _cut(new, dim, _one_run(_positions(new, dim, {url}), url, "the new dataset")),
+            _one_run(positions_of(present, dim, {url}), url, "the set"),
+            _cut(new, dim, _one_run(positions_of(new, dim, {url}), url, "the new dataset")),
         )
         for url in sorted(shared)
     ]
@@ -400,7 +354,7 @@ def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretc
 
 def _static_of(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
     """Return variables without the dimension whose source in the set is replaced."""
-    urls = _urls(new)
+    urls = urls_of(new)
     return {
         name: variable
         for name, variable in new.variables.items()

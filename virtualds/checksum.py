@@ -27,6 +27,19 @@ def checksum_of(data: bytes | bytearray | memoryview) -> int:
     return PRESENT + zlib.crc32(data)
 
 
+def mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
+    """Return why bytes are not those of a checksum; None if they are, or if there is none.
+
+    Examples
+    --------
+    >>> mismatch(b"123456789", checksum_of(b"12345678"))
+    'their CRC-32 is 0xcbf43926, the reference says 0x9ae0daaf'
+    """
+    if not expected or (found := checksum_of(data)) == expected:
+        return None
+    return f"their CRC-32 is {found - PRESENT:#010x}, the reference says {expected - PRESENT:#010x}"
+
+
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
     """Return the checksums of a manifest for bare CRC-32 values, among which None says none.
 

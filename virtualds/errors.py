@@ -41,3 +41,11 @@ class AccessError(VirtualdsError, PermissionError):
 
 class ConflictError(VirtualdsError, RuntimeError):
     """Another writer was faster: what was to be replaced is no longer what was read."""
+
+
+def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
+    """Return an error that names everything that does not fit; nothing has been written."""
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    return UnsupportedError(
+        f"{url}: {form} cannot hold {len(problems)} properties of this dataset:\n{listed}\n{remedy}"
+    )

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -336,6 +337,17 @@ def counted_positions(positions: npt.NDArray[Any], size: int, axis: int) -> Ints
             f"axis {axis}: position {bad} lies outside {size} elements; count from either end of it"
         )
     return counted
+
+
+def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return how far apart neighbours along each axis lie in C order.
+
+    Examples
+    --------
+    >>> c_strides((5, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:

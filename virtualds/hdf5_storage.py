@@ -20,7 +20,7 @@ from virtualds.codec import NO_FILTERS, Buffer, CodecError
 from virtualds.codecs import Codec, codec_from_hdf5
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import ChunkAxis, Ints
+from virtualds.grid import ChunkAxis, Ints, c_strides
 from virtualds.hdf5_file import Places, beside, find, in_working_directory
 from virtualds.hdf5_structure import Dataset, chosen_fill, has_fill
 from virtualds.hdf5_types import StoredType
@@ -114,7 +114,7 @@ def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...])
     flat = np.zeros(mask.size, np.int64)
     # the axes within elements, of array types, are never cut
     for first, size, chunk, stride in zip(
-        place, dataset.shape, chunks, _strides(grid), strict=False
+        place, dataset.shape, chunks, c_strides(grid), strict=False
     ):
         # shrinking a dataset can leave chunks behind that lie outside of it
         inside &= first < size
@@ -164,10 +164,6 @@ def _chunk_index(dataset: Dataset, ndim: int) -> npt.NDArray[np.int64]:
     if rows:
         settle()
     return np.concatenate(tables, axis=1) if tables else np.empty((ndim + 3, 0), np.int64)
-
-
-def _strides(grid: tuple[int, ...]) -> list[int]:
-    return [prod(grid[i + 1 :]) for i in range(len(grid))]
 
 
 def _bare_edges(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from virtualds.access import Allowed
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
-from virtualds.lazy_manifest import BLOCK
+from virtualds.lazy_manifest import blocks
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
 from virtualds.referenced_files import ReferencedFiles, malformed, unreachable
@@ -223,9 +223,8 @@ class RecordTable:
         """Return all files that the set has noted; sets of others have to be looked through."""
         if (noted := self._records.noted_files()) is not None:
             return noted
-        every = np.arange(self._count)
-        blocks = (every[begin : begin + BLOCK] for begin in range(0, self._count, BLOCK))
-        return tuple(dict.fromkeys(file for ids in blocks for file in self.load(ids).files))
+        found = (file for ids in blocks(0, self._count) for file in self.load(ids).files)
+        return tuple(dict.fromkeys(found))
 
 
 def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:

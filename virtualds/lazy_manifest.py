@@ -6,18 +6,24 @@ whatever needs a column reads the references of the chunks that are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from virtualds.grid import Ints
+from virtualds.grid import Ints, c_strides
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest, Column, Reference, SourceFile
 
 BLOCK = 2**20
 """Chunks that are looked through at a time."""
+
+
+def blocks(start: int, stop: int, most: int = BLOCK) -> Iterator[Ints]:
+    """Yield the numbers of chunks, as many as are looked through at a time."""
+    for begin in range(start, stop, most):
+        yield np.arange(begin, min(begin + most, stop))
 
 
 class ReferenceTable(Protocol):
@@ -117,7 +123,7 @@ class LazyManifest(ChunkManifest):
         renumbered: tuple[int, ...] | None = None,
     ) -> None:
         if strides is None:
-            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+            strides = c_strides(shape)
         given = (base, renumbered, shape, strides, table)
         for name, value in zip(LazyManifest.__slots__, given, strict=True):
             object.__setattr__(self, name, value)
@@ -213,9 +219,8 @@ class LazyManifest(ChunkManifest):
     def sources(self) -> tuple[SourceFile, ...]:
         """All files that the chunks lie in; looked through block by block."""
         found: dict[SourceFile, None] = {}
-        for begin in range(0, self.size, BLOCK):
-            part = self.at(np.arange(begin, min(begin + BLOCK, self.size)))
-            found |= dict.fromkeys(part.files)
+        for ids in blocks(0, self.size):
+            found |= dict.fromkeys(self.at(ids).files)
         return tuple(found)
 
     @property

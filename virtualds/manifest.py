@@ -36,6 +36,11 @@ COLUMNS = {
 class StorageOptions(dict[str, Any]):
     """Access options of a file, hashable, and silent about their values when printed."""
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
+        """Return the access options that a user gives, None for none."""
+        return cls(options) if options else None
+
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(sorted(self)))
 
@@ -59,6 +64,11 @@ class SourceFile(NamedTuple):
     mtime: int | None = None
     etag: str | None = None
     options: StorageOptions | None = None
+
+    @property
+    def fingerprint(self) -> tuple[int | None, int | None, str | None]:
+        """Size, modification time and etag."""
+        return self.size, self.mtime, self.etag
 
 
 class Reference(NamedTuple):

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.checksum import PRESENT, checksum_of
+from virtualds.checksum import checksum_of, mismatch
 from virtualds.codecs import Shuffle
-from virtualds.errors import ReadError, UnsupportedError
+from virtualds.errors import ReadError, cannot_hold
 from virtualds.formats import zarr_v3
 from virtualds.grid import Ints
 from virtualds.group import ManifestGroup, ManifestVariable
@@ -30,9 +30,9 @@ from virtualds.store import StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import obstacles
 from virtualds.zarr_v3.arrays import is_extended
-from virtualds.zarr_v3.document import CHUNKS, MARKER
+from virtualds.zarr_v3.document import CHUNKS, MARKER, consolidated
 from virtualds.zarr_v3.manifests import chunk_key
-from virtualds.zarr_v3.snapshot_writing import Planned, SnapshotWriter
+from virtualds.zarr_v3.planning import PlannedArray, plan
 from virtualds.zarr_v3.snapshots import GRACE, needed_files, opened
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
@@ -120,12 +120,8 @@ class _References:
         except StoreError as error:
             raise self._error(int(batch[error.item]), str(error)) from error
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
-            if expected and (is_there := checksum_of(data)) != expected:
-                raise self._error(
-                    int(one),
-                    f"their CRC-32 is {is_there - PRESENT:#010x}, the reference says "
-                    f"{expected - PRESENT:#010x}",
-                )
+            if reason := mismatch(data, expected):
+                raise self._error(int(one), reason)
         return found
 
     def _error(self, one: int, reason: str) -> ReadError:
@@ -261,7 +257,7 @@ def _as_plain_zarr(
 ) -> None:
     """Make a plain Zarr v3 store of a group."""
     store = store_for(root)
-    nodes = SnapshotWriter(root, options, "", None).plan(group)
+    nodes = plan(group, root).nodes
     _check_plain(root, group, nodes)
     if store.list_files(root, options):
         raise FileExistsError(
@@ -277,7 +273,7 @@ def _as_plain_zarr(
 
     try:
         for path, node in nodes.items():
-            if isinstance(node, Planned):
+            if isinstance(node, PlannedArray):
                 _put_chunks(path, node, put)
         _put_metadata(nodes, put)
     except BaseException:
@@ -295,15 +291,16 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
     problems = [
         f"{path}: {reason}"
         for path, node in nodes.items()
-        if isinstance(node, Planned) and node.values is None
+        if isinstance(node, PlannedArray) and node.values is None
         for reason in _not_plain(node.metadata, arrays[path])
     ]
     if problems:
-        raise UnsupportedError(
-            f"{root}: plain Zarr v3 cannot hold {len(problems)} properties of this dataset:\n"
-            + "\n".join(f"  {problem}" for problem in problems)
-            + "\ncopy them with layout='content', which holds them as they are; load these "
-            "variables before (ds.virtual.load()), or leave them out (ds.drop_vars)"
+        raise cannot_hold(
+            root,
+            "plain Zarr v3",
+            problems,
+            "copy them with layout='content', which holds them as they are; load these variables "
+            "before (ds.virtual.load()), or leave them out (ds.drop_vars)",
         )
 
 
@@ -329,7 +326,7 @@ def _not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
     return found
 
 
-def _put_chunks(path: str, node: Planned, put: Callable[[str, bytes], None]) -> None:
+def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]) -> None:
     """Write the chunks of an array under their keys."""
     key = chunk_key(node.metadata)
     if node.values is not None:
@@ -357,7 +354,7 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
     below = {
         path: {
             name: value
-            for name, value in (node.metadata if isinstance(node, Planned) else node).items()
+            for name, value in (node.metadata if isinstance(node, PlannedArray) else node).items()
             if name != "storage_transformers"
         }
         for path, node in nodes.items()
@@ -365,8 +362,7 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
     root = below.pop("")
     for path, node in below.items():
         put(f"{path}/{MARKER}", _as_json(node))
-    consolidated = {"kind": "inline", "must_understand": False, "metadata": below}
-    put(MARKER, _as_json(root | {"consolidated_metadata": consolidated}))
+    put(MARKER, _as_json(root | consolidated(below)))
 
 
 def _as_json(node: Mapping[str, Any]) -> bytes:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.grid import Ints
-from virtualds.lazy_manifest import BLOCK, LazyManifest, MosaicTable, ReferenceTable
+from virtualds.grid import c_strides
+from virtualds.lazy_manifest import LazyManifest, MosaicTable, ReferenceTable, blocks
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
+from virtualds.text import decoded_text, encoded_text
 from virtualds.zarr_metadata import chunk_grid, dtype_from_zarr_v2
 
 OBJECTS = [{"id": "vlen-utf8"}]
@@ -53,12 +54,12 @@ def first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
     if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shapes[0] > shapes[1]:
         return None
     first = old.size
-    for begin in range(_kept_rows(old, new), old.size, BLOCK):
-        ids: Ints = np.arange(begin, min(begin + BLOCK, old.size))
+    for ids in blocks(_kept_rows(old, new), old.size):
         for place in np.flatnonzero(~_same(old.at(ids), new.at(ids))).tolist():
-            if not _grew(before, after, begin + place):
+            row = int(ids[place])
+            if not _grew(before, after, row):
                 return None
-            first = min(first, begin + place)
+            first = min(first, row)
     return first
 
 
@@ -144,8 +145,7 @@ def _counts(
     if not isinstance(manifest, LazyManifest):
         return False
     found = manifest.counting
-    in_order = [prod(found.shape[i + 1 :]) for i in range(len(found.shape))]
-    strides = zip(found.shape, found.strides, in_order, strict=True)
+    strides = zip(found.shape, found.strides, c_strides(found.shape), strict=True)
     return (
         found.table == table
         and found.first == row
@@ -194,7 +194,7 @@ def _grew(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     count = min(shape[0] - slab * chunks[0], chunks[0]) * prod(chunks[1:])
     one, other = (rows.inline[int(rows.offset[0])] for rows in (old, new))
     if before.metadata["dtype"] == "|O":
-        return bool((_texts(one)[:count] == _texts(other)[:count]).all())
+        return bool((decoded_text(one)[:count] == decoded_text(other)[:count]).all())
     size = dtype_from_zarr_v2(before.metadata["dtype"]).itemsize
     return one[: count * size] == other[: count * size]
 
@@ -204,19 +204,10 @@ def _cut(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:
     count = prod(metadata["chunks"])
     total = chunk_grid(metadata)[0] * count
     if metadata["dtype"] == "|O":
-        import numcodecs
-
         texts = np.full(total, "", object)
-        found = _texts(data)
+        found = decoded_text(data)
         texts[: found.size] = found
-        encode = numcodecs.VLenUTF8().encode
-        return [bytes(encode(texts[i : i + count])) for i in range(0, total, count)]
+        return [encoded_text(texts[i : i + count]) for i in range(0, total, count)]
     size = dtype_from_zarr_v2(metadata["dtype"]).itemsize
     data = data.ljust(total * size, b"\0")
     return [data[i : i + count * size] for i in range(0, len(data), count * size)]
-
-
-def _texts(data: bytes) -> npt.NDArray[Any]:
-    import numcodecs
-
-    return np.asarray(numcodecs.VLenUTF8().decode(data))

@@ -11,7 +11,7 @@ from typing import Any
 
 from virtualds.access import ANYWHERE, Allowed, absolute, is_same_host
 from virtualds.errors import FormatError, ReadError
-from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.local import WITHIN
 from virtualds.urls import scheme_of
@@ -91,6 +91,24 @@ class ReferencedFiles:
                 raise unreachable(file.url, error) from error
             self._sizes[file] = found.size
         return self._sizes[file]
+
+
+def stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
+    """Return the bytes of one chunk of a loaded manifest that is not missing.
+
+    Raises
+    ------
+    ReadError
+        They cannot be had.
+    """
+    row = manifest.lookup(chunk_id)
+    if row.file == INLINE:
+        return manifest.inline[row.offset]
+    file = manifest.files[row.file]
+    try:
+        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
+    except OSError as error:
+        raise unreachable(file.url, error) from error
 
 
 def unreachable(url: str, error: OSError) -> ReadError:

@@ -19,11 +19,11 @@ from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
+from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError
 from virtualds.formats import FORMATS, Format, History
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
-from virtualds.stores import store_for
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -55,7 +55,7 @@ def write_manifest(
     _check_choices(target, choices or {})
     create = partial(_create, target, dataset, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        create(replace=mode == "w")
+        _settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return
     change: Change
     if mode == "replace-source":
@@ -71,7 +71,7 @@ def write_manifest(
         except FileNotFoundError:
             if mode != "a":
                 raise
-            _create_first(create, absolute)
+            _create_first(create, target, absolute, options)
 
     _settling_conflicts(attempt, conflict)
 
@@ -113,11 +113,15 @@ def _create(
     write(group_from_dataset(dataset), url, options, replace=replace, **choices)
 
 
-def _create_first(create: Callable[..., None], url: str) -> None:
+def _create_first(
+    create: Callable[..., None], target: Format, url: str, options: StorageOptions | None
+) -> None:
     """Create a set that is to be appended to, unless somebody else has just done so."""
     try:
         create(replace=False)
     except FileExistsError as error:
+        if _format_there(url, options) is not target:
+            raise
         raise ConflictError(
             f"{url}: another writer has just created it; append again, or pass conflict='retry'"
         ) from error
@@ -350,7 +354,7 @@ def expire_snapshots(
 def _target(
     url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[str, StorageOptions | None]:
-    return normalise_url(url), StorageOptions(storage_options) if storage_options else None
+    return normalise_url(url), StorageOptions.of(storage_options)
 
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
@@ -380,11 +384,8 @@ def _format_for(url: str, name: str | None, options: StorageOptions | None) -> F
 
 def _format_there(url: str, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
-    for form in FORMATS:
-        path = url if form.marker is None else f"{url.rstrip('/')}/{form.marker}"
-        try:
-            if form.detect(store_for(path).read_all(path, options)):
-                return form
-        except (OSError, FormatError):
-            continue
-    return None
+    try:
+        found, _ = detected(url, options)
+    except (FileNotFoundError, FormatError):
+        return None
+    return found if isinstance(found, Format) else None

@@ -14,9 +14,10 @@ from virtualds.array import ManifestArray
 from virtualds.errors import UnsupportedError
 from virtualds.fragment import Fragment
 from virtualds.group import Data
+from virtualds.text import checked_text
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 from virtualds.zarr_v3.metadata import grid_to_v3
-from virtualds.zarr_v3.values import TEXT, checked_text
+from virtualds.zarr_v3.values import TEXT
 
 CHUNK = 2**24
 """Bytes that a decoded chunk has at most, where its array does not say how it is cut."""

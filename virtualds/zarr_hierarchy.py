@@ -21,16 +21,15 @@ from numpy.lib import recfunctions
 from virtualds.array import ManifestArray, same_scalar
 from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.referenced_files import malformed as malformed
-from virtualds.referenced_files import unreachable
+from virtualds.referenced_files import malformed, stored_bytes
 from virtualds.storage_notes import declared, restored_encoding
-from virtualds.stores import store_for
+from virtualds.text import checked_text, decoded_text, encoded_text
 from virtualds.zarr_metadata import (
     ZarrArray,
     array_from_zarr_v2,
@@ -50,6 +49,11 @@ NOTES = "virtualds"
 """The top-level key that a format writes the notes under."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute of a Zarr v2 array that xarray reads its dimensions from."""
+REMEDY = (
+    "load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), or "
+    "write the files that differ to sets of their own; a pickle of the dataset holds it as it is"
+)
+"""What to do about what a hierarchy cannot hold."""
 MOST_INLINE = 2**20
 """Bytes that missing chunks of one array may take when they have to be written out."""
 
@@ -197,8 +201,6 @@ def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
 
 def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArray[Any]:
     """Decode strings of varying length (filter ``vlen-utf8``)."""
-    import numcodecs
-
     filters = metadata.get("filters") or []
     if [f.get("id") for f in filters] != ["vlen-utf8"]:
         raise UnsupportedError(f"objects encoded with {filters}; only vlen-utf8 is read")
@@ -207,10 +209,10 @@ def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArra
     manifest = manifest.loaded()
     chunks, compressor = metadata["chunks"], metadata.get("compressor")
     for chunk_id in np.argwhere(manifest.file != MISSING).tolist():
-        data = _stored_bytes(manifest, tuple(chunk_id))
+        data = stored_bytes(manifest, tuple(chunk_id))
         if compressor is not None:
             data = _decompressed(data, compressor)
-        block = numcodecs.VLenUTF8().decode(data).reshape(chunks)
+        block = decoded_text(data).reshape(chunks)
         box = tuple(
             slice(i * c, min(i * c + c, n))
             for i, c, n in zip(chunk_id, chunks, values.shape, strict=True)
@@ -225,17 +227,6 @@ def _decompressed(data: bytes, compressor: Mapping[str, Any]) -> bytes:
         return bytes(codec_from_zarr_v2(compressor).decode(data, None))
     except CodecError as error:
         raise FormatError(f"its strings do not decode ({error}); write the set anew") from error
-
-
-def _stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
-    row = manifest.lookup(chunk_id)
-    if row.file == INLINE:
-        return manifest.inline[row.offset]
-    file = manifest.files[row.file]
-    try:
-        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
-    except OSError as error:
-        raise unreachable(file.url, error) from error
 
 
 # ---------------------------------------------------------------------- writing
@@ -288,7 +279,7 @@ class Hierarchy:
         found = cls()
         problems = [p for path, part in group.walk() for p in found._add_group(path, part, sources)]
         if problems:
-            raise refusal(url, format, problems)
+            raise cannot_hold(url, format, problems, REMEDY)
         return found
 
     def _add_group(
@@ -361,7 +352,7 @@ class Hierarchy:
         UnsupportedError
             Another fingerprint of it is noted already.
         """
-        found = [file.size, file.mtime, file.etag]
+        found = list(file.fingerprint)
         noted = self.notes["files"].setdefault(file.url, found)
         if noted != found:
             raise UnsupportedError(
@@ -373,17 +364,6 @@ class Hierarchy:
         """Return the notes as they are written: what is empty is left out."""
         filled = {name: part for name, part in self.notes.items() if part}
         return {"files": {}} | filled
-
-
-def refusal(url: str, format: str, problems: list[str]) -> UnsupportedError:
-    """Return an error that names everything that does not fit; nothing has been written."""
-    listed = "\n".join(f"  {problem}" for problem in problems)
-    return UnsupportedError(
-        f"{url}: {format} cannot hold {len(problems)} properties of this dataset:\n{listed}\n"
-        f"load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), "
-        f"or write the files that differ to sets of their own; a pickle of the dataset holds it "
-        f"as it is"
-    )
 
 
 def _array(
@@ -445,7 +425,7 @@ def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
     data = values.tobytes()
     if values.dtype.kind in "OUT":
         metadata |= {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
-        data = _encode_strings(values)
+        data = encoded_text(checked_text(values))
     grid = chunk_grid(metadata)
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
 
@@ -458,17 +438,6 @@ def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             f"Zarr v2 has no form; leave the variable out with ds.drop_vars"
         )
     return recfunctions.repack_fields(values, recurse=True)
-
-
-def _encode_strings(values: npt.NDArray[Any]) -> bytes:
-    import numcodecs
-
-    texts = values.astype(object)
-    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
-        raise UnsupportedError(
-            f"it holds {bad[0]!r} among its strings; only strings can be written"
-        )
-    return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
 
 
 def _as_stored(variable: ManifestVariable) -> ManifestArray | None:

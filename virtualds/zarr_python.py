@@ -78,7 +78,7 @@ def zarr_store(
     found = open_group(
         url, group=group, skip=skip, options=storage_options, allow=allow, snapshot=snapshot
     )
-    options = StorageOptions(storage_options) if storage_options else None
+    options = StorageOptions.of(storage_options)
     origin = adapter.Origin(normalise_url(url), group, snapshot, options, skip)
     store: VirtualStore = adapter.VirtualStore(found, origin)
     return store

@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.checksum import checksum_of
+from virtualds.checksum import mismatch
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestVariable
 from virtualds.json_attributes import to_json
+from virtualds.lazy_manifest import blocks
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.store import StoreError
 from virtualds.stores import store_for
+from virtualds.text import checked_text, encoded_text
 from virtualds.zarr_decoded import decoded_grids, decoded_metadata, is_unwieldy, packed
 from virtualds.zarr_metadata import fill_to_attribute
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
@@ -33,7 +35,7 @@ from virtualds.zarr_v3.data_types import (
 )
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import axes_from_v3
-from virtualds.zarr_v3.values import TEXT, checked_text
+from virtualds.zarr_v3.values import TEXT
 
 Place = tuple[int, ...]
 """Where a chunk lies in the grid of its array."""
@@ -41,8 +43,8 @@ Objection = Callable[[Mapping[str, Any]], str | None]
 """Takes the metadata of an array and says why the reader at hand cannot read it, if so."""
 
 WHOLE = slice(None)
-BLOCK = 2**16
-"""Chunks that are looked through at a time."""
+LISTED = 2**16
+"""Chunks that are looked through at a time for those that are there."""
 
 
 # ---------------------------------------------------------------------- as they are stored
@@ -88,11 +90,9 @@ class Passed:
             data = found.inline[row.offset][begin:end]
         else:
             data = self._fetched(place, found, begin, max(end - begin, 0))
-        if not row.checksum:
-            return bytes(data)
-        if checksum_of(data) != row.checksum:
-            raise self._error(place, found, "their CRC-32 is not that of the reference")
-        return bytes(data[wanted])
+        if reason := mismatch(data, row.checksum):
+            raise self._error(place, found, reason)
+        return bytes(data[wanted] if row.checksum else data)
 
     def has(self, place: Place) -> bool:
         """Say whether a chunk is there, without fetching it."""
@@ -107,8 +107,7 @@ class Passed:
         """Yield the places of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
-            for begin in range(0, part.manifest.size, BLOCK):
-                ids = np.arange(begin, min(begin + BLOCK, part.manifest.size))
+            for ids in blocks(0, part.manifest.size, LISTED):
                 there = ids[part.manifest.at(ids).file.reshape(-1) != MISSING]
                 inner = np.stack(np.unravel_index(there, shape), -1) if shape else there[:, None]
                 for found in inner[:, : len(shape)] + np.asarray(part.origin, np.int64):
@@ -220,9 +219,7 @@ class Decoded:
             whole[tuple(slice(0, n) for n in values.shape)] = values
             values = whole
         if text:
-            import numcodecs
-
-            return bytes(numcodecs.VLenUTF8().encode(values.ravel()))
+            return encoded_text(values)
         return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 

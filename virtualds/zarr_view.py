@@ -10,9 +10,8 @@ from typing import Any
 from virtualds.group import ManifestGroup
 from virtualds.json_attributes import to_json
 from virtualds.zarr_served import WHOLE, Objection, Place, Refused, Served, served
+from virtualds.zarr_v3.document import MARKER, consolidated
 
-MARKER = "zarr.json"
-"""The key of the metadata of a node, below its path."""
 CHUNKS = "c"
 """What keys of chunks begin with, below the path of their array."""
 
@@ -111,9 +110,7 @@ class ZarrView:
         nodes = {key: self._group(key) for key in self.groups if key and key.startswith(prefix)}
         nodes |= {key: array.metadata for key, array in below.items()}
         said = {key.removeprefix(prefix): node for key, node in nodes.items()}
-        return {
-            "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": said}
-        }
+        return consolidated(said)
 
     def _chunk(self, key: str) -> tuple[Served, Place] | None:
         """Return the array and the place that the key of a chunk means."""

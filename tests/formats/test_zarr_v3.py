@@ -33,7 +33,7 @@ from virtualds.formats import zarr_v3
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import SourceFile
 from virtualds.stores.local import LocalStore
-from virtualds.zarr_v3 import manifest_files, manifests
+from virtualds.zarr_v3 import manifest_files, manifests, parquet_table
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -81,7 +81,7 @@ def grid_of_chunks(folder: Path, rows: int = 20, columns: int = 5) -> tuple[xr.D
 @pytest.fixture
 def small_records(monkeypatch: pytest.MonkeyPatch) -> int:
     """Records of ten rows instead of 100,000, in what is written and in what is read."""
-    for module in (manifests, manifest_files):
+    for module in (parquet_table, manifest_files):
         monkeypatch.setattr(module, "RECORD_SIZE", 10)
     monkeypatch.setattr(independent_reader, "RECORD", 10)
     return 10

@@ -13,6 +13,7 @@ import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.zarr_v3.document import MARKER as ZARR_JSON
 
 
 class ReadSet(Protocol):
@@ -122,7 +123,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.read,
         zarr_v3.write,
         zarr_v3.update,
-        marker="zarr.json",
+        marker=ZARR_JSON,
         choices=("manifest", "relative_paths"),
         history=History(zarr_v3.history, zarr_v3.expire),
     ),

@@ -31,6 +31,7 @@ from virtualds.zarr_v3.document import (
 )
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key, json_manifest
 from virtualds.zarr_v3.nodes import NodesReader
+from virtualds.zarr_v3.planning import plan
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
 from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
 
@@ -227,7 +228,7 @@ def check_writable(group: ManifestGroup, url: str, options: StorageOptions | Non
     """
     root = url.rstrip("/")
     found = _present(root, options)
-    SnapshotWriter(root, options, "", found.document if found else None).plan(group)
+    plan(group, root, found.document if found else None)
 
 
 def update(

@@ -151,7 +151,7 @@ class _Store:
         if not self.is_listed:
             everything = json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
             unlisted = StoredManifests(self.root, self.options)
-            [part] = unlisted.parts(folder, everything, [grid], False, keys)
+            [part] = unlisted.parts(folder, everything, [grid], 0, keys)
             return part.manifest
         prefix = f"{folder}/" if folder else ""
         first = bisect_left(self.paths, prefix)

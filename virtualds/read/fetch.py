@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from virtualds.checksum import PRESENT, checksum_of
+from virtualds.checksum import mismatch
 from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
 from virtualds.manifest import INLINE, MISSING
@@ -44,25 +44,12 @@ def _carry_out(source: Readable, batch: Batch, out: Array) -> None:
             if batch.file == MISSING:
                 place_missing(pipeline, task, out)
             else:
-                if task.checksum:
-                    _verify(source, batch, task, data)
+                if reason := mismatch(data, task.checksum):
+                    raise _error(source, batch, task, reason)
                 place(pipeline, data, task, out)
         except CodecError as error:
             raise _error(source, batch, task, f"the bytes do not decode: {error}") from error
     hold("fetched", fetched, sum(map(len, fetched)))
-
-
-def _verify(source: Readable, batch: Batch, task: Task, data: Buffer) -> None:
-    """Refuse bytes that are not those of which the reference holds a checksum."""
-    found = checksum_of(data)
-    if found != task.checksum:
-        raise _error(
-            source,
-            batch,
-            task,
-            f"their CRC-32 is {found - PRESENT:#010x}, the reference says "
-            f"{task.checksum - PRESENT:#010x}",
-        )
 
 
 def _fetch(source: Readable, batch: Batch) -> Sequence[Buffer]:

@@ -100,13 +100,14 @@ class Document:
             "zarr_format": 3,
             "node_type": "group",
             "attributes": attributes,
-            CONSOLIDATED: {
-                "kind": "inline",
-                "must_understand": False,
-                "metadata": below,
-            },
         }
+        root |= consolidated(below)
         return json.dumps(root, allow_nan=False, separators=(",", ":")).encode()
+
+
+def consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a group says of all nodes below it, as zarr-python consolidates metadata."""
+    return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": nodes}}
 
 
 def is_node_path(path: str) -> bool:

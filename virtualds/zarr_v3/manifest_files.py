@@ -11,9 +11,11 @@ import numpy as np
 
 from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
+from virtualds.lazy_manifest import blocks
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
-from virtualds.zarr_v3.manifests import RECORD_SIZE, Part
+from virtualds.zarr_v3.manifests import Part
+from virtualds.zarr_v3.parquet_table import RECORD_SIZE
 
 
 class Numbering:
@@ -42,10 +44,10 @@ class Numbering:
             It is there already, with another fingerprint.
         """
         known = self.files.setdefault(file.url, file)
-        if known[1:4] != file[1:4]:
+        if known.fingerprint != file.fingerprint:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
-                f"{known[1:4]} and {file[1:4]}); scan it again"
+                f"{known.fingerprint} and {file.fingerprint}); scan it again"
             )
         return self._numbers.setdefault(file.url, len(self._numbers))
 
@@ -56,7 +58,7 @@ def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str,
     for part in parts:
         for file in part.manifest.sources:
             known.number(file)
-    return {name(f.url): (f.size, f.mtime, f.etag) for f in known.files.values() if any(f[1:4])}
+    return {name(f.url): f.fingerprint for f in known.files.values() if any(f.fingerprint)}
 
 
 def entries(
@@ -111,9 +113,8 @@ def records(manifest: ChunkManifest, sources: Numbering, pipelines: bool) -> Ite
     pipelines : bool
         Whether rows are to say how they decode.
     """
-    for first in range(0, manifest.size, RECORD_SIZE):
-        rows = manifest.at(np.arange(first, min(first + RECORD_SIZE, manifest.size)))
-        yield _record(rows.pruned(), sources, pipelines)
+    for ids in blocks(0, manifest.size, RECORD_SIZE):
+        yield _record(manifest.at(ids).pruned(), sources, pipelines)
 
 
 def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:
@@ -151,7 +152,7 @@ def source_records(sources: Numbering) -> Iterator[bytes]:
     kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
     for first in range(0, len(files), RECORD_SIZE):
         some = files[first : first + RECORD_SIZE]
-        values = [[sources.name(f.url), f.size, f.mtime, f.etag] for f in some]
+        values = [[sources.name(f.url), *f.fingerprint] for f in some]
         columns = zip(*values, strict=True)
         yield _parquet({n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ())
 

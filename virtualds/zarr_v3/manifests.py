@@ -1,4 +1,4 @@
-"""The chunk manifests of a Zarr v3 set: JSON, and Parquet for as many chunks as there may be.
+"""The chunk manifests of one set: which tables there are, and the files that they lie in.
 
 The formats are those of ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
 proposal (zarr-specs issue 287). Opening a set reads none of them but those that stand in the
@@ -8,28 +8,22 @@ metadata; each comes back as a lazy manifest, whose references are read when som
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from itertools import groupby
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import FormatError, ReadError, UnsupportedError, VirtualdsError
-from virtualds.grid import Ints
+from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
-from virtualds.records import RecordCache, parquet_table, rows_of_records
+from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
+from virtualds.records import RecordCache
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKeys, Fingerprint, JsonTable
+from virtualds.zarr_v3.parquet_table import ParquetTable, Sources, columns_of
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
-RECORD_SIZE = 100_000
-"""Rows in a record of a table."""
 KEPT = 24
 """Records, of references and of sources, that one set keeps in memory."""
 
@@ -40,13 +34,6 @@ class Part(NamedTuple):
     fragment: int
     origin: tuple[int, ...]
     manifest: ChunkManifest
-
-
-class Sources(NamedTuple):
-    """The table of files that a manifest counts: its folder, and how many rows it has."""
-
-    folder: str
-    rows: int
 
 
 # ---------------------------------------------------------------------- reading
@@ -131,7 +118,7 @@ class StoredManifests:
     def record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record: integers as arrays, the rest as Arrow has it."""
         found: dict[str, Any] = self._kept.get(
-            path, lambda: _columns(self.read(path), f"{self.root}/{path}")
+            path, lambda: columns_of(self.read(path), f"{self.root}/{path}")
         )
         return found
 
@@ -142,20 +129,6 @@ class StoredManifests:
     def document(self, path: str) -> Any:
         """Return a JSON file of the set."""
         return self._kept.get(path, lambda: parsed(self.read(path), f"{self.root}/{path}"))
-
-    def fingerprints(self, table: Sources, numbers: Ints) -> list[tuple[str, Fingerprint]]:
-        """Return paths and fingerprints of files by their numbers."""
-        found: list[tuple[str, Fingerprint]] = []
-        for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
-            path = f"{table.folder}/{record}.parquet"
-            rows = np.array(list(some)) % RECORD_SIZE
-            if not 0 <= record * RECORD_SIZE + int(rows.max()) < table.rows:
-                raise FormatError(
-                    f"{self.root}/{path}: source {record * RECORD_SIZE + int(rows.max())} is asked "
-                    f"for, and there are {table.rows}; the set is damaged"
-                )
-            found += _source_rows(self.record(path), rows, f"{self.root}/{path}")
-        return found
 
     # ------------------------------------------------------------------ manifests
 
@@ -253,79 +226,6 @@ class StoredManifests:
         return Part(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
 
 
-@dataclass(frozen=True)
-class ParquetTable:
-    """References in records of Parquet.
-
-    Parameters
-    ----------
-    store : StoredManifests
-    folder : str
-        Where in the set the records lie.
-    rows : int
-        How many there are.
-    sources : Sources
-    has_pipelines : bool
-        Whether rows say how they decode.
-    pipelines : int
-        How many ways there are.
-    """
-
-    store: StoredManifests
-    folder: str
-    rows: int
-    sources: Sources
-    has_pipelines: bool = False
-    pipelines: int = 1
-
-    def load(self, ids: Ints) -> ChunkManifest:
-        """Return the rows of these numbers, in their shape, with the files that they lie in."""
-        return rows_of_records(ids, RECORD_SIZE, self._record)
-
-    def listed(self) -> tuple[SourceFile, ...]:
-        """Return all files of the table of sources."""
-        known = self.store.fingerprints(self.sources, np.arange(self.sources.rows))
-        return tuple(self.store.file(*one) for one in known)
-
-    def _record(self, number: int, rows: Ints) -> ChunkManifest:
-        path = f"{self.folder}/{number}.parquet"
-        try:
-            columns = self.store.record(path)
-            return self._manifest(columns, rows)
-        except VirtualdsError as error:
-            error.add_note(f"record {path} of {self.store.root}")
-            raise
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            raise FormatError(
-                f"{self.store.root}/{path}: it is no record of references ({error}); the set is "
-                f"damaged"
-            ) from error
-
-    def _manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
-        source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
-        used = np.unique(source)
-        used = used[used >= 0]
-        file = np.where(source >= 0, np.searchsorted(used, source), source)
-        held = np.flatnonzero(source == INLINE)
-        inline = [columns["data"][int(rows[k])].as_py() for k in held.tolist()]
-        if None in inline:
-            raise ValueError("a chunk that stands in it has no data")
-        pipeline = columns["pipeline"][rows] if self.has_pipelines else np.zeros(rows.shape, int)
-        if pipeline.size and not 0 <= pipeline.min() <= pipeline.max() < self.pipelines:
-            raise ValueError(f"pipelines {pipeline.min()} to {pipeline.max()} of {self.pipelines}")
-        known = self.store.fingerprints(self.sources, used)
-        return ChunkManifest.build(
-            rows.shape,
-            files=[self.store.file(*one) for one in known],
-            inline=inline,
-            file=file,
-            offset=np.where(source == INLINE, np.cumsum(source == INLINE) - 1, offset),
-            length=length,
-            pipeline=pipeline,
-            checksum=columns["checksum"][rows] if "checksum" in columns else 0,
-        )
-
-
 def _is_inside(path: str) -> bool:
     """Say whether a path is one of a file that lies in the folder of the set."""
     try:
@@ -378,33 +278,6 @@ def inside(folder: str, path: str) -> str:
     if "\\" in path or path.startswith("/"):
         raise FormatError(f"{path!r} is no path inside the set")
     return "/".join(parts)
-
-
-def _source_rows(columns: Mapping[str, Any], rows: Ints, url: str) -> list[tuple[str, Fingerprint]]:
-    """Return paths and fingerprints from a record of a table of sources."""
-    try:
-        values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"{url}: it is no record of sources ({error}); the set is damaged"
-        ) from error
-    if not all(isinstance(path, str) and path for path in values[0]):
-        raise FormatError(f"{url}: it has sources without a path; the set is damaged")
-    rows_of_it = zip(*values, strict=True)
-    return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
-
-
-def _columns(data: bytes, url: str) -> dict[str, Any]:
-    """Return integers as arrays, and what may be absent as Arrow has it."""
-    import pyarrow as pa
-
-    table = parquet_table(data, url)
-    found = {}
-    for name in table.column_names:
-        column = table[name]
-        plain = pa.types.is_integer(column.type) and name not in ("size", "mtime")
-        found[name] = column.to_numpy() if plain else column
-    return found
 
 
 def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:

@@ -12,10 +12,9 @@ from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.json_attributes import from_json
-from virtualds.manifest import MISSING, ChunkManifest
-from virtualds.referenced_files import malformed, unreachable
+from virtualds.manifest import MISSING
+from virtualds.referenced_files import malformed, stored_bytes
 from virtualds.storage_notes import restored_encoding
-from virtualds.stores import store_for
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.document import CONSOLIDATED
@@ -167,16 +166,5 @@ def _chunks(parts: list[Part]) -> dict[tuple[int, ...], bytes]:
         manifest = part.manifest.loaded()
         for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
             key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
-            found[key] = _bytes(manifest, place)
+            found[key] = stored_bytes(manifest, place)
     return found
-
-
-def _bytes(manifest: ChunkManifest, place: tuple[int, ...]) -> bytes:
-    row = manifest.lookup(place)
-    if row.file < 0:
-        return manifest.inline[row.offset]
-    file = manifest.files[row.file]
-    try:
-        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
-    except OSError as error:
-        raise unreachable(file.url, error) from error

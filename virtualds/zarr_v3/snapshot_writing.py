@@ -5,24 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os.path
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
-from virtualds.array import ManifestArray
 from virtualds.errors import UnsupportedError
-from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.json_attributes import to_json
+from virtualds.grid import c_strides
+from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import Counting, LazyManifest
 from virtualds.manifest import ChunkManifest, StorageOptions
-from virtualds.storage_notes import declared
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
-from virtualds.zarr_metadata import fill_to_attribute, is_exact
-from virtualds.zarr_v3.arrays import array_to_v3, is_extended
-from virtualds.zarr_v3.document import FOLDER, Document, is_node_path
+from virtualds.zarr_v3.arrays import is_extended
+from virtualds.zarr_v3.document import FOLDER, Document
 from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.manifest_files import (
     Numbering,
@@ -34,14 +30,14 @@ from virtualds.zarr_v3.manifest_files import (
 from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
-    RECORD_SIZE,
-    ParquetTable,
     Part,
     StoredManifests,
     chunk_key,
 )
 from virtualds.zarr_v3.metadata import axes_from_v3
-from virtualds.zarr_v3.values import NativeArray, values_to_v3
+from virtualds.zarr_v3.parquet_table import RECORD_SIZE, ParquetTable
+from virtualds.zarr_v3.planning import PlannedArray, plan
+from virtualds.zarr_v3.values import NativeArray
 
 MOST_INLINE, MOST_JSON = 16, 4096
 """Chunks that an array has at most whose manifest stands in the metadata, or in JSON."""
@@ -74,11 +70,9 @@ class SnapshotWriter:
     manifest: str | None = None
     relative_paths: bool = False
     written: list[str] = field(default_factory=list)
-    notes: dict[str, dict[str, Any]] = field(
-        default_factory=lambda: {"groups": {}, "arrays": {}, "values": {}}
-    )
 
     def __post_init__(self) -> None:
+        self._values: dict[str, Any] = {}
         self._sources = Numbering(self._path)
         self._tables: list[tuple[str, list[Any]]] = []
 
@@ -90,35 +84,17 @@ class SnapshotWriter:
         Raises
         ------
         UnsupportedError
-            As `plan`; nothing has been written.
+            Variables that Zarr v3 has no form for; nothing has been written.
         """
-        planned = self.plan(group)
+        planned = plan(group, self.root, self.before)
         if self.before is None:
             # who comes later sees that these are the files of a writer, not somebody else's
             self.put(f"{FOLDER}/{self.name}/begun", b"")
-        nodes = {path: self._written(path, node) for path, node in planned.items()}
+        nodes = {path: self._written(path, node) for path, node in planned.nodes.items()}
         self._write_sources()
-        notes = {kind: part for kind, part in self.notes.items() if part}
+        noted = planned.notes | {"values": self._values}
+        notes = {kind: part for kind, part in noted.items() if part}
         return Document(nodes, notes | {"relative_paths": self.relative_paths})
-
-    def plan(self, group: ManifestGroup) -> dict[str, Any]:
-        """Return what there is to write by path: groups as their metadata, arrays as `Planned`.
-
-        Raises
-        ------
-        UnsupportedError
-            The variables that Zarr v3 has no form for; all of them are named.
-        """
-        planned = list(self._planned(group))
-        problems = [problem for _, _, found in planned for problem in found]
-        if problems:
-            raise UnsupportedError(
-                f"{self.root}: zarr-v3 cannot hold {len(problems)} properties of this dataset:\n"
-                + "\n".join(f"  {problem}" for problem in problems)
-                + "\nload these variables before writing (ds.virtual.load()), or leave them out "
-                "(ds.drop_vars)"
-            )
-        return {path: node for path, node, _ in planned}
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file of a name that no other writer uses."""
@@ -135,95 +111,13 @@ class SnapshotWriter:
             beside = [f"{above}/{self.name}"]
         store_for(self.root).remove([*self.written, *beside], self.options)
 
-    # ------------------------------------------------------------------ what there is to write
-
-    def _planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
-        """Yield every node: its path, what it is, and what of it does not fit."""
-        for path, part in group.walk():
-            prefix = f"{path}/" if path else ""
-            try:
-                yield path, self._group(path, part), []
-            except UnsupportedError as error:
-                yield path, None, [f"{path or 'the dataset'}: {error}"]
-            for name, variable in part.variables.items():
-                try:
-                    yield prefix + name, self._variable(prefix + name, variable), []
-                except UnsupportedError as error:
-                    yield prefix + name, None, [f"{prefix}{name}: {error}"]
-
-    def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
-        if path:
-            _check_name(path)
-        attributes, types = to_json(group.attributes)
-        notes: dict[str, Any] = {"attributes": types} if types else {}
-        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
-            notes["unlimited_dims"] = unlimited
-        if notes:
-            self.notes["groups"][path] = notes
-        return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
-
-    def _variable(self, path: str, variable: ManifestVariable) -> Planned:
-        _check_name(path)
-        data = variable.data if isinstance(variable.data, ManifestArray) else None
-        values, parts = None, list[Part]()
-        if data is None:
-            read = variable.read()
-            values = values_to_v3(read)
-            if values is None:
-                data = ManifestArray.from_values(read)
-        known = data is not None and self._known_values(path, data)
-        if values is not None:
-            metadata = values.metadata
-        elif known and self.before is not None:
-            metadata = self.before.nodes[path]
-        elif data is not None:
-            # files that nothing refers to any more may have changed
-            metadata, parts = array_to_v3(data.pruned())
-        attributes, notes = self._attributes(variable, data)
-        if notes:
-            self.notes["arrays"][path] = notes
-        metadata = metadata | {
-            "attributes": attributes,
-            "dimension_names": list(variable.dims),
-            "storage_transformers": metadata.get("storage_transformers", []),
-        }
-        return Planned(metadata, parts, values, bool(known))
-
-    def _known_values(self, path: str, array: ManifestArray) -> bool:
-        """Say whether an array is just the values that stand at its place already."""
-        noted = self.before.notes.get("values", {}).get(path) if self.before else None
-        if noted is None or self.before is None or len(array.fragments) != 1:
-            return False
-        same = list(array.shape) == self.before.nodes[path]["shape"]
-        folder = f"{self.root}/{path}/{noted['folder']}".rstrip("/")
-        manifest = array.manifest.loaded()
-        urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
-        return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
-
-    def _attributes(
-        self, variable: ManifestVariable, data: ManifestArray | None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return attributes as JSON, and what JSON and references do not show."""
-        attributes = dict(variable.attributes)
-        dtype = data.dtype if data is not None else variable.data.dtype
-        fill = attributes.get("_FillValue")
-        exact = fill is not None and is_exact(fill, dtype)
-        if exact:
-            # as xarray spells it in Zarr v3
-            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
-        plain, types = to_json(attributes)
-        if exact:
-            types.pop("_FillValue", None)
-        notes = declared(variable, data)
-        return plain, notes | ({"attributes": types} if types else {})
-
     # ------------------------------------------------------------------ writing
 
-    def _written(self, path: str, node: Any) -> dict[str, Any]:
-        if not isinstance(node, Planned):
+    def _written(self, path: str, node: dict[str, Any] | PlannedArray) -> dict[str, Any]:
+        if not isinstance(node, PlannedArray):
             return dict(node)
         if node.known and self.before is not None:
-            self.notes["values"][path] = self.before.notes["values"][path]
+            self._values[path] = self.before.notes["values"][path]
             return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
@@ -256,7 +150,7 @@ class SnapshotWriter:
             folder = f"values.{self.name}"
             for name, data in chunks:
                 self.put(f"{path}/{folder}/{name}", data)
-        self.notes["values"][path] = {"folder": folder, "chunks": now}
+        self._values[path] = {"folder": folder, "chunks": now}
         if not folder:
             return None
         places = [".".join(name.split("/")[1:]) or "0" for name, _, _ in now]
@@ -280,7 +174,7 @@ class SnapshotWriter:
             self.written.append(url)
         return True
 
-    def _write_manifest(self, path: str, node: Planned) -> dict[str, Any]:
+    def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
         parts = _compacted(node.parts)
         forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
@@ -350,9 +244,7 @@ class SnapshotWriter:
         table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
         if numbered:
             table["pipelines"] = True
-        shape = manifest.shape
-        strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        return {"table": table, "first": 0, "strides": strides}
+        return {"table": table, "first": 0, "strides": list(c_strides(manifest.shape))}
 
     def _write_sources(self) -> None:
         for number, data in enumerate(source_records(self._sources)):
@@ -399,25 +291,7 @@ class SnapshotWriter:
         return os.path.relpath(url, self.root).replace(os.sep, "/")
 
 
-@dataclass(frozen=True)
-class Planned:
-    """An array that is to be written: its metadata, and its chunks or references.
-
-    Of one that is ``known``, everything but its metadata stands in the set already.
-    """
-
-    metadata: dict[str, Any]
-    parts: list[Part]
-    values: NativeArray | None
-    known: bool = False
-
-
-def _check_name(path: str) -> None:
-    if not is_node_path(path):
-        raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
-
-
-def _prefixed(node: Planned) -> JsonTable | None:
+def _prefixed(node: PlannedArray) -> JsonTable | None:
     """Return the table that all chunks of an array are those of, if it maps prefixes of keys."""
     if len(node.parts) != 1 or is_extended(node.metadata):
         return None

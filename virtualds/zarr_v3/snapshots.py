@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.errors import ConflictError
+from virtualds.fence import outrun
 from virtualds.manifest import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.zarr_v3.document import CHUNKS, MARKER, Document, snapshot_path
-from virtualds.zarr_v3.manifests import JSON_MANIFEST, Sources, StoredManifests, inside, sources_of
+from virtualds.zarr_v3.manifests import JSON_MANIFEST, StoredManifests, inside, sources_of
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 """What `virtualds.zarr_v3.document.new_snapshot` makes."""
@@ -49,10 +49,7 @@ def swap(
     except ChangedError as error:
         # a store may have answered a second time, to a request that it had lost sight of
         if opened(root, options)[0].snapshot != document.snapshot:
-            raise ConflictError(
-                f"{root}: another writer was faster, and nothing has been written; open the set "
-                f"and write again, or pass conflict='retry'"
-            ) from error
+            raise outrun(root) from error
 
 
 def write_nodes(
@@ -186,12 +183,12 @@ def _needed_by(
             manifest = manifests.document(inside(folder, manifest))
         yield from _own(entry.get("path") for entry in manifest.values())
         return
-    tables = {Sources(*sources_of(folder, part["table"]["sources"])) for part in said["parts"]}
+    tables = {sources_of(folder, part["table"]["sources"]) for part in said["parts"]}
     for part in said["parts"]:
         yield inside(folder, part["table"]["path"]) + "/"
     for table in tables:
         yield f"{table.folder}/"
-        known = manifests.fingerprints(table, np.arange(table.rows))
+        known = table.fingerprints(manifests, np.arange(table.rows))
         yield from _own(path for path, _ in known)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import ReadError, UnsupportedError
+from virtualds.text import checked_text, decoded_text, encoded_text
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 
 TEXT = "string"
@@ -79,22 +80,6 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return strings as objects.
-
-    Raises
-    ------
-    UnsupportedError
-        There is something else among them.
-    """
-    texts = values.astype(object)
-    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
-        raise UnsupportedError(
-            f"it holds {bad[0]!r} among its strings; only strings can be written"
-        )
-    return texts
-
-
 def _chunks(
     values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
@@ -115,7 +100,7 @@ def _chunks(
             ] = block
             block = whole
         text = values.dtype.kind == "O"
-        data = bytes(numcodecs.VLenUTF8().encode(block.ravel())) if text else block.tobytes()
+        data = encoded_text(block) if text else block.tobytes()
         yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data
 
 
@@ -156,7 +141,7 @@ def text_from_chunks(
             # before as much memory is taken as damaged bytes may ask for
             if (count := int.from_bytes(data[:4], "little")) != prod(shape):
                 raise ValueError(f"{count} strings where {prod(shape)} belong")
-            block = numcodecs.VLenUTF8().decode(data).reshape(shape)
+            block = decoded_text(data).reshape(shape)
         except DAMAGE as error:
             raise ReadError(
                 f"chunk {place} of strings does not decode ({error}); restore the file"

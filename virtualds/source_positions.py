@@ -1,0 +1,76 @@
+"""Where along a dimension of a dataset its sources lie.
+
+References that lie in sets are looked through block by block, and only those of arrays whose sets
+list one of the sources that are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.array import ManifestArray
+from virtualds.lazy import virtual_data
+from virtualds.lazy_manifest import BLOCK
+from virtualds.manifest import ChunkManifest
+
+
+def _arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
+    """Yield the virtual arrays along a dimension, with their axis of it."""
+    for variable in dataset.variables.values():
+        data = virtual_data(variable)
+        if data is not None and dim in variable.dims:
+            yield variable.dims.index(dim), data
+
+
+def urls_of(dataset: xr.Dataset) -> set[str]:
+    """Return the urls of all sources, and of those that stored tables list besides."""
+    arrays = map(virtual_data, dataset.variables.values())
+    return {file.url for array in arrays if array is not None for file in array.listed_sources}
+
+
+def positions_of(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
+    """Say of every position along a dimension whether something at it comes from some sources."""
+    found = np.zeros(dataset.sizes[dim], bool)
+    if not urls:
+        return found
+    for axis, array in _arrays(dataset, dim):
+        if not urls.isdisjoint(file.url for file in array.listed_sources):
+            for fragment in array.fragments:
+                edges = fragment.start[axis] + fragment.axes[axis].slabs().edges
+                hits = np.flatnonzero(_slabs_of(fragment.manifest, axis, urls))
+                for slab in hits.tolist():
+                    found[edges[slab] : edges[slab + 1]] = True
+    return found
+
+
+def _slabs_of(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
+    """Say of every slab of an axis whether a chunk of it lies in some files."""
+    found = np.zeros(manifest.shape[axis], bool)
+    # in the order in which sets hold them, so that every record is read once
+    for begin in range(0, manifest.size, BLOCK):
+        ids = np.arange(begin, min(begin + BLOCK, manifest.size))
+        part = manifest.at(ids)
+        numbers = [n for n, file in enumerate(part.files) if file.url in urls]
+        met = ids[np.isin(part.file, numbers)]
+        found[np.unravel_index(met, manifest.shape)[axis]] = True
+    return found
+
+
+def only_dimension(present: xr.Dataset, urls: set[str]) -> str:
+    """Return the dimension along which sources follow each other."""
+    found = [str(d) for d in present.dims if _follow_each_other(present, str(d), urls)]
+    if len(found) != 1:
+        raise ValueError(
+            f"append_dim: sources follow each other along {found or 'no dimension'}; name the "
+            f"dimension"
+        )
+    return found[0]
+
+
+def _follow_each_other(present: xr.Dataset, dim: str, urls: set[str]) -> bool:
+    met = positions_of(present, dim, urls)
+    return bool(met.any() and not met.all())

@@ -1,0 +1,46 @@
+"""Strings of varying length as Zarr stores them (numcodecs' ``vlen-utf8``, zarr-extensions)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import UnsupportedError
+
+
+def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return strings as objects.
+
+    Raises
+    ------
+    UnsupportedError
+        There is something else among them.
+    """
+    texts = values.astype(object)
+    if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
+        raise UnsupportedError(
+            f"it holds {bad[0]!r} among its strings; only strings can be written"
+        )
+    return texts
+
+
+def encoded_text(texts: npt.NDArray[Any]) -> bytes:
+    """Return strings, in C order, as the bytes of a chunk."""
+    import numcodecs
+
+    return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
+
+
+def decoded_text(data: bytes) -> npt.NDArray[Any]:
+    """Return the strings of a chunk, along one axis.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        The bytes are damaged.
+    """
+    import numcodecs
+
+    return np.asarray(numcodecs.VLenUTF8().decode(data), object)
