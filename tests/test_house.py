@@ -24,7 +24,7 @@ FLOORS = (
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},
     {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
-    {"array", "hdf5_structure", "kerchunk_records"},
+    {"array", "hdf5_structure", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"}
     | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}

@@ -49,15 +49,15 @@ def positions_of(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[n
 
 def _slabs_of(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say of every slab of an axis whether a chunk of it lies in some files."""
-    count = manifest.shape[axis]
-    step = max(1, BLOCK // max(1, manifest.size // max(1, count)))
-    parts = []
-    for begin in range(0, count, step):
-        part = manifest.take(axis, slice(begin, min(begin + step, count))).loaded()
+    found = np.zeros(manifest.shape[axis], bool)
+    # in the order in which sets hold them, so that every record is read once
+    for begin in range(0, manifest.size, BLOCK):
+        ids = np.arange(begin, min(begin + BLOCK, manifest.size))
+        part = manifest.at(ids)
         numbers = [n for n, file in enumerate(part.files) if file.url in urls]
-        others = tuple(i for i in range(len(part.shape)) if i != axis)
-        parts.append(np.isin(part.file, numbers).any(axis=others))
-    return np.concatenate(parts) if parts else np.zeros(0, bool)
+        met = ids[np.isin(part.file, numbers)]
+        found[np.unravel_index(met, manifest.shape)[axis]] = True
+    return found
 
 
 def only_dimension(present: xr.Dataset, urls: set[str]) -> str:

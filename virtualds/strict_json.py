@@ -28,7 +28,7 @@ def parsed(text: str | bytes, where: str) -> Any:
         which of them they take.
     """
     try:
-        with _uncollected():
+        with uncollected():
             return json.loads(text, object_pairs_hook=_distinct)
     except RecursionError as error:
         raise FormatError(f"{where}: its JSON is nested too deeply; write it anew") from error
@@ -47,8 +47,8 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: there is none, and looking takes as long as the parsing."""
+def uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: there is none, and looking takes as long as the work."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+from sets import STEPS, SUFFIXES
 
 READERS = {
     "full": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
@@ -23,11 +24,14 @@ READERS = {
     "ragged": ("regular", "ragged"),
     "plan": ("uniform", "mixed"),
     "mixed": ("uniform", "ragged", "unshuffled", "recoded"),
+    "write": (*SUFFIXES, "icechunk", "virtualizarr"),
+    "open": (*SUFFIXES, "icechunk", "virtualizarr"),
+    "scale": ("zarr-v3", "kerchunk-parquet"),
 }
-"""What is measured for every work, virtualds first; of the last three, ways to store the same."""
+"""What is measured for every work, virtualds first; of some, ways of ours to store the same."""
 MODULES = {"netcdf4": "netCDF4"}
 """Names of the modules of readers that are called otherwise."""
-STORED = ("regular", "uniform", "ragged", "mixed", "unshuffled", "recoded")
+STORED = ("regular", "uniform", "ragged", "mixed", "unshuffled", "recoded", *SUFFIXES)
 """Ways to store, which need nothing to be installed."""
 
 
@@ -39,6 +43,10 @@ def make_inputs(folder: Path) -> None:
     if not (folder / "index.nc").exists():
         with h5py.File(folder / "index.nc", "w", libver="latest") as file:
             values = np.arange(4_000_000, dtype="f4").reshape(1000, 1000, 4)
+            file.create_dataset("v", data=values, chunks=(1, 1, 4))
+    if not (folder / "few.nc").exists():
+        with h5py.File(folder / "few.nc", "w", libver="latest") as file:
+            values = np.arange(400, dtype="f4").reshape(10, 10, 4)
             file.create_dataset("v", data=values, chunks=(1, 1, 4))
     if not (folder / "months").exists():
         _write_months(folder / "months")
@@ -118,6 +126,19 @@ def compare(work: str, folder: Path, runs: int) -> None:
         print(f"  {reader:14} {seconds:9.3f} s  x{seconds / first:6.2f}  {peak:6.0f} MB  {check}")
 
 
+def follow(folder: Path) -> None:
+    """Print what every step costs in the life of a large set, once, for each of our formats."""
+    for way in READERS["scale"]:
+        print(f"== scale: {way}")
+        for step in STEPS:
+            found = measure(f"scale: {step}", way, folder)
+            print(
+                f"  {step:18} {found['seconds']:9.3f} s  {found['peak_mb']:6.0f} MB  "
+                f"{found['check']}",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -127,7 +148,10 @@ def main() -> None:
     arguments = parser.parse_args()
     make_inputs(arguments.folder)
     for work in arguments.work:
-        compare(work, arguments.folder, arguments.runs)
+        if work == "scale":
+            follow(arguments.folder)
+        else:
+            compare(work, arguments.folder, arguments.runs)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from sets import STEPS, opening, scaling, writing
 
 Job = Callable[[], Any]
 warnings.filterwarnings("ignore")
@@ -202,6 +203,11 @@ JOBS: dict[str, Callable[[str, Path], Job]] = {
     "ragged": ragging,
     "plan": planning,
     "mixed": reading_months,
+    "write": writing,
+    "open": opening,
+}
+JOBS |= {
+    f"scale: {step}": lambda way, folder, step=step: scaling(step, way, folder) for step in STEPS
 }
 
 
@@ -213,6 +219,8 @@ def main() -> None:
     check = job()
     seconds = time.perf_counter() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    if callable(check):
+        check = check()
     print(json.dumps({"seconds": seconds, "peak_mb": peak, "check": check}))
 
 

@@ -11,22 +11,19 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
-from math import prod
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.compressed_file import beginning, compressed, compressed_like, expanded
-from virtualds.errors import AccessError, FormatError
+from virtualds.errors import FormatError
 from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
-from virtualds.referenced_files import ReferencedFiles, malformed
+from virtualds.kerchunk_entries import Entries
+from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
+from virtualds.referenced_files import malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
+from virtualds.strict_json import parsed, uncollected
 from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 
@@ -92,15 +89,14 @@ def _tree(
     allow: Allowed = ANYWHERE,
 ) -> ManifestGroup:
     """Return a group of a document with everything below it."""
-    try:
-        refs, notes = _unfold(document, source.url)
-        references = _References(source, refs, notes.get("files", {}), allow)
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
-        raise malformed(source.url, error) from error
-    reader = HierarchyReader(
-        source, references.metadata, notes, references.manifest, frozenset(skip)
-    )
-    return reader.tree(group)
+    with uncollected():
+        try:
+            refs, notes = _unfold(document, source.url)
+            entries = Entries(source, refs, notes.get("files", {}), allow)
+        except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
+            raise malformed(source.url, error) from error
+        chunks, skipped = entries.manifest, frozenset(skip)
+        return HierarchyReader(source, entries.metadata, notes, chunks, skipped).tree(group)
 
 
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -140,138 +136,6 @@ def _rendered(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
             value = [url, *value[1:]]
         found[key] = value
     return found
-
-
-class _References:
-    """The references of one document, sorted by array."""
-
-    def __init__(
-        self,
-        source: SourceFile,
-        refs: Mapping[str, Any],
-        noted: Mapping[str, Any],
-        allow: Allowed,
-    ) -> None:
-        self.files = ReferencedFiles(source, noted, allow)
-        self.metadata: dict[str, Any] = {}
-        self.chunks: dict[str, list[tuple[str, Any]]] = {}
-        for key, value in refs.items():
-            folder, _, name = key.rpartition("/")
-            if name.startswith(".z"):
-                self.metadata[key] = _parsed(key, value, source.url)
-            else:
-                self.chunks.setdefault(folder, []).append((name, value))
-        consolidated = self.metadata.pop(".zmetadata", {})
-        self.metadata = consolidated.get("metadata", {}) | self.metadata
-        if not self.metadata:
-            raise FormatError(f"{source.url}: no Zarr metadata among its keys; no reference set")
-        self._move_nested_chunks()
-
-    def _move_nested_chunks(self) -> None:
-        """Bring chunks under keys with slashes ("dimension_separator") to their array."""
-        arrays = {key.removesuffix("/.zarray") for key in self.metadata if key.endswith("/.zarray")}
-        for folder in [f for f in self.chunks if f not in arrays]:
-            owner = folder
-            while owner and owner not in arrays:
-                owner = owner.rpartition("/")[0]
-            rest = folder[len(owner) + 1 :].replace("/", ".")
-            moved = [(f"{rest}.{name}", value) for name, value in self.chunks.pop(folder)]
-            if owner:
-                self.chunks.setdefault(owner, []).extend(moved)
-
-    def _file(self, url: str, key: str) -> SourceFile:
-        try:
-            return self.files.file(url)
-        except AccessError as error:
-            error.add_note(f"chunk {key}")
-            raise
-
-    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return where the chunks of an array lie."""
-        rows = self.chunks.get(path, [])
-        if not rows:
-            return ChunkManifest.missing(grid)
-        flat = _flat_ids([name for name, _ in rows], grid, path)
-        inline: list[bytes] = []
-        table: dict[str, int] = {}
-        files: list[SourceFile] = []
-        file, offset = [], []
-        length: list[Any] = []
-        for name, value in rows:
-            if isinstance(value, list):
-                if len(value) not in (1, 3) or not isinstance(value[0], str):
-                    raise FormatError(
-                        f"{path}/{name}: {value} is neither [url] nor [url, offset, length]"
-                    )
-                if (number := table.get(value[0])) is None:
-                    number = table[value[0]] = len(files)
-                    files.append(self._file(value[0], f"{path}/{name}"))
-                begin, size = value[1:] or (0, self.files.size(files[number]))
-                file.append(number)
-            else:
-                inline.append(_bytes(value))
-                begin, size = len(inline) - 1, len(inline[-1])
-                file.append(INLINE)
-            offset.append(begin)
-            length.append(size)
-        columns = {"file": (file, MISSING), "offset": (offset, 0), "length": (length, 0)}
-        return ChunkManifest.build(
-            grid,
-            files=files,
-            inline=inline,
-            **{name: _spread(values, flat, grid, rest) for name, (values, rest) in columns.items()},
-        )
-
-
-def _parsed(key: str, value: Any, url: str) -> Any:
-    """Return metadata, which stand as text or as JSON."""
-    return parsed(_bytes(value), f"{url}: key {key!r}") if isinstance(value, str) else value
-
-
-def _bytes(value: Any) -> bytes:
-    """Return an inline value as bytes."""
-    if not isinstance(value, str):
-        return json.dumps(value).encode()
-    if not value.startswith("base64:"):
-        return value.encode()
-    try:
-        return base64.b64decode(value[len("base64:") :], validate=True)
-    except ValueError as error:
-        raise FormatError(f"inline value {value[:20]!r}: it is no base64 ({error})") from error
-
-
-def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
-    """Return the flat C-order number of every chunk key."""
-    rank = max(len(grid) - 1, 0)
-    # VirtualiZarr calls the only chunk of a scalar ""
-    if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
-        raise FormatError(f"{path}: chunk key {odd[0]!r} is no index of a grid {grid}")
-    if not grid:
-        return np.zeros(len(names), np.int64)
-    try:
-        numbers = np.array(".".join(names).split("."), dtype=np.int64).reshape(-1, len(grid))
-    except ValueError as error:
-        raise FormatError(f"{path}: a chunk key is no index of a grid {grid} ({error})") from error
-    if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
-        raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
-    flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
-    seen = np.zeros(prod(grid), bool)
-    seen[flat] = True
-    if np.count_nonzero(seen) != flat.size:
-        raise FormatError(f"{path}: two keys stand for one chunk")
-    return flat
-
-
-def _spread(
-    values: list[int], flat: npt.NDArray[np.int64], grid: tuple[int, ...], rest: int
-) -> npt.NDArray[np.int64]:
-    column = np.full(prod(grid), rest, np.int64)
-    given = np.asarray(values)
-    if given.dtype.kind != "i":
-        odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
-        raise FormatError(f"offset or length {odd!r}: it is no integer of 64 bits")
-    column[flat] = given
-    return column.reshape(grid)
 
 
 # ---------------------------------------------------------------------- writing

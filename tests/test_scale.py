@@ -1,0 +1,211 @@
+"""Sets of millions of references cost what is asked of them, in files, bytes and memory."""
+
+from __future__ import annotations
+
+import shutil
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import virtualds
+from virtualds.stores.local import LocalStore
+
+STEPS, ROWS, COLUMNS = 100, 10, 100
+"""Chunks of one file of the set along its axes: as many references as a record has."""
+FILES = 30
+SUFFIXES = {"zarr-v3": ".zarr", "kerchunk-parquet": ".parquet"}
+MARKERS = {"zarr-v3": "zarr.json", "kerchunk-parquet": ".zmetadata"}
+METADATA = 8192
+"""Bytes that are enough for what a set says besides its references, sources apart."""
+
+
+def archive(files: range, steps: int = STEPS) -> xr.Dataset:
+    """Some files of an archive; their bytes are nowhere, and nobody asks for them."""
+    grid = (steps, ROWS, COLUMNS)
+    # lengths as compression leaves them
+    lengths = np.random.default_rng(files[0]).integers(500, 1500, grid)
+    offsets = 4096 + np.cumsum(lengths).reshape(grid) - lengths
+    parts = [
+        virtualds.ManifestArray.from_arrays(
+            shape=(steps, ROWS * 10, COLUMNS * 10),
+            chunks=(1, 10, 10),
+            dtype="f4",
+            path=f"s3://bucket/some/long/prefix/product_{number:06d}.nc",
+            offsets=offsets,
+            lengths=lengths,
+        )
+        for number in files
+    ]
+    return xr.Dataset({"v": (("time", "y", "x"), np.concatenate(parts, axis=0))})
+
+
+# ---------------------------------------------------------------------- counting
+
+
+@dataclass
+class Traffic:
+    """What was read and written of a set: files, how often they were read, and bytes."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    nbytes_read: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes_written(self) -> int:
+        return sum(self.written.values())
+
+
+@contextmanager
+def counted(target: Path) -> Iterator[Traffic]:
+    """Count what is read within the block, and see what has been written when it ends."""
+    traffic, before = Traffic(), contents(target)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("read_all", "get_ranges"):
+            patch.setattr(LocalStore, name, _counting(getattr(LocalStore, name), traffic, target))
+        yield traffic
+    now = contents(target)
+    traffic.written = {p: size for p, (size, _) in now.items() if now[p] != before.get(p)}
+
+
+def _counting(method: Callable[..., Any], traffic: Traffic, target: Path) -> Callable[..., Any]:
+    def call(self: LocalStore, where: Any, *rest: Any) -> Any:
+        found = method(self, where, *rest)
+        url = where if isinstance(where, str) else where.url
+        traffic.read[url.rpartition(f"/{target.name}/")[2]] += 1
+        traffic.nbytes_read += sum(map(len, [found] if isinstance(found, bytes) else found))
+        return found
+
+    return call
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return the size of every file of a set, and which file it is."""
+    found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {p.relative_to(folder).as_posix(): (s.st_size, s.st_ino) for p, s in found.items()}
+
+
+@contextmanager
+def peak_of(bound: int) -> Iterator[None]:
+    """Demand that Python and numpy never hold more bytes within the block than a bound."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < bound
+
+
+# ---------------------------------------------------------------------- the sets
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Sets of three million references, one of each format; do not write to them."""
+    folder = tmp_path_factory.mktemp("sets")
+    whole = archive(range(FILES))
+    assert whole.virtual.nchunks == 3_000_000
+    found = {name: folder / f"refs{suffix}" for name, suffix in SUFFIXES.items()}
+    for target in found.values():
+        whole.virtual.to_manifest(target)
+    return found
+
+
+@pytest.fixture(params=SUFFIXES)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a format."""
+    return str(request.param)
+
+
+@pytest.fixture
+def target(name: str, written: dict[str, Path], tmp_path: Path) -> Path:
+    """A large set of one's own, of every format."""
+    return Path(shutil.copytree(written[name], tmp_path / written[name].name))
+
+
+def record_of(target: Path) -> int:
+    """Return the bytes of the largest record of a set."""
+    return max(size for size, _ in contents(target).values())
+
+
+# ---------------------------------------------------------------------- what is asked of them
+
+OPENERS: dict[str, Callable[[Path], xr.Dataset]] = {
+    "virtual": virtualds.open_virtual_dataset,
+    "lazy": lambda target: xr.open_dataset(target, engine="virtual"),
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_opening_reads_one_small_file(opener: str, name: str, target: Path) -> None:
+    open_it = OPENERS[opener]
+    open_it(target)  # imports take memory, once
+    with counted(target) as traffic, peak_of(2**20):
+        assert open_it(target)["v"].sizes["time"] == FILES * STEPS
+    # once to see what it is, once to read it
+    assert set(traffic.read) == {MARKERS[name]}
+    assert traffic.read.total() <= 2
+    assert traffic.nbytes_read < 2 * METADATA
+    assert not traffic.written
+
+
+def test_one_reference_is_one_record_of_references_and_one_of_sources(
+    name: str, target: Path
+) -> None:
+    field = virtualds.open_virtual_dataset(target)["v"]
+    one = {"time": slice(1550, 1551), "y": slice(50, 51), "x": slice(500, 501)}
+    with counted(target) as traffic, peak_of(2**24):
+        manifest = field.isel(one).variable.data.manifest.loaded()
+    [file] = manifest.files
+    expected = archive(range(FILES))["v"].isel(one).variable.data.manifest
+    assert file.url == expected.files[expected.file.item()].url
+    assert manifest.offset.item() == expected.offset.item()
+    assert manifest.length.item() == expected.length.item()
+    folders = Counter(path.split("/")[0] for path in traffic.read)
+    assert folders == ({"v": 1, "__virtualds__": 1} if name == "zarr-v3" else {"v": 1})
+    assert traffic.read.total() == len(traffic.read)
+    assert traffic.nbytes_read <= record_of(target) + METADATA
+
+
+POSITIONS = [("zarr-v3", "end"), ("zarr-v3", "start"), ("kerchunk-parquet", "end")]
+"""Where a format grows without writing anew what it has."""
+
+
+@pytest.mark.parametrize(("name", "position"), POSITIONS)
+def test_growing_costs_what_is_new(name: str, position: str, target: Path) -> None:
+    record, before = record_of(target), contents(target)
+    for count in (1, 2, 3):
+        more = archive(range(100 + count, 101 + count), steps=1)
+        assert more.virtual.nchunks == 1000
+        with counted(target) as traffic, peak_of(2**24):
+            more.virtual.to_manifest(target, append_dim="time", position=position)
+        # the record that the last addition began is filled further
+        assert traffic.nbytes_written < record + METADATA
+        assert traffic.nbytes_read < record + 4 * METADATA
+        now = contents(target)
+        assert {p for p in before if now.get(p) != before[p]} <= {MARKERS[name], "v/zarr.json"}
+    grown = virtualds.open_virtual_dataset(target)["v"]
+    assert grown.sizes["time"] == FILES * STEPS + 3
+    added = slice(None, 3) if position == "start" else slice(-3, None)
+    urls = [f.url for f in grown.isel(time=added).variable.data.manifest.loaded().files]
+    assert sorted(int(url[-9:-3]) for url in urls) == [101, 102, 103]
+
+
+def test_additions_are_not_larger_than_their_references(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    target = Path(shutil.copytree(written["zarr-v3"], tmp_path / "refs.zarr"))
+    alone = tmp_path / "alone.zarr"
+    more = archive(range(100, 101), steps=1)
+    more.virtual.to_manifest(alone, manifest="parquet")
+    with counted(target) as traffic:
+        more.virtual.to_manifest(target, append_dim="time")
+    assert traffic.nbytes_written < sum(size for size, _ in contents(alone).values()) + METADATA
