@@ -288,6 +288,8 @@ def test_other_units_of_time_are_told_in_those_of_the_set(
         ({"append_dim": "time", "mode": "w"}, "mode 'w'"),
         ({"mode": "a"}, "append_dim=None"),
         ({"mode": "r"}, "mode 'r'"),
+        ({"mode": "w", "position": "start"}, "position='start'"),
+        ({"mode": "w-", "on_duplicate": "skip"}, "on_duplicate='skip'"),
     ],
     ids=str,
 )
@@ -316,5 +318,8 @@ def test_a_folder_that_is_no_set_is_left_alone(files: list[Path], tmp_path: Path
 
 
 def test_nothing_is_replaced_in_a_set_that_does_not_exist(files: list[Path], target: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    missing = pytest.raises(FileNotFoundError, match="there is no reference set")
+    with missing:
         virtual(files[0]).virtual.to_manifest(target, mode="replace-source", append_dim="time")
+    with missing:
+        virtualds.drop_sources(target, str(files[0]))

@@ -109,5 +109,5 @@ def outrun(url: str) -> ConflictError:
     """Return the error that says that another writer was faster."""
     return ConflictError(
         f"{url}: another writer was faster, and nothing has been written; open the set "
-        f"and write again, or pass conflict='retry'"
+        f"and write again, as to_manifest(conflict='retry') does"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -51,6 +52,7 @@ def write_manifest(
 ) -> None:
     """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
     mode = _settled(mode, append_dim)
+    _check_placing(mode, position, on_duplicate)
     absolute, options = _target(url, storage_options)
     target = _format_for(absolute, format, options)
     _check_choices(target, choices or {})
@@ -101,6 +103,15 @@ def _settled(mode: str | None, append_dim: str | None) -> str:
     return mode
 
 
+def _check_placing(mode: str, position: str, on_duplicate: str) -> None:
+    """Refuse to be told where to append by those who do not append."""
+    if mode != "a" and (position, on_duplicate) != ("end", "raise"):
+        raise ValueError(
+            f"mode {mode!r} with position={position!r}, on_duplicate={on_duplicate!r}: these are "
+            f"for appending; name the dimension with append_dim, or leave them out"
+        )
+
+
 def _create(
     target: Format,
     dataset: xr.Dataset,
@@ -124,7 +135,7 @@ def _create_first(
         if _format_there(url, options) is not target:
             raise
         raise ConflictError(
-            f"{url}: another writer has just created it; append again, or pass conflict='retry'"
+            f"{url}: another writer has just created it; append again, as conflict='retry' does"
         ) from error
 
 
@@ -138,7 +149,20 @@ def _update(
     update: Callable[..., None] | None = target.update
     if update is None:
         raise UnsupportedError(f"{url}: {target.name} cannot be changed in place; write it anew")
-    update(url, change, options, **(choices or {}))
+    with _missing_named(url):
+        update(url, change, options, **(choices or {}))
+
+
+@contextmanager
+def _missing_named(url: str) -> Iterator[None]:
+    """Say of a set that is not there what could be done."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{url}: there is no reference set ({error}); check the path, or write one with "
+            f"ds.virtual.to_manifest"
+        ) from error
 
 
 def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
@@ -314,7 +338,8 @@ def snapshots(
     ['snapshot', 'time']
     """
     absolute, options = _target(url, storage_options)
-    found = _history_of(absolute, options).listed(absolute, options)
+    with _missing_named(absolute):
+        found = _history_of(absolute, options).listed(absolute, options)
     table = pd.DataFrame(found, columns=["snapshot", "time"])
     return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
@@ -374,7 +399,8 @@ def expire_snapshots(
     gone: list[str] = []
 
     def attempt() -> None:
-        gone[:] = history.expire(absolute, options, keep, older_than)
+        with _missing_named(absolute):
+            gone[:] = history.expire(absolute, options, keep, older_than)
 
     _settling_conflicts(attempt, conflict)
     return gone
