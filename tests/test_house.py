@@ -29,7 +29,7 @@ FLOORS = (
     | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
     | {"record_changes"},
-    {"zarr_hierarchy", "zarr_v3"},
+    {"zarr_hierarchy", "zarr_v3", "source_positions"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "materialize", "zarr_served"},
     {"api", "zarr_view"},
