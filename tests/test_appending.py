@@ -323,3 +323,221 @@ def test_nothing_is_replaced_in_a_set_that_does_not_exist(files: list[Path], tar
         virtual(files[0]).virtual.to_manifest(target, mode="replace-source", append_dim="time")
     with missing:
         virtualds.drop_sources(target, str(files[0]))
+
+
+# ---------------------------------------------------------------------- what must not get lost
+
+
+def plain(folder: Path, number: int, change: Any = None, **encoding: Any) -> Path:
+    """Four days of a file that every format can hold after the others."""
+    values = np.random.default_rng(number).normal(size=(4, 3)).astype("f4")
+    time = np.datetime64("2000-01-01", "ns") + np.arange(4 * number, 4 * number + 4) * DAY
+    ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": time})
+    ds = ds if change is None else change(ds)
+    settings = {"time": {"units": EPOCH, "dtype": "i8"}, **encoding}
+    ds.to_netcdf(folder / f"{number}.nc", engine="h5netcdf", encoding=settings)
+    return folder / f"{number}.nc"
+
+
+DAY = np.timedelta64(1, "D")
+
+
+def test_coordinates_whose_dimensions_no_data_have_stay(tmp_path: Path, target: Path) -> None:
+    def change(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign_coords(edges=(("x", "side"), np.arange(6.0).reshape(3, 2)), q=("z", [1]))
+
+    paths = [plain(tmp_path, n, change) for n in range(3)]
+    for path in paths:
+        append(path, target)
+    assert_identical(opened(target), native(paths))
+
+
+@pytest.mark.parametrize("position", ["start", "coordinate"])
+def test_what_comes_first_does_not_describe_the_set(
+    position: str, tmp_path: Path, target: Path
+) -> None:
+    def described(note: str) -> Any:
+        return lambda ds: ds.assign(t=ds.t.assign_attrs(note=note))
+
+    first = plain(tmp_path, 0, described("new"), time={"units": "days since 1999-01-01"})
+    second = plain(tmp_path, 1, described("old"))
+    append(second, target)
+    append(first, target, position=position)
+    found = opened(target)
+    assert found.t.attrs == {"note": "old"}
+    assert found.time.encoding["units"] == EPOCH
+    xr.testing.assert_equal(found, native([first, second]))
+
+
+def test_a_first_source_processed_again_may_count_from_another_day(
+    tmp_path: Path, target: Path
+) -> None:
+    paths = [plain(tmp_path, n) for n in range(2)]
+    for path in paths:
+        append(path, target)
+    plain(tmp_path, 0, lambda ds: ds + 1, time={"units": "days since 1999-01-01"})
+    append(paths[0], target, mode="replace-source")
+    xr.testing.assert_equal(opened(target), native(paths))
+
+
+@pytest.mark.parametrize("packing", [{"scale_factor": np.float32(0.5)}, {"_FillValue": -9.0}])
+def test_values_that_are_not_decoded_are_not_appended_to_decoded_ones(
+    packing: dict[str, Any], tmp_path: Path, target: Path
+) -> None:
+    first, second = (plain(tmp_path, n, t={"dtype": "f4", **packing}) for n in range(2))
+    append(first, target)
+    raw = virtualds.open_virtual_dataset(second, decode_cf=False)
+    raw = raw.assign_coords(time=virtual(second).time)
+    with pytest.raises(virtualds.CombineError, match=rf"t: it is not decoded.*{min(packing)}"):
+        raw.virtual.to_manifest(target, append_dim="time")
+
+
+OTHER_DATES: dict[str, Any] = {
+    "another calendar": xr.date_range("2001-01-01", periods=4, calendar="noleap", use_cftime=True),
+    "strings": np.array(["a", "b", "c", "d"], object),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_DATES)
+def test_dates_go_on_with_dates_of_their_calendar(other: str, tmp_path: Path, target: Path) -> None:
+    days_of_360 = xr.date_range("2001-01-01", periods=4, calendar="360_day", use_cftime=True)
+    for number, time in enumerate([days_of_360, OTHER_DATES[other]]):
+        ds = xr.Dataset({"t": ("time", np.arange(4.0))}, {"time": time})
+        ds.to_netcdf(tmp_path / f"{number}.nc", engine="h5netcdf")
+    append(tmp_path / "0.nc", target)
+    with pytest.raises(virtualds.CombineError, match="time: its values are Datetime360Day"):
+        append(tmp_path / "1.nc", target)
+
+
+def test_a_coordinate_that_was_not_loaded_is_appended(tmp_path: Path, target: Path) -> None:
+    paths = [plain(tmp_path, n) for n in range(3)]
+    for path in paths:
+        ds = virtualds.open_virtual_dataset(path, loadable_variables=[])
+        ds.virtual.to_manifest(target, append_dim="time")
+    assert_identical(opened(target), native(paths))
+
+
+def test_missing_dates_are_not_taken_for_the_same_date(tmp_path: Path, target: Path) -> None:
+    def change(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign_coords(time=ds.time.where(ds.time != ds.time[1]))
+
+    paths = [plain(tmp_path, n, change, time={"units": EPOCH}) for n in range(2)]
+    for path in paths:
+        append(path, target, on_duplicate="skip")
+    assert opened(target).sizes["time"] == 8
+
+
+def test_what_a_known_source_has_more_of_is_not_skipped(tmp_path: Path, target: Path) -> None:
+    path = plain(tmp_path, 0)
+    whole = virtual(path)
+    whole.isel(time=slice(0, 2)).virtual.to_manifest(target)
+    with pytest.raises(virtualds.CombineError, match=r"not the 2 positions .* from 2000-01-03"):
+        whole.virtual.to_manifest(target, append_dim="time", on_duplicate="skip")
+    assert opened(target).sizes["time"] == 2
+
+
+def test_a_source_that_was_dropped_can_come_back(tmp_path: Path, target: Path) -> None:
+    def with_grid(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign(height=("x", np.arange(3.0)))
+
+    paths = [plain(tmp_path, n, with_grid) for n in range(3)]
+    for path in paths:
+        append(path, target)
+    # the set still refers to it for what does not grow
+    virtualds.drop_sources(target, str(paths[0]))
+    append(paths[0], target)
+    assert_identical(opened(target), native([*paths[1:], paths[0]]))
+
+
+def test_what_cannot_be_compared_is_to_be_left_out(tmp_path: Path, target: Path) -> None:
+    def with_grid(ds: xr.Dataset) -> xr.Dataset:
+        return ds.assign(height=("x", np.arange(3.0)))
+
+    paths = [plain(tmp_path, n, with_grid) for n in range(2)]
+    append(paths[0], target)
+    expected = native(paths)
+    paths[0].rename(tmp_path / "away.nc")
+    with pytest.raises(virtualds.ReadError) as caught:
+        append(paths[1], target)
+    assert "'height'" in caught.value.__notes__[-1] and "drop_vars" in caught.value.__notes__[-1]
+    virtual(paths[1]).drop_vars("height").virtual.to_manifest(target, append_dim="time")
+    (tmp_path / "away.nc").rename(paths[0])
+    assert_identical(opened(target), expected)
+
+
+def test_appending_through_a_link_appends_to_what_it_leads_to(tmp_path: Path, target: Path) -> None:
+    paths = [plain(tmp_path, n) for n in range(3)]
+    append(paths[0], target)
+    link = tmp_path / f"link{target.suffix}"
+    link.symlink_to(target)
+    append(paths[1], link)
+    append(paths[2], target)
+    assert link.is_symlink()
+    assert_identical(opened(target), native(paths))
+    assert_identical(opened(link), native(paths))
+
+
+def test_creating_a_set_through_a_link_leaves_the_link(tmp_path: Path, target: Path) -> None:
+    paths = [plain(tmp_path, n) for n in range(2)]
+    real = tmp_path / "real" / target.name
+    real.parent.mkdir()
+    virtual(paths[0]).virtual.to_manifest(real)
+    target.symlink_to(real)
+    virtual(paths[1]).virtual.to_manifest(target)
+    assert target.is_symlink()
+    assert_identical(opened(real), native(paths[1:]))
+    assert {path.name for path in tmp_path.glob(".refs*")} <= {f".{target.name}.lock"}
+
+
+def with_grid_of(*values: float) -> Any:
+    return lambda ds: ds.assign(height=("y", np.array(values)))
+
+
+def test_what_does_not_grow_is_replaced_with_its_own_source_only(
+    tmp_path: Path, target: Path
+) -> None:
+    paths = [plain(tmp_path, n, with_grid_of(1, 2)) for n in range(2)]
+    for path in paths:
+        append(path, target)
+    plain(tmp_path, 1, with_grid_of(3, 4))
+    with pytest.raises(virtualds.CombineError, match="height: it has no dimension"):
+        append(paths[1], target, mode="replace-source")
+    plain(tmp_path, 0, with_grid_of(3, 4))
+    append(paths[0], target, mode="replace-source")
+    with virtualds.set_options(check_sources=False):
+        assert opened(target).height.values.tolist() == [3, 4]
+
+
+def test_what_does_not_grow_keeps_the_sizes_of_the_set(tmp_path: Path, target: Path) -> None:
+    def grids(count: int) -> Any:
+        return lambda ds: with_grid_of(*range(count))(ds).assign_coords(y=np.arange(count))
+
+    path = plain(tmp_path, 0, grids(2))
+    append(path, target)
+    append(plain(tmp_path, 1, grids(2)), target)
+    plain(tmp_path, 0, lambda ds: with_grid_of(1, 2, 3)(ds))
+    with pytest.raises(virtualds.CombineError, match="'height' has 3 elements along 'y' now"):
+        append(path, target, mode="replace-source")
+
+
+def test_a_source_processed_again_may_have_the_same_layout(tmp_path: Path, target: Path) -> None:
+    paths = [plain(tmp_path, n) for n in range(3)]
+    for number in range(3):
+        for path in paths:
+            append(path, target, on_duplicate="skip")
+        plain(tmp_path, number, lambda ds: ds.assign(t=ds.t * 3))
+        append(paths[number], target, mode="replace-source")
+        assert_identical(opened(target), native(paths))
+
+
+def test_bounds_in_other_units_get_no_attributes(tmp_path: Path) -> None:
+    def bounded(ds: xr.Dataset) -> xr.Dataset:
+        bounds = (("time", "side"), np.stack([ds.time.values] * 2, axis=1))
+        return ds.assign_coords(time=ds.time.assign_attrs(bounds="edges")).assign(edges=bounds)
+
+    units = [{"units": f"days since 1999-01-0{n + 1}", "dtype": "i8"} for n in range(2)]
+    paths = [plain(tmp_path, n, bounded, time=units[n]) for n in range(2)]
+    for path in paths:
+        append(path, tmp_path / "refs.zarr")
+    assert_identical(opened(tmp_path / "refs.zarr"), native(paths))
+    assert virtual(tmp_path / "refs.zarr").edges.attrs == {}

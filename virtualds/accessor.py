@@ -194,7 +194,8 @@ class VirtualDatasetAccessor:
         position : {"end", "start", "coordinate"}
             Where to append: ``"coordinate"`` puts every part where its coordinate belongs.
         on_duplicate : {"raise", "skip"}
-            What to do about sources, or values of the coordinate, that are in the set already.
+            What to do about sources, or values of the coordinate, that are in the set already. What
+            a known source has at values that the set lacks is not skipped but refused.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set meanwhile: raise `ConflictError`, or make
             the change again to what the other has written.

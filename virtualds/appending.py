@@ -18,11 +18,19 @@ import xarray as xr
 
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset, virtual_dataset
-from virtualds.errors import CombineError
+from virtualds.errors import CombineError, VirtualdsError
 from virtualds.fragment import runs_of
 from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
-from virtualds.source_positions import only_dimension, positions_of, urls_of
+from virtualds.packing import PACKING_ATTRIBUTES
+from virtualds.source_positions import (
+    lies_in,
+    only_dimension,
+    positions_of,
+    urls_along,
+    urls_of,
+    used_along,
+)
 
 Stretch = tuple[int, int]
 """Where a stretch along a dimension begins and stops."""
@@ -68,11 +76,13 @@ def appended(
     _check_choice("position", position, POSITIONS)
     _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
     present = _opened(old, new, dim)
-    new = _comparable(present, new, dim)
-    fresh = ~(_known_sources(present, new, dim) | _known_values(present, new, dim))
+    new = _comparable(present, _indexed_alike(present, new, dim), dim)
+    sources, values = _known_sources(present, new, dim), _known_values(present, new, dim)
+    fresh = ~(sources | values)
     if not fresh.all():
         if on_duplicate == "raise":
             raise _duplicates(present, new, dim, ~fresh)
+        _check_nothing_is_lost(present, new, dim, sources & ~values)
         if not fresh.any():
             return old
     present = _loaded_alike(present, new)
@@ -107,7 +117,7 @@ def with_sources_replaced(
         dim = only_dimension(present, urls_of(new))
     # what does not follow the dimension may come from a source that is no longer what it was
     static = _static_of(present, new, dim)
-    new = _comparable(present, new.drop_vars(list(static)), dim)
+    new = _comparable(present, _indexed_alike(present, new.drop_vars(list(static)), dim), dim)
     places = _places(present, new, dim)
     present = _loaded_alike(present, new)
     pieces, last = [], 0
@@ -164,6 +174,13 @@ def _opened(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.D
     return present
 
 
+def _indexed_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+    """Load the coordinate of a dataset that was opened without loading it, if the set has it."""
+    if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
+        return new
+    return new.assign_coords({dim: new.variables[dim].compute()})
+
+
 def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     """Return the variables to be added, refusing those that do not fit the set."""
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
@@ -176,10 +193,8 @@ def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
-            problems += [
-                f"{name}: {reason}"
-                for reason in _differences(present.variables[name], variable, dim)
-            ]
+            found = _differences(str(name), present.variables[name], variable, dim)
+            problems += [f"{name}: {reason}" for reason in found]
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CombineError(
@@ -189,8 +204,11 @@ def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 
-def _differences(old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
+def _differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
     """Yield why a variable does not go on with another."""
+    if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
+        yield f"it is not decoded, it has {', '.join(coded)} still; open it with decode_cf=True"
+        return
     if old.dims != new.dims:
         yield f"its dimensions are {old.dims} in the set and {new.dims} in the new dataset"
         return
@@ -198,13 +216,40 @@ def _differences(old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
     if old.dtype != new.dtype and not textual:
         yield f"its dtype is {old.dtype} in the set and {new.dtype} in the new dataset"
         return
+    kinds = [_kind_of_elements(variable) for variable in (old, new)]
+    if None not in kinds and kinds[0] != kinds[1]:
+        yield f"its values are {kinds[0]} in the set and {kinds[1]} in the new dataset"
+        return
     sizes = ((d, old.sizes[d], new.sizes[d]) for d in old.dims if d != dim)
     for other, before, after in sizes:
         if before != after:
             yield f"it has {before} elements along {other!r} in the set, {after} in the new dataset"
             return
-    if dim not in old.dims and not old.equals(new):  # type: ignore[no-untyped-call]
+    if dim not in old.dims and not _equal(name, old, new, dim):
         yield f"it has no dimension {dim!r}, and other values than in the set"
+
+
+def _kind_of_elements(variable: xr.Variable) -> str | None:
+    """Return what the values of a variable in memory are that are objects: dates of a calendar."""
+    if variable.dtype.kind in "UT":
+        return "str"
+    if variable.dtype.kind != "O" or virtual_data(variable) is not None or not variable.size:
+        return None
+    first = variable.values.flat[0]
+    # missing values are of any kind
+    return None if first is None or isinstance(first, float) else type(first).__name__
+
+
+def _equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
+    """Compare what does not grow, which may have to be read."""
+    try:
+        return bool(old.equals(new))  # type: ignore[no-untyped-call]
+    except VirtualdsError as error:
+        error.add_note(
+            f"variable {name!r} has no dimension {dim!r}, and was read to compare it with that of "
+            f"the set; leave it out of what is appended (ds.drop_vars)"
+        )
+        raise
 
 
 # ---------------------------------------------------------------------- what is there already
@@ -212,20 +257,37 @@ def _differences(old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
 
 def _known_sources(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say of every position of the new dataset whether its source is in the set."""
-    return positions_of(new, dim, urls_of(new) & urls_of(present))
+    return positions_of(new, dim, used_along(present, dim, urls_along(new, dim)))
 
 
 def _known_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say of every position of the new dataset whether its coordinate is in the set."""
     if dim not in present.indexes or dim not in new.indexes:
         return np.zeros(new.sizes[dim], bool)
-    return np.asarray(new.indexes[dim].isin(present.indexes[dim]))
+    # two missing values are not the same place
+    index = new.indexes[dim]
+    return np.asarray(index.isin(present.indexes[dim]) & index.notna())
+
+
+def _check_nothing_is_lost(
+    present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
+) -> None:
+    """Refuse to skip what a source of the set has at values of the coordinate that it has not."""
+    if dim not in present.indexes or dim not in new.indexes or not known.any():
+        return
+    first = int(np.flatnonzero(known)[0])
+    raise CombineError(
+        f"on_duplicate='skip': the set has sources of the new dataset, but not the "
+        f"{np.count_nonzero(known)} positions along {dim!r} from {new.indexes[dim][first]} on that "
+        f"come from them; put the whole source in place of what the set has of it "
+        f"(mode='replace-source')"
+    )
 
 
 def _duplicates(
     present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
 ) -> CombineError:
-    urls = sorted(urls_of(new) & urls_of(present))
+    urls = sorted(used_along(present, dim, urls_along(new, dim)))
     first = int(np.flatnonzero(known)[0])
     what = f"of the source {urls[0]}" if urls else f"at {new.indexes[dim][first]}"
     return CombineError(
@@ -355,14 +417,26 @@ def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretc
 def _static_of(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
     """Return variables without the dimension whose source in the set is replaced."""
     urls = urls_of(new)
-    return {
+    static = {
         name: variable
         for name, variable in new.variables.items()
         if dim not in variable.dims
         and name in present.variables
         and (array := virtual_data(present.variables[name])) is not None
-        and not urls.isdisjoint(file.url for file in array.listed_sources)
+        and lies_in(array, urls)
     }
+    for name, variable in static.items():
+        _check_sizes(present.drop_vars(list(static)), name, variable)
+    return static
+
+
+def _check_sizes(others: xr.Dataset, name: Hashable, variable: xr.Variable) -> None:
+    for dim, size in variable.sizes.items():
+        if others.sizes.get(dim, size) != size:
+            raise CombineError(
+                f"replace-source: {name!r} has {size} elements along {dim!r} now, other variables "
+                f"of the set have {others.sizes[dim]}; write the set anew (mode='w')"
+            )
 
 
 def _loaded_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
@@ -393,7 +467,12 @@ def _joined(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.D
         combine_attrs="override",
     )
     whole = joined.assign_coords(static.coords).assign(static.data_vars)
-    return whole[list(present.data_vars)]
+    ordered = xr.Dataset({name: whole[name] for name in present.data_vars}, whole.coords)
+    for name, variable in present.variables.items():
+        # whatever comes first, the set says how its variables are stored and described
+        ordered[name].attrs = dict(variable.attrs)
+        ordered[name].encoding = dict(variable.encoding)
+    return ordered
 
 
 def _as_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:

@@ -137,6 +137,12 @@ def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, An
     refused = {name: variables.pop(name) for name in order if name in group.problems}
     found = xr.conventions.decode_cf_variables(variables, dict(group.attributes), **decoders)
     decoded = {**found[0], **refused}
+    for name, variable in decoded.items():
+        stored = group.variables[NO_NAME if name is None else name]
+        if stored.data.dtype.kind in "mM":
+            # bounds that are dates already need not be told the units of what they bound
+            for key in {"units", "calendar"} - stored.attributes.keys():
+                variable.attrs.pop(key, None)
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 

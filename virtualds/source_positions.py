@@ -1,7 +1,7 @@
-"""Where along a dimension of a dataset its sources lie.
+"""Which sources a dataset of virtual arrays has, and where along a dimension.
 
-References that lie in sets are looked through block by block, and only those of arrays whose sets
-list one of the sources that are asked for.
+Tables that lie in a set may list files that no chunk of an array lies in; where that matters, they
+are read piece by piece.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.array import ManifestArray
+from virtualds.grid import Ints
 from virtualds.lazy import virtual_data
 from virtualds.lazy_manifest import BLOCK
 from virtualds.manifest import ChunkManifest
 
 
-def _arrays(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
+def arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
     """Yield the virtual arrays along a dimension, with their axis of it."""
     for variable in dataset.variables.values():
         data = virtual_data(variable)
@@ -32,12 +33,40 @@ def urls_of(dataset: xr.Dataset) -> set[str]:
     return {file.url for array in arrays if array is not None for file in array.listed_sources}
 
 
+def urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
+    """Return the urls of sources that follow each other along a dimension."""
+    return {file.url for _, array in arrays_along(dataset, dim) for file in array.listed_sources}
+
+
+def used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
+    """Return which of some sources chunks along a dimension lie in; tables may list others too."""
+    wanted, used = urls & urls_along(dataset, dim), set[str]()
+    for _, array in arrays_along(dataset, dim):
+        for fragment in array.fragments:
+            if wanted <= used:
+                return used
+            for _, part in _blocks(fragment.manifest):
+                used |= wanted & {file.url for file in part.pruned().sources}
+    return used
+
+
+def lies_in(array: ManifestArray, urls: set[str]) -> bool:
+    """Say whether a chunk of an array lies in some files; tables may list others too."""
+    if urls.isdisjoint(file.url for file in array.listed_sources):
+        return False
+    return any(
+        not urls.isdisjoint(file.url for file in part.pruned().sources)
+        for fragment in array.fragments
+        for _, part in _blocks(fragment.manifest)
+    )
+
+
 def positions_of(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say of every position along a dimension whether something at it comes from some sources."""
     found = np.zeros(dataset.sizes[dim], bool)
     if not urls:
         return found
-    for axis, array in _arrays(dataset, dim):
+    for axis, array in arrays_along(dataset, dim):
         if not urls.isdisjoint(file.url for file in array.listed_sources):
             for fragment in array.fragments:
                 edges = fragment.start[axis] + fragment.axes[axis].slabs().edges
@@ -50,14 +79,18 @@ def positions_of(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[n
 def _slabs_of(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say of every slab of an axis whether a chunk of it lies in some files."""
     found = np.zeros(manifest.shape[axis], bool)
-    # in the order in which sets hold them, so that every record is read once
-    for begin in range(0, manifest.size, BLOCK):
-        ids = np.arange(begin, min(begin + BLOCK, manifest.size))
-        part = manifest.at(ids)
+    for ids, part in _blocks(manifest):
         numbers = [n for n, file in enumerate(part.files) if file.url in urls]
         met = ids[np.isin(part.file, numbers)]
         found[np.unravel_index(met, manifest.shape)[axis]] = True
     return found
+
+
+def _blocks(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
+    """Yield a manifest in pieces, in the order in which sets hold it: a record is read once."""
+    for begin in range(0, manifest.size, BLOCK):
+        ids = np.arange(begin, min(begin + BLOCK, manifest.size))
+        yield ids, manifest.at(ids)
 
 
 def only_dimension(present: xr.Dataset, urls: set[str]) -> str:

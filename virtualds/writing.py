@@ -194,6 +194,9 @@ def drop_sources(
 ) -> None:
     """Take what comes from some sources out of a reference set.
 
+    What does not grow along the dimension stays, and with it, where it comes from one of these
+    sources, the need for that file.
+
     Parameters
     ----------
     url : str or path

@@ -368,6 +368,9 @@ class _Growth:
                 return None
             first[path] = row
         for name, fingerprint in found.notes.get("files", {}).items():
+            if hierarchy.notes["files"].get(name, fingerprint) != fingerprint:
+                # another file of this name, whose chunks happen to lie where they did
+                return None
             # which of them are still used only reading all records could tell
             hierarchy.note(SourceFile(name, *fingerprint))
         return cls(found, hierarchy, first)

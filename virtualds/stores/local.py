@@ -65,7 +65,7 @@ class LocalStore:
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
         """Write a file beside its place and move it there in one step."""
-        path = local_path(url)
+        path = os.path.realpath(local_path(url))
         _write_beside(path, data, lambda temporary: _put_in_place(temporary, path, replace))
 
     def write_folder(
@@ -78,7 +78,7 @@ class LocalStore:
         expected: str | None = None,
     ) -> None:
         """Write a folder beside its place and move it there in one step."""
-        path = local_path(url).rstrip("/")
+        path = os.path.realpath(local_path(url))
         temporary, inside = _temporary_name(path), ""
         try:
             os.mkdir(temporary)
@@ -126,7 +126,8 @@ class LocalStore:
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create a file, and the folders it lies in, or replace it under a lock beside it."""
-        path = local_path(url)
+        # to replace a link would leave the file that it leads to, and its lock, to other writers
+        path = os.path.realpath(local_path(url))
         if expected is None:
             _write_in_new_folder(path, data, lambda temporary: _create(temporary, path))
             return version_of(data)
