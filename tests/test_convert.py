@@ -69,7 +69,7 @@ def test_converting_keeps_values_and_references(source: str, target: str, tmp_pa
     remove(first)
     assert_identical(opened(second), native(files))
     with pytest.raises(FileExistsError):
-        virtualds.convert(files[0], second, mode="w-")
+        virtualds.convert(second, second, mode="w-")
 
 
 def remove(path: Path) -> None:
@@ -139,8 +139,17 @@ def test_a_format_is_known_by_its_content(form: str, tmp_path: Path) -> None:
     assert_identical(opened(target), native(files))
 
 
-def test_wrong_arguments_of_convert_are_named(tmp_path: Path) -> None:
+def test_only_sets_are_converted(tmp_path: Path) -> None:
+    """A file may have groups, of which opening it takes one."""
     path = written(tmp_path, "a", days(0))
+    for source in (path, tmp_path / "nothing.json", tmp_path / "nothing"):
+        with pytest.raises((virtualds.FormatError, FileNotFoundError), match="no reference set"):
+            virtualds.convert(source, tmp_path / "refs.json")
+
+
+def test_wrong_arguments_of_convert_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    virtual(written(tmp_path, "a", days(0))).virtual.to_manifest(path)
     with pytest.raises(ValueError, match="mode 'a'"):
         virtualds.convert(path, tmp_path / "refs.json", mode="a")
     with pytest.raises(TypeError, match="'record_size' is no option of kerchunk-json"):

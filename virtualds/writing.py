@@ -258,7 +258,7 @@ def convert(
     Parameters
     ----------
     source : str or path
-        A reference set, with all its groups, or the root group of a file that virtualds parses.
+        A reference set.
     target : str or path
         As for ``ds.virtual.to_manifest``.
     format : str, optional
@@ -276,6 +276,10 @@ def convert(
     ------
     UnsupportedError
         The format cannot hold the set; nothing has been written.
+    FormatError
+        The source is no reference set.
+    FileNotFoundError
+        There is no such set.
     FileExistsError
         The target exists and ``mode`` is ``"w-"``.
 
@@ -287,9 +291,15 @@ def convert(
         raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
     url, options = _target(target, target_options)
     found = _format_for(url, format, options)
-    group = open_group(source, options=storage_options, allow=allow)
-    own = f"{normalise_url(source).rstrip('/')}/"
     _check_choices(found, choices)
+    origin, access = _target(source, storage_options)
+    if (known := _format_there(origin, access)) is None:
+        raise FormatError(
+            f"{origin}: it is no reference set that is there; open files with "
+            f"virtualds.open_virtual_dataset, and write them with ds.virtual.to_manifest"
+        )
+    group = open_group(source, options=storage_options, parser=known.name, allow=allow)
+    own = f"{origin.rstrip('/')}/"
     write: Callable[..., None] = found.write
     write(_self_contained(group, own), url, options, replace=mode == "w", **choices)
 
