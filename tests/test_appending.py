@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -541,3 +542,16 @@ def test_bounds_in_other_units_get_no_attributes(tmp_path: Path) -> None:
         append(path, tmp_path / "refs.zarr")
     assert_identical(opened(tmp_path / "refs.zarr"), native(paths))
     assert virtual(tmp_path / "refs.zarr").edges.attrs == {}
+
+
+def test_a_remote_set_of_local_files_grows_if_it_may(files: list[Path], target: Path) -> None:
+    url = f"memory://{uuid4().hex}/{target.name}"
+    virtual(files[0]).virtual.to_manifest(url)
+    with pytest.raises(virtualds.AccessError, match="allow="):
+        virtual(files[1]).virtual.to_manifest(url, append_dim="time")
+    folder = str(files[0].parent)
+    virtual(files[1]).virtual.to_manifest(url, append_dim="time", allow=folder)
+    found = xr.open_dataset(url, engine="virtual", allow=folder)
+    assert_identical(found, native(files[:2]))
+    if target.suffix != ".parquet":  # whose records are replaced on local disk alone
+        virtualds.drop_sources(url, str(files[0]), dim="time", allow=folder)

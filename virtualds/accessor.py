@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
@@ -170,6 +171,7 @@ class VirtualDatasetAccessor:
         position: str = "end",
         on_duplicate: str = "raise",
         conflict: str = "raise",
+        allow: Allow = None,
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> None:
@@ -199,6 +201,9 @@ class VirtualDatasetAccessor:
         conflict : {"raise", "retry"}
             What to do if another writer changes the set meanwhile: raise `ConflictError`, or make
             the change again to what the other has written.
+        allow : str, path, or iterable of them, optional
+            Where the files that a set that grows refers to already may lie, as in
+            `open_virtual_dataset`: a remote set may refer to local files only if you say so.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
@@ -232,6 +237,7 @@ class VirtualDatasetAccessor:
             position=position,
             on_duplicate=on_duplicate,
             conflict=conflict,
+            allow=allow,
             storage_options=storage_options,
             choices=choices,
         )

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.access import Allow
+from virtualds.access import Allow, Allowed
 from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
@@ -47,6 +47,7 @@ def write_manifest(
     position: str = "end",
     on_duplicate: str = "raise",
     conflict: str = "raise",
+    allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
     choices: Mapping[str, Any] | None = None,
 ) -> None:
@@ -70,7 +71,7 @@ def write_manifest(
 
     def attempt() -> None:
         try:
-            _update(target, absolute, change, options, choices or {})
+            _update(target, absolute, change, options, allow, choices or {})
         except FileNotFoundError:
             if mode != "a":
                 raise
@@ -144,13 +145,14 @@ def _update(
     url: str,
     change: Change,
     options: StorageOptions | None,
+    allow: Allow,
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     update: Callable[..., None] | None = target.update
     if update is None:
         raise UnsupportedError(f"{url}: {target.name} cannot be changed in place; write it anew")
     with _missing_named(url):
-        update(url, change, options, **(choices or {}))
+        update(url, change, options, Allowed.of(allow), **(choices or {}))
 
 
 @contextmanager
@@ -190,6 +192,7 @@ def drop_sources(
     dim: str | None = None,
     format: str | None = None,
     conflict: str = "raise",
+    allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Take what comes from some sources out of a reference set.
@@ -209,6 +212,8 @@ def drop_sources(
         Name of the format, where neither suffix nor content say it.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
+    allow : str, path, or iterable of them, optional
+        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
 
@@ -236,7 +241,7 @@ def drop_sources(
     target = _format_for(absolute, format, options)
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
-    _settling_conflicts(lambda: _update(target, absolute, change, options), conflict)
+    _settling_conflicts(lambda: _update(target, absolute, change, options, allow), conflict)
 
 
 def convert(

@@ -55,6 +55,7 @@ class UpdateSet(Protocol):
         url: str,
         change: Callable[[ManifestGroup], ManifestGroup],
         options: StorageOptions | None = None,
+        allow: Allowed = ANYWHERE,
     ) -> None: ...
 
 

@@ -179,6 +179,7 @@ def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
     *,
     templates: bool | None = None,
 ) -> None:
@@ -192,6 +193,8 @@ def update(
         Takes the whole set and returns what it is to be.
     options : StorageOptions, optional
         Access options of the set.
+    allow : Allowed
+        Where the files that it refers to may lie.
     templates : bool, optional
         As in `write`; by default if there are templates in the set.
 
@@ -207,7 +210,7 @@ def update(
     store = store_for(url)
     raw, version = store.read_version(url, options)
     document = _document_of(raw, url)
-    before = _tree(document, SourceFile(url, options=options))
+    before = _tree(document, SourceFile(url, options=options), allow=allow)
     if (after := change(before)) is before:
         return
     if templates is None:

@@ -269,6 +269,7 @@ def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
     *,
     record_size: int | None = None,
 ) -> None:
@@ -285,6 +286,8 @@ def update(
         Takes the whole set and returns what it is to be.
     options : StorageOptions, optional
         Access options of the set.
+    allow : Allowed
+        Where the files that it refers to may lie.
     record_size : int, optional
         References in a record; by default as many as there were.
 
@@ -301,7 +304,7 @@ def update(
     _check_size(record_size)
     url = url.rstrip("/")
     raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
-    found = _Set.parse(raw, SourceFile(url, options=options), ANYWHERE)
+    found = _Set.parse(raw, SourceFile(url, options=options), allow)
     size = record_size or found.records.size
 
     def is_there() -> bool:

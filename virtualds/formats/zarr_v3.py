@@ -235,6 +235,7 @@ def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
     *,
     manifest: str | None = None,
     relative_paths: bool | None = None,
@@ -247,6 +248,8 @@ def update(
         As in `write`; by default paths are written as they were.
     change : callable
         Takes the whole set and returns what it is to be.
+    allow : Allowed
+        Where the files that it refers to may lie.
 
     Raises
     ------
@@ -257,7 +260,7 @@ def update(
     """
     root = url.rstrip("/")
     found = _Found(*opened(root, options))
-    reader = _SetReader(root, options, found.document, frozenset(), ANYWHERE)
+    reader = _SetReader(root, options, found.document, frozenset(), allow)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
     before = reader.group(None)
