@@ -16,6 +16,7 @@ class Options:
     load_limit: int = 1024 * MIB
     small_variable: int = 16 * 1024
     check_sources: bool = True
+    only_writer: bool = False
 
     def __post_init__(self) -> None:
         if self.load_limit < 0 or self.small_variable < 0:
@@ -43,6 +44,11 @@ class set_options:
     check_sources : bool, default True
         Compare size and modification time of a local source file with those noted when it was
         scanned, each time it is read, and raise `ReadError` where they differ.
+
+    only_writer : bool, default False
+        Write reference sets to stores that know no conditional writes (Google Cloud, Azure, SFTP,
+        whatever fsspec knows besides S3), where another writer would not be noticed. Say so only
+        if this process is the only one that changes them.
 
     Raises
     ------

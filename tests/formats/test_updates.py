@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from conftest import write_year
+from fsspec.implementations.memory import MemoryFileSystem
 
 import virtualds
 from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
@@ -462,13 +463,35 @@ def test_references_in_object_stores_are_not_replaced(target: Target, years: lis
 @pytest.mark.parametrize("form", KERCHUNK)
 def test_stores_without_conditions_are_not_written_to(form: str, tmp_path: Path) -> None:
     target = Target("dir://refs", form, StorageOptions(path=str(tmp_path)))
-    if form == "kerchunk-parquet":
-        (tmp_path / "refs" / "v").mkdir(parents=True)
     target.write(VALUES["numbers"](0, 3))
     before = target.files()
     with pytest.raises(UnsupportedError, match="conditional writes"):
         target.change(lambda old: joined([old, VALUES["numbers"](3, 5)]), "*")
     assert target.files() == before
+
+
+class Unconditional(MemoryFileSystem):  # type: ignore[misc]
+    """A store that knows nothing but whole files."""
+
+    protocol = "unconditional"
+    store: dict[str, Any] = {}  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("unconditional://").strip("/")
+
+
+@pytest.mark.parametrize("form", BY_NAME)
+def test_the_only_writer_needs_no_conditions(form: str) -> None:
+    fsspec.register_implementation("unconditional", Unconditional, clobber=True)
+    target = Target(f"unconditional://{form}/refs", form)
+    if form == "zarr-v3":
+        with pytest.raises(UnsupportedError, match="only_writer=True"):
+            target.write(VALUES["numbers"](0, 3))
+    with virtualds.set_options(only_writer=True):
+        target.write(VALUES["numbers"](0, 3))
+        target.change(lambda old: joined([old, VALUES["numbers"](3, 5)]), "*")
+    xr.testing.assert_equal(target.open().load(), VALUES["numbers"](0, 5))
 
 
 # ---------------------------------------------------------------------- several writers

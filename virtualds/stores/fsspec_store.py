@@ -12,6 +12,7 @@ from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.options import get_options
 from virtualds.store import ChangedError, Listed, Range, StoreError, version_of
 
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -97,7 +98,7 @@ class FsspecStore:
         try:
             for inside, data in files:
                 put.append(f"{root.rstrip('/')}/{inside}")
-                filesystem.pipe_file(put[-1], data)
+                _put(filesystem, put[-1], data)
         except BaseException:
             _remove(filesystem, put)
             raise
@@ -125,10 +126,8 @@ class FsspecStore:
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
         filesystem, path = _locate(url, options)
-        if not _protocols(filesystem) & WITHOUT_FOLDERS:
-            filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
         try:
-            filesystem.pipe_file(path, data)
+            _put(filesystem, path, data)
         except BaseException:
             with suppress(OSError, NotImplementedError):
                 filesystem.rm_file(path)
@@ -172,11 +171,19 @@ class _ByContent:
         return self.read(filesystem, path)[1]
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        raise UnsupportedError(
-            f"{path}: conditional writes are known for local disk, memory and S3, not for "
-            f"{'/'.join(sorted(_protocols(filesystem)))}; keep what several writers change in one "
-            f"of those"
-        )
+        if not get_options().only_writer:
+            raise UnsupportedError(
+                f"{path}: conditional writes are known for local disk, memory and S3, not for "
+                f"{'/'.join(sorted(_protocols(filesystem)))}; keep what several writers change in "
+                f"one of those, or, if nobody else writes, say so with "
+                f"virtualds.set_options(only_writer=True)"
+            )
+        filesystem.invalidate_cache()
+        found = self.version(filesystem, path) if filesystem.isfile(path) else None
+        if found != expected:
+            raise ChangedError(f"{path}: was changed by another writer")
+        _put(filesystem, path, data)
+        return version_of(data)
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
         for path in paths:
@@ -261,6 +268,13 @@ _WAYS: dict[str, _ByContent] = {"memory": _InMemory(), "s3": _InS3(), "s3a": _In
 """Ways to tell versions apart by protocol; any other filesystem can only be read and removed."""
 
 _ANY_OTHER = _ByContent()
+
+
+def _put(filesystem: Any, path: str, data: bytes) -> None:
+    """Put a file, and the folders that it lies in where there are such."""
+    if not _protocols(filesystem) & WITHOUT_FOLDERS:
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    filesystem.pipe_file(path, data)
 
 
 def _protocols(filesystem: Any) -> set[str]:
