@@ -145,10 +145,13 @@ def without_sources(
     wanted = set(urls)
     if dim is None:
         dim = only_dimension(present, wanted)
+    gone = np.zeros(present.sizes[dim], bool)
     for url in wanted:
-        if not positions_of(present, dim, {url}).any():
+        met = positions_of(present, dim, {url})
+        if not met.any():
             raise CombineError(f"{url}: it is no source of the set along {dim!r}; see its sources")
-    kept = np.flatnonzero(~positions_of(present, dim, wanted))
+        gone |= met
+    kept = np.flatnonzero(~gone)
     if not kept.size:
         raise CombineError(f"nothing would be left of the set along {dim!r}; remove it instead")
     pieces = [_cut(present, dim, run) for run in runs_of(kept)]

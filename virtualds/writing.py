@@ -148,9 +148,7 @@ def _update(
     allow: Allow,
     choices: Mapping[str, Any] | None = None,
 ) -> None:
-    update: Callable[..., None] | None = target.update
-    if update is None:
-        raise UnsupportedError(f"{url}: {target.name} cannot be changed in place; write it anew")
+    update: Callable[..., None] = target.update
     with _missing_named(url):
         update(url, change, options, Allowed.of(allow), **(choices or {}))
 

@@ -70,7 +70,7 @@ def obstacles(array: ManifestArray) -> list[str]:
 
 def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     """Describe an array that has no `obstacles`."""
-    pipeline = array.pipelines[0] if array.fragments else _all_fill(array)
+    pipeline = array.pipelines[0] if array.fragments else all_fill(array)
     grid = _common_grid(array)
     if grid is None:
         raise UnsupportedError(f"{array.name}: {_no_common_grid(array)}")
@@ -272,7 +272,7 @@ def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any
     return found
 
 
-def _all_fill(array: ManifestArray) -> CodecPipeline:
+def all_fill(array: ManifestArray) -> CodecPipeline:
     """Return the pipeline of an array without any fragment: missing chunks of its fill value."""
     fill = np.asarray(array.fill_value, array.dtype).tobytes()
     return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))

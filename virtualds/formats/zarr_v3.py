@@ -26,6 +26,7 @@ from virtualds.zarr_v3.document import (
     NOTES,
     Document,
     check_node,
+    entries_of_values,
     new_snapshot,
     snapshot_path,
 )
@@ -141,12 +142,7 @@ class _SetReader:
         if not noted or noted.get("folder"):
             # a prefix of all keys; what is not there is missing
             return json_manifest({"./": {"path": f"./{path}/"}})
-        return json_manifest(
-            {
-                ".".join(name.split("/")[1:]) or "0": {"path": f"./{path}/{name}", "length": size}
-                for name, size, _ in noted["chunks"]
-            }
-        )
+        return json_manifest(entries_of_values(path, noted))
 
 
 def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[str, Any]]:

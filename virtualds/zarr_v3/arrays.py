@@ -26,7 +26,7 @@ from virtualds.grid import ChunkAxis, RegularAxis
 from virtualds.json_attributes import from_json, to_json
 from virtualds.packing import Decoding, Packing
 from virtualds.time_packing import TimePacking
-from virtualds.zarr_metadata import dtype_from_zarr_v2, dtype_to_zarr_v2
+from virtualds.zarr_metadata import all_fill, dtype_from_zarr_v2, dtype_to_zarr_v2
 from virtualds.zarr_v3.data_types import (
     data_type_from_v3,
     data_type_to_v3,
@@ -85,7 +85,7 @@ def _plain(array: ManifestArray) -> tuple[dict[str, Any], list[Part]] | None:
     """Describe an array in plain Zarr; None if it is more than that."""
     if len(array.pipelines) > 1:
         return None
-    pipeline = array.pipelines[0] if array.fragments else _all_fill(array)
+    pipeline = array.pipelines[0] if array.fragments else all_fill(array)
     same = pipeline.packing is None and pipeline.decoded_dtype == array.dtype.newbyteorder("=")
     kind, codecs = data_type_to_v3(pipeline.dtype), codecs_to_v3(pipeline, array.ndim)
     grid = grid_to_v3(array) if same and kind is not None and codecs is not None else None
@@ -129,12 +129,6 @@ def _metadata(
         "fill_value": _bytes_to_json(fill, dtype) if extended else fill_value_to_v3(fill, dtype),
         "codecs": codecs,
     }
-
-
-def _all_fill(array: ManifestArray) -> CodecPipeline:
-    """Return the pipeline of an array without any fragment: missing chunks of its fill value."""
-    fill = np.asarray(array.fill_value, array.dtype).tobytes()
-    return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
 
 
 def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:

@@ -147,6 +147,24 @@ def _mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]
     return found
 
 
+def values_folder(path: str, noted: Mapping[str, Any]) -> str:
+    """Return where the chunks of values lie, as the notes ``values`` say it of an array."""
+    return f"{path}/{noted['folder']}".rstrip("/")
+
+
+def entries_of_values(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the chunks of values as entries of a manifest."""
+    folder = values_folder(path, noted)
+    return {
+        ".".join(name.split("/")[1:]) or "0": {
+            "path": f"./{folder}/{name}",
+            "offset": 0,
+            "length": length,
+        }
+        for name, length, _ in noted["chunks"]
+    }
+
+
 def new_snapshot() -> tuple[str, str]:
     """Return an id that no other writer has, in the order of time, and the time."""
     now = datetime.now(UTC)

@@ -13,7 +13,7 @@ from virtualds.json_attributes import to_json
 from virtualds.storage_notes import declared
 from virtualds.zarr_metadata import fill_to_attribute, is_exact
 from virtualds.zarr_v3.arrays import array_to_v3
-from virtualds.zarr_v3.document import Document, is_node_path
+from virtualds.zarr_v3.document import Document, is_node_path, values_folder
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.values import NativeArray, values_to_v3
 
@@ -137,7 +137,7 @@ class _Planner:
         if noted is None or self.before is None or len(array.fragments) != 1:
             return False
         same = list(array.shape) == self.before.nodes[path]["shape"]
-        folder = f"{self.root}/{path}/{noted['folder']}".rstrip("/")
+        folder = f"{self.root}/{values_folder(path, noted)}"
         manifest = array.manifest.loaded()
         urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
         return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]

@@ -12,13 +12,13 @@ from typing import Any
 from virtualds.errors import UnsupportedError
 from virtualds.grid import c_strides
 from virtualds.group import ManifestGroup
-from virtualds.lazy_manifest import Counting, LazyManifest
+from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
 from virtualds.zarr_v3.arrays import is_extended
-from virtualds.zarr_v3.document import FOLDER, Document
+from virtualds.zarr_v3.document import FOLDER, Document, entries_of_values
 from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.manifest_files import (
     Numbering,
@@ -31,8 +31,8 @@ from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
     Part,
-    StoredManifests,
     chunk_key,
+    json_manifest,
 )
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.parquet_table import RECORD_SIZE, ParquetTable
@@ -150,15 +150,8 @@ class SnapshotWriter:
             folder = f"values.{self.name}"
             for name, data in chunks:
                 self.put(f"{path}/{folder}/{name}", data)
-        self._values[path] = {"folder": folder, "chunks": now}
-        if not folder:
-            return None
-        places = [".".join(name.split("/")[1:]) or "0" for name, _, _ in now]
-        manifest = {
-            place: {"path": f"./{path}/{folder}/{name}", "offset": 0, "length": length}
-            for place, (name, length, _) in zip(places, now, strict=True)
-        }
-        return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}
+        noted = self._values[path] = {"folder": folder, "chunks": now}
+        return json_manifest(entries_of_values(path, noted)) if folder else None
 
     def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
         """Write chunks where plain Zarr looks for them, unless something is there."""
@@ -199,7 +192,7 @@ class SnapshotWriter:
     def _form(self, parts: list[Part]) -> str:
         if self.manifest is not None:
             return self.manifest
-        if any(self._is_stored(part.manifest) for part in parts):
+        if any(self._own_table(part.manifest) is not None for part in parts):
             return "parquet"
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
@@ -254,24 +247,19 @@ class SnapshotWriter:
 
     # ------------------------------------------------------------------ what is there already
 
-    def _counting(self, manifest: ChunkManifest) -> Counting | None:
-        """Return how a manifest counts a table of this very set."""
-        if not isinstance(manifest, LazyManifest):
-            return None
-        found = manifest.counting
-        store = getattr(found.table, "store", None)
-        return found if isinstance(store, StoredManifests) and store.root == self.root else None
-
-    def _is_stored(self, manifest: ChunkManifest) -> bool:
-        found = self._counting(manifest)
-        return found is not None and isinstance(found.table, ParquetTable)
+    def _own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
+        """Return the table of this very set whose rows a manifest counts, if it does."""
+        table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
+        if isinstance(table, ParquetTable) and table.store.root == self.root:
+            return table
+        return None
 
     def _stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
         """Return a part that lies in a table of the set already."""
-        found = self._counting(manifest)
-        if found is None or not isinstance(found.table, ParquetTable):
+        table = self._own_table(manifest)
+        if table is None or not isinstance(manifest, LazyManifest):
             return None
-        table = found.table
+        found = manifest.counting
         said: dict[str, Any] = {
             "path": _up(path) + table.folder,
             "rows": table.rows,

@@ -14,7 +14,7 @@ from virtualds.fence import outrun
 from virtualds.manifest import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.zarr_v3.document import CHUNKS, MARKER, Document, snapshot_path
+from virtualds.zarr_v3.document import CHUNKS, MARKER, Document, snapshot_path, values_folder
 from virtualds.zarr_v3.manifests import JSON_MANIFEST, StoredManifests, inside, sources_of
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
@@ -35,8 +35,13 @@ def opened(
     names = [name for name, _ in document.history]
     if snapshot not in names:
         raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
+    return _kept(root, options, snapshot), version
+
+
+def _kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
+    """Return the document of a snapshot that the history has."""
     url = f"{root}/{snapshot_path(snapshot)}"
-    return Document.parse(store_for(url).read_all(url, options), url), version
+    return Document.parse(store_for(url).read_all(url, options), url)
 
 
 def swap(
@@ -112,12 +117,12 @@ def let_go(
         if older_than is None or now - datetime.fromisoformat(time) >= older_than
     ]
     staying = [(name, time) for name, time in earlier if name not in going]
-    lost = [opened(root, options, name)[0] for name in going]
+    lost = [_kept(root, options, name) for name in going]
     if going:
         document.notes["history"] = staying
         swap(root, options, document, version)
     write_nodes(root, options, document, None)
-    kept = [document, *(opened(root, options, name)[0] for name, _ in staying)]
+    kept = [document, *(_kept(root, options, name) for name, _ in staying)]
     _sweep(root, options, kept, lost, set(going), now - grace)
     return going
 
@@ -154,7 +159,7 @@ def _sweep(
 def _chunks(document: Document) -> Iterator[str]:
     """Yield the paths of the chunks of values."""
     for path, noted in document.notes.get("values", {}).items():
-        folder = f"{path}/{noted['folder']}".rstrip("/")
+        folder = values_folder(path, noted)
         yield from (f"{folder}/{name}" for name, _, _ in noted["chunks"])
 
 
