@@ -17,10 +17,16 @@ class Options:
     small_variable: int = 16 * 1024
     check_sources: bool = True
     only_writer: bool = False
+    chunk_cache: int = 128 * MIB
+    max_requests: int = 64
+    retries: int = 5
 
     def __post_init__(self) -> None:
-        if self.load_limit < 0 or self.small_variable < 0:
-            raise ValueError(f"set_options: limits are bytes of at least 0, got {self}")
+        limits = (self.load_limit, self.small_variable, self.chunk_cache, self.retries)
+        if any(limit < 0 for limit in limits):
+            raise ValueError(f"set_options: limits are numbers of at least 0, got {self}")
+        if self.max_requests < 1:
+            raise ValueError(f"set_options: max_requests is at least 1, got {self.max_requests}")
 
 
 _current = Options()
@@ -44,16 +50,23 @@ class set_options:
     check_sources : bool, default True
         Compare size and modification time of a local source file with those noted when it was
         scanned, each time it is read, and raise `ReadError` where they differ.
-
     only_writer : bool, default False
         Write reference sets to stores that know no conditional writes (Google Cloud, Azure, SFTP,
         whatever fsspec knows besides S3), where another writer would not be noticed. Say so only
         if this process is the only one that changes them.
+    chunk_cache : int, default 128 MiB
+        Bytes of decoded chunks that the process keeps, the latest used ones. Only chunks of which a
+        part was asked for are kept; 0 keeps none.
+    max_requests : int, default 64
+        How many requests are under way to one host at a time.
+    retries : int, default 5
+        How often a request is sent again that failed for a reason that may pass (a timeout, a
+        broken connection, status 429 or 5xx), waiting longer each time.
 
     Raises
     ------
     ValueError
-        An unknown name or a negative limit.
+        An unknown name, or a limit that makes no sense.
 
     Examples
     --------

@@ -25,6 +25,19 @@ class Listed(NamedTuple):
     modified: float | None
 
 
+class Reach(NamedTuple):
+    """How a store is asked best.
+
+    Ranges with at most ``gap`` bytes between them are got as one, of at most ``run`` bytes, which
+    is one request. ``at_once`` requests are under way to one host at a time; 0 says that whoever
+    needs bytes reads them itself, since they are near.
+    """
+
+    gap: int
+    run: int
+    at_once: int
+
+
 class StoreError(OSError):
     """Bytes that cannot be had; ``item`` is the number of the range that failed.
 
@@ -50,7 +63,11 @@ def version_of(data: bytes) -> str:
 
 
 class Store(Protocol):
-    """A way to get bytes."""
+    """A way to get bytes; any number of threads may ask at a time."""
+
+    @property
+    def reach(self) -> Reach:
+        """How it is asked best, by the settings in force."""
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, each of exactly the length asked for.

@@ -13,7 +13,7 @@ from typing import Any
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import ChangedError, Listed, Range, StoreError, version_of
+from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
 
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """What filesystems call the time of modification; the last is of stores of whole files."""
@@ -33,6 +33,11 @@ LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAbo
 
 class FsspecStore:
     """The files of any fsspec filesystem."""
+
+    @property
+    def reach(self) -> Reach:
+        """Reach with which a request costs what half a MiB more in another one does."""
+        return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, fetched together."""

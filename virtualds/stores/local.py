@@ -18,7 +18,7 @@ from typing import IO, Any
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import ChangedError, Listed, Range, StoreError, version_of
+from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
@@ -37,6 +37,9 @@ ATTEMPTS = 20
 
 class LocalStore:
     """The files of this machine."""
+
+    # a call takes as long as copying a page or two
+    reach = Reach(gap=8 * 1024, run=2**20, at_once=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a file that is still the one that was scanned."""
