@@ -57,7 +57,22 @@ STAGES = {
         "snapshots",
         "snapshot_writing",
     ),
-    "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
+    "read": (
+        "pool",
+        "memory",
+        "ranges",
+        "keys",
+        "load",
+        "subdivide",
+        "share",
+        "tasks",
+        "tiles",
+        "plan",
+        "cache",
+        "decode",
+        "ahead",
+        "fetch",
+    ),
 }
 
 # xarray comes in where values begin to be told as xarray tells them (CF times, lazy arrays).

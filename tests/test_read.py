@@ -5,9 +5,10 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ from virtualds.concatenation import concatenate
 from virtualds.manifest import INLINE, SourceFile
 from virtualds.packing import Packing
 from virtualds.read import pool
-from virtualds.read.plan import plan
+from virtualds.read.plan import plan, plan_points
+from virtualds.read.ranges import join_ranges
+from virtualds.store import Range
 from virtualds.stores import LocalStore
 
 TESTS = Path(__file__).parent
@@ -230,12 +233,47 @@ def test_only_the_chunks_of_a_selection_are_read_and_each_once(folder: Path) -> 
         ((slice(None), slice(None)), 100),
     ]
     for key, count in cases:
+        ranges = [r for work in plan(array, key).batches for r in work.ranges]
+        assert len(ranges) == len(set(ranges)) == count
         with counted_reads() as store:
             exactly(array.read(key), indexed(values, key))
-        assert len(store.ranges) == len(set(store.ranges)) == count
+        demand_once(store.ranges)
+    points = np.array([0, 1, 39, 0]), np.array([0, 9, 99, 5])
+    assert sum(len(work.ranges) for work in plan_points(array, points).batches) == 2
     with counted_reads() as store:
-        array.read_points((np.array([0, 1, 39, 0]), np.array([0, 9, 99, 5])))
-    assert len(store.ranges) == 2
+        array.read_points(points)
+    demand_once(store.ranges)
+
+
+def demand_once(ranges: Sequence[Range]) -> None:
+    """No byte is read twice."""
+    ends = sorted((offset, offset + length) for offset, length in ranges)
+    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40))),
+    gap=st.integers(0, 30),
+    most=st.integers(1, 100),
+)
+def test_ranges_near_each_other_are_one_request(ranges: list[Range], gap: int, most: int) -> None:
+    runs = join_ranges(ranges, gap, most)
+    assert sorted(number for run in runs for number in run.members) == list(range(len(ranges)))
+    for run in runs:
+        held = [ranges[number] for number in run.members]
+        assert run.offset == min(offset for offset, _ in held)
+        assert run.offset + run.length == max(offset + length for offset, length in held)
+        assert (
+            run.length <= most
+            or len({offset for offset, _ in held}) == 1
+            or any(length > most for _, length in held)
+        )
+        ends = np.maximum.accumulate([offset + length for offset, length in held])
+        assert all(b[0] - a <= gap for a, b in zip(ends[:-1], held[1:], strict=True))
+    for left, right in pairwise(runs):
+        apart = right.offset - (left.offset + left.length)
+        first = ranges[right.members[0]]
+        assert apart > gap or first[0] + first[1] - left.offset > most
 
 
 @pytest.fixture(scope="module")

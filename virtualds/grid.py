@@ -37,16 +37,32 @@ class Slabs(NamedTuple):
     inset: Ints
 
 
+class Run(NamedTuple):
+    """The slabs ``first`` to ``stop`` of a projection, and whether they are taken whole."""
+
+    first: int
+    stop: int
+    whole: bool
+
+
 class Projection(NamedTuple):
     """What a selection takes from each slab it meets.
 
     ``chunk[k]`` is the slab's number, ``inner[k]`` selects within the stored chunk, ``outer[k]``
-    is the stretch of the result that it fills.
+    is the stretch of the result that it fills. ``runs`` are the stretches of slabs that are taken
+    alike: as they are stored, from the first element to the last, and of one length; or not.
     """
 
     chunk: Ints
     inner: list[AxisKey]
     outer: list[slice]
+    runs: list[Run]
+
+    def part(self, first: int, stop: int) -> Projection:
+        """Return what is taken from some of the slabs, none of which counts as whole."""
+        taken = slice(first, stop)
+        chunk = self.chunk[taken]
+        return Projection(chunk, self.inner[taken], self.outer[taken], [Run(0, chunk.size, False)])
 
 
 class ChunkAxis(ABC):
@@ -163,26 +179,25 @@ class ChunkAxis(ABC):
     def _project_range(self, begin: int, end: int, start: int) -> Projection:
         low, high = max(begin - start, 0), min(end - start, self.size)
         if high <= low:
-            return Projection(np.empty(0, np.int64), [], [])
+            return Projection(np.empty(0, np.int64), [], [], [])
         first, final = (int(i) for i in self.locate(np.array([low, high - 1])))
-        edges, _, inset = self.slabs(first, final + 1)
+        edges, encoded, inset = self.slabs(first, final + 1)
         cut = np.clip(edges, low, high)
         inner = cut[:-1] - edges[:-1] + inset
+        taken = np.diff(cut)
         outer = cut + (start - begin)
         return Projection(
             np.arange(first, final + 1),
-            [
-                slice(a, b, 1)
-                for a, b in zip(inner.tolist(), (inner + np.diff(cut)).tolist(), strict=True)
-            ],
+            [slice(a, b, 1) for a, b in zip(inner.tolist(), (inner + taken).tolist(), strict=True)],
             [slice(a, b) for a, b in pairwise(outer.tolist())],
+            _runs_of_one_length(np.where(taken == encoded, taken, 0)),
         )
 
     def _project_positions(self, positions: Ints, start: int) -> Projection:
         low, high = np.searchsorted(positions, [start, start + self.size])
         inside = positions[low:high] - start
         if not inside.size:
-            return Projection(np.empty(0, np.int64), [], [])
+            return Projection(np.empty(0, np.int64), [], [], [])
         ids = self.locate(inside)
         cuts = np.flatnonzero(np.diff(ids)) + 1
         chunk = ids[np.concatenate([[0], cuts])]
@@ -195,6 +210,7 @@ class ChunkAxis(ABC):
             chunk,
             [as_slice(within[a:b]) for a, b in pairs],
             [slice(int(low) + a, int(low) + b) for a, b in pairs],
+            [Run(0, chunk.size, False)],
         )
 
 
@@ -307,6 +323,12 @@ class IrregularAxis(ChunkAxis):
 
     def __hash__(self) -> int:
         return hash((self.edges.tobytes(), self.nchunks))
+
+
+def _runs_of_one_length(lengths: Ints) -> list[Run]:
+    """Return the stretches of equal lengths, of which 0 stands for slabs that are not whole."""
+    bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
+    return [Run(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
 
 
 def as_slice(positions: Ints) -> AxisKey:

@@ -78,6 +78,15 @@ class Store(Protocol):
             The file is missing, unreadable, shorter, or no longer the one that was scanned.
         """
 
+    def confirm(self, file: SourceFile) -> None:
+        """Look whether a file is still the one that was scanned, where that needs no request.
+
+        Raises
+        ------
+        StoreError
+            It is not.
+        """
+
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its fingerprint.
 

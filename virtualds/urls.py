@@ -26,6 +26,18 @@ def scheme_of(url: str) -> str:
     return "file" if scheme == "local" else scheme
 
 
+def host_of(url: str) -> str:
+    """Return scheme and host of a url: who is asked for it.
+
+    Examples
+    --------
+    >>> host_of("s3://bucket/a/b.nc")
+    's3://bucket'
+    """
+    scheme, _, rest = url.rpartition("::")[2].partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
 def normalise_url(path: str | os.PathLike[str]) -> str:
     """Return the absolute url, with scheme, of a path or url.
 

@@ -166,7 +166,7 @@ def planning(way: str, folder: Path) -> Job:
     else:
         parts = [rows("<f4", 1000, 1)]
     array = np.concatenate(parts, axis=0)
-    return lambda: sum(len(b.tasks) for b in plan(array, (slice(None),) * 3).batches)
+    return lambda: sum(len(b.ranges) for b in plan(array, (slice(None),) * 3).batches)
 
 
 def reading_months(way: str, folder: Path) -> Job:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -11,9 +13,71 @@ import numpy.typing as npt
 from virtualds.codecs import Buffer, CodecError, Shuffle
 from virtualds.fragment import CodecPipeline, Hidden
 from virtualds.read.memory import hold, scratch
-from virtualds.read.plan import Task
+from virtualds.read.tasks import Task
+from virtualds.read.tiles import Tile
 
 Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Decoder:
+    """How chunks of one pipeline and one size become values; made once for many of them.
+
+    Parameters
+    ----------
+    pipeline : CodecPipeline
+    encoded : tuple of int
+        Stored elements along every axis of the array.
+    """
+
+    def __init__(self, pipeline: CodecPipeline, encoded: tuple[int, ...]) -> None:
+        self.pipeline, self.encoded = pipeline, encoded
+        self.shape = pipeline.stored_shape(encoded)
+        self.nbytes = pipeline.dtype.itemsize * prod(self.shape)
+        self.is_plain = not pipeline.codecs
+        last = pipeline.codecs[0] if pipeline.codecs else None
+        # what ends in a shuffle can be unshuffled straight to where it is wanted
+        self._shuffle = last if isinstance(last, Shuffle) and last.itemsize > 1 else None
+        steps = zip(pipeline.codecs, pipeline.encoded_sizes(self.nbytes), strict=False)
+        self._steps = [(codec.decode, size) for codec, size in steps][::-1]
+        if self._shuffle:
+            self._steps.pop()
+
+    def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
+        """Return the numbers as they are stored.
+
+        Unless they are to be kept, they are good until this thread decodes the next chunk.
+
+        Raises
+        ------
+        CodecError
+            The bytes do not decode to a chunk of this size.
+        """
+        data = self._undone(data)
+        if self._shuffle:
+            unshuffled = np.empty(self.nbytes, np.uint8) if to_keep else scratch(self.nbytes)
+            self._shuffle.decode_into(data, unshuffled)
+            data = unshuffled.data
+        return np.frombuffer(data, self.pipeline.dtype).reshape(self.shape)
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        """Write the bytes of the numbers as they are stored into ``out``, which has as many."""
+        data = self._undone(data)
+        if self._shuffle:
+            self._shuffle.decode_into(data, out)
+        else:
+            out[:] = np.frombuffer(data, np.uint8)
+
+    def _undone(self, data: Buffer) -> Buffer:
+        """Undo the codecs from the last one back to the shuffle."""
+        for undo, size in self._steps:
+            data = undo(data, size)
+        hold("decoded", data, self.nbytes)
+        if len(data) != self.nbytes:
+            raise CodecError(
+                f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
+            )
+        return data
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
@@ -22,55 +86,88 @@ def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
         out[outer] = pipeline.missing_value
 
 
-def place(pipeline: CodecPipeline, data: Buffer, task: Task, out: Array) -> None:
-    """Decode a chunk and write what the task selects of it into the result, place by place.
+def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
+    """Decode a chunk and write what the task selects of it into the result.
 
     Raises
     ------
     CodecError
         The bytes do not decode to a chunk of this shape.
     """
-    shape = pipeline.stored_shape(task.encoded)
-    nbytes = pipeline.dtype.itemsize * prod(shape)
-    last = pipeline.codecs[0] if pipeline.codecs else None
-    ends_in_shuffle = isinstance(last, Shuffle) and last.itemsize > 1
-    data = _decode(pipeline, data, nbytes, stop=1 if ends_in_shuffle else 0)
-    if len(data) != nbytes:
-        raise CodecError(f"decoded to {len(data)} bytes where a chunk of {shape} has {nbytes}")
-    if isinstance(last, Shuffle) and ends_in_shuffle:
-        if (target := _whole_target(pipeline, task, out)) is not None:
-            last.decode_into(data, target)
-            return
-        unshuffled = scratch(nbytes)
-        last.decode_into(data, unshuffled)
-        data = unshuffled.data
-    stored = np.frombuffer(data, pipeline.dtype).reshape(shape)
-    chunk = show(pipeline, stored, task.encoded)
+    if (target := whole_target(decoder, task, out)) is not None:
+        decoder.decode_into(data, target)
+    else:
+        place_stored(decoder.pipeline, decoder.decode(data), task, out)
+
+
+def place_stored(pipeline: CodecPipeline, stored: Array, task: Task, out: Array) -> None:
+    """Write what a task selects of a decoded chunk into the result, place by place."""
+    chunk = _show(pipeline, stored, task.encoded)
     for inner, outer in task.places:
-        write(pipeline, select(chunk, inner, task.points), outer, out)
+        _write(pipeline, _select(chunk, inner, task.points), out, outer)
 
 
-def _decode(pipeline: CodecPipeline, data: Buffer, nbytes: int, stop: int) -> Buffer:
-    """Undo the codecs from the last one back to number ``stop``."""
-    steps = list(zip(pipeline.codecs, pipeline.encoded_sizes(nbytes), strict=False))
-    for codec, size in reversed(steps[stop:]):
-        data = codec.decode(data, size)
-    hold("decoded", data, nbytes)
-    return data
+def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array) -> None:
+    """Decode the chunks of a tile and write them into the result.
+
+    Raises
+    ------
+    CodecError
+        The bytes do not decode to chunks of this shape; its argument ``item`` is which one.
+    """
+    pipeline, count = decoder.pipeline, len(data)
+    rows = scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
+    for number, (row, encoded) in enumerate(zip(rows, data, strict=True)):
+        try:
+            decoder.decode_into(encoded, row)
+        except CodecError as error:
+            raise TileError(number, error) from error
+    place_rows(pipeline, rows.reshape(-1), tile, decoder.shape, out)
 
 
-def show(pipeline: CodecPipeline, stored: Array, encoded: tuple[int, ...]) -> Array:
-    """Return a stored chunk along the axes of the array, where it has the lengths ``encoded``."""
+def place_rows(
+    pipeline: CodecPipeline, rows: Buffer | Bytes, tile: Tile, shape: tuple[int, ...], out: Array
+) -> None:
+    """Write the decoded chunks of a tile, which lie one behind the other, into the result."""
+    stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *shape)
+    ndim = len(tile.grid)
+    shown = _show(pipeline, stored, tile.encoded, tile.grid)
+    # chunk numbers along every axis, each followed by the elements within them
+    shown = shown.transpose([i for axis in range(ndim) for i in (axis, ndim + axis)])
+    box = list(chain.from_iterable(zip(tile.grid, tile.encoded, strict=True)))
+    target = out[tile.outer].reshape(box)
+    _write(pipeline, shown, target, (slice(None),) * target.ndim)
+
+
+class TileError(CodecError):
+    """A chunk of a tile that does not decode; ``item`` is its number."""
+
+    def __init__(self, item: int, error: CodecError) -> None:
+        super().__init__(str(error))
+        self.item = item
+
+
+def _show(
+    pipeline: CodecPipeline,
+    stored: Array,
+    encoded: tuple[int, ...],
+    grid: tuple[int, ...] = (),
+) -> Array:
+    """Return stored chunks along the axes of the array, where they have the lengths ``encoded``.
+
+    Axes of a grid of them come first, and stay.
+    """
+    before = len(grid)
     hidden = tuple(e.index if isinstance(e, Hidden) else slice(None) for e in pipeline.layout)
     shown = [e for e in pipeline.layout if isinstance(e, int)]
-    chunk = stored[(*hidden, ...)]
+    chunk = stored[(*(slice(None),) * before, *hidden, ...)]
     if shown != sorted(shown):
-        chunk = chunk.transpose(np.argsort(shown))
+        chunk = chunk.transpose(*range(before), *(before + i for i in np.argsort(shown)))
     # axes that the file does not have are one element long: no copy
-    return chunk.reshape(encoded)
+    return chunk.reshape((*grid, *encoded))
 
 
-def select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
+def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
     """Return the selected part of a chunk, its pointwise axes first and as one."""
     if points:
         others = [i for i in range(chunk.ndim) if i not in points]
@@ -85,7 +182,7 @@ def select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Arr
     return chunk
 
 
-def write(pipeline: CodecPipeline, stored: Array, outer: tuple[Any, ...], out: Array) -> None:
+def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any, ...]) -> None:
     """Unpack stored numbers into the result."""
     packing = pipeline.packing
     if packing is None:
@@ -97,8 +194,9 @@ def write(pipeline: CodecPipeline, stored: Array, outer: tuple[Any, ...], out: A
         out[outer] = packing.decode(stored)
 
 
-def _whole_target(pipeline: CodecPipeline, task: Task, out: Array) -> npt.NDArray[np.uint8] | None:
+def whole_target(decoder: Decoder, task: Task, out: Array) -> Bytes | None:
     """Return the bytes of the result that a whole chunk is, if it is one run of it as stored."""
+    pipeline = decoder.pipeline
     if pipeline.packing or task.points or task.more or pipeline.dtype != out.dtype:
         return None
     target = out[(*task.outer, ...)]
@@ -106,5 +204,5 @@ def _whole_target(pipeline: CodecPipeline, task: Task, out: Array) -> npt.NDArra
         return None
     if pipeline.layout != tuple(range(out.ndim)):
         return None
-    whole: npt.NDArray[np.uint8] = target.reshape(-1).view(np.uint8)
+    whole: Bytes = target.reshape(-1).view(np.uint8)
     return whole

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -11,15 +12,41 @@ from virtualds.checksum import mismatch
 from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
 from virtualds.manifest import INLINE, MISSING
-from virtualds.read.decode import place, place_missing
+from virtualds.options import get_options
+from virtualds.read.ahead import Way, ahead
+from virtualds.read.cache import chunk_cache, key_of
+from virtualds.read.decode import (
+    Decoder,
+    TileError,
+    place,
+    place_missing,
+    place_rows,
+    place_stored,
+    place_tile,
+)
 from virtualds.read.load import chunk_read
 from virtualds.read.memory import hold
-from virtualds.read.plan import Batch, Readable, Selection, Task
+from virtualds.read.plan import Readable, Selection
 from virtualds.read.pool import run_all
+from virtualds.read.ranges import Run, join_ranges
+from virtualds.read.tasks import Batch, Task, reach_of
+from virtualds.read.tiles import Tile
 from virtualds.store import StoreError
 from virtualds.stores import store_for
+from virtualds.urls import host_of
 
 Array = npt.NDArray[Any]
+Data = Sequence[Buffer]
+
+
+class Kept(NamedTuple):
+    """Tasks whose chunks are in memory, decoded."""
+
+    batch: Batch
+    chunks: list[Array]
+
+
+Work = Batch | Tile | Kept
 
 
 def execute(source: Readable, selection: Selection, out: Array) -> None:
@@ -33,56 +60,200 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     """
     if not selection.covered:
         out[...] = source.fill_value
-    run_all(selection.batches, lambda batch: _carry_out(source, batch, out))
+    # what does not fit would push out itself, and everything else
+    keeps = 2 * selection.nbytes <= get_options().chunk_cache
+    reading = _Reading(source, out, keeps)
+    batches = reading.without_kept(selection.batches)
+    run_all(ahead(batches, _way_of, reading.fetch), reading.finish)
 
 
-def _carry_out(source: Readable, batch: Batch, out: Array) -> None:
-    fetched = _fetch(source, batch)
-    for task, data in zip(batch.tasks, fetched, strict=True):
-        pipeline = batch.pipelines[task.pipeline]
+def _way_of(work: Work) -> Way | None:
+    if isinstance(work, Kept):
+        return None
+    reach = reach_of(work.fragment, work.file)
+    if not reach.at_once:
+        return None
+    host = host_of(work.fragment.manifest.files[work.file].url)
+    return Way(host, reach.at_once, sum(length for _, length in work.ranges))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One selection that is being read.
+
+    Parameters
+    ----------
+    source : Readable
+    out : numpy.ndarray
+        The result.
+    keeps : bool
+        Whether chunks that are used in part are kept for later selections.
+    """
+
+    source: Readable
+    out: Array
+    keeps: bool
+
+    # ------------------------------------------------------------------ bytes
+
+    def fetch(self, work: Work) -> Data:
+        """Return the bytes of every chunk that has to be decoded.
+
+        Raises
+        ------
+        ReadError
+            They cannot be had.
+        """
+        if isinstance(work, Kept):
+            return []
+        manifest = work.fragment.manifest
+        if work.file == MISSING:
+            return [b""] * len(work.ranges)
+        if work.file == INLINE:
+            return [manifest.inline[number] for number, _ in work.ranges]
+        ranges = work.ranges
+        reach = reach_of(work.fragment, work.file)
+        found: list[Buffer] = [b""] * len(ranges)
+        runs = join_ranges(ranges, reach.gap, reach.run)
+        for run, data in zip(runs, self._runs(work, runs), strict=True):
+            view = memoryview(data)
+            for member in run.members:
+                offset, length = ranges[member]
+                found[member] = view[offset - run.offset : offset - run.offset + length]
+        return found
+
+    def _runs(self, work: Batch | Tile, runs: Sequence[Run]) -> Sequence[Buffer]:
+        file = work.fragment.manifest.files[work.file]
+        store = store_for(file.url)
         try:
-            if batch.file == MISSING:
-                place_missing(pipeline, task, out)
+            return store.get_ranges(file, [(run.offset, run.length) for run in runs])
+        except StoreError as error:
+            failed = runs[error.item].members
+            number, reason = failed[0], error
+            for member in failed if len(failed) > 1 else ():
+                # which of them is it?
+                try:
+                    store.get_ranges(file, [work.ranges[member]])
+                except StoreError as own:
+                    number, reason = member, own
+                    break
+            raise self._error(work, number, str(reason)) from reason.__cause__
+
+    # ------------------------------------------------------------------ values
+
+    def finish(self, item: tuple[Work, Data | None]) -> None:
+        """Decode and place what has been fetched, or fetch it first.
+
+        Raises
+        ------
+        ReadError
+            The bytes cannot be had, are not those of their checksums, or do not decode.
+        """
+        work, data = item
+        if isinstance(work, Kept):
+            for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
+                place_stored(work.batch.pipelines[task.pipeline], stored, task, self.out)
+            return
+        data = self.fetch(work) if data is None else data
+        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=False)):
+            if expected and work.file != MISSING and (reason := mismatch(encoded, expected)):
+                raise self._error(work, number, reason)
+        if isinstance(work, Tile):
+            self._finish_tile(work, data)
+        else:
+            self._finish_batch(work, data)
+        hold("fetched", data, sum(map(len, data)))
+
+    def _finish_tile(self, tile: Tile, data: Data) -> None:
+        decoder = Decoder(tile.pipelines[tile.pipeline], tile.encoded)
+        try:
+            if decoder.is_plain and all(len(chunk) == decoder.nbytes for chunk in data):
+                place_rows(decoder.pipeline, b"".join(data), tile, decoder.shape, self.out)
             else:
-                if reason := mismatch(data, task.checksum):
-                    raise _error(source, batch, task, reason)
-                place(pipeline, data, task, out)
-        except CodecError as error:
-            raise _error(source, batch, task, f"the bytes do not decode: {error}") from error
-    hold("fetched", fetched, sum(map(len, fetched)))
+                place_tile(decoder, data, tile, self.out)
+        except TileError as error:
+            raise self._error(tile, error.item, f"the bytes do not decode: {error}") from error
+
+    def _finish_batch(self, batch: Batch, data: Data) -> None:
+        decoders: dict[tuple[int, tuple[int, ...]], Decoder] = {}
+        for number, (task, encoded) in enumerate(zip(batch.tasks, data, strict=True)):
+            size = task.pipeline, task.encoded
+            if (decoder := decoders.get(size)) is None:
+                decoder = decoders[size] = Decoder(batch.pipelines[task.pipeline], task.encoded)
+            try:
+                self._place(batch, task, decoder, encoded)
+            except CodecError as error:
+                reason = f"the bytes do not decode: {error}"
+                raise self._error(batch, number, reason) from error
+
+    def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
+        if batch.file == MISSING:
+            place_missing(decoder.pipeline, task, self.out)
+        elif self.keeps and (key := key_of(batch, task)):
+            stored = decoder.decode(encoded, to_keep=True)
+            chunk_cache().put(key, stored)
+            place_stored(decoder.pipeline, stored, task, self.out)
+        else:
+            place(decoder, encoded, task, self.out)
+
+    # ------------------------------------------------------------------ chunks in memory
+
+    def without_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
+        """Yield batches, those tasks apart whose chunks are in memory.
+
+        Raises
+        ------
+        ReadError
+            They are, but their file is no longer the one that was scanned.
+        """
+        cache = chunk_cache()
+        for batch in batches:
+            if not isinstance(batch, Batch) or not cache.nbytes:
+                yield batch
+                continue
+            keys = (key_of(batch, task) for task in batch.tasks)
+            chunks = [cache.get(key) if key else None for key in keys]
+            known = [number for number, chunk in enumerate(chunks) if chunk is not None]
+            if not known:
+                yield batch
+                continue
+            self._confirm(batch)
+            yield Kept(_some(batch, known), [c for c in chunks if c is not None])
+            if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
+                yield _some(batch, rest)
+
+    def _confirm(self, batch: Batch) -> None:
+        """Refuse chunks of a file that has changed since, where that is seen at no cost."""
+        file = batch.fragment.manifest.files[batch.file]
+        try:
+            store_for(file.url).confirm(file)
+        except StoreError as error:
+            raise self._error(batch, 0, str(error)) from error.__cause__
+
+    # ------------------------------------------------------------------ errors
+
+    def _error(self, work: Batch | Tile, number: int, reason: str) -> ReadError:
+        """Return an error that says which bytes of which file were meant for which chunk."""
+        manifest = work.fragment.manifest
+        codes = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
+        url = codes[work.file] if work.file < 0 else manifest.files[work.file].url
+        offset, length = work.ranges[number]
+        error = ReadError(
+            f"{url}, bytes {offset} to {offset + length}: {reason}; "
+            f"restore the file, or scan it again"
+        )
+        variable = self.source.name or "(unnamed)"
+        error.add_note(f"variable {variable}, chunk {self._chunk_id(work, offset)}")
+        return error
+
+    def _chunk_id(self, work: Batch | Tile, offset: int) -> tuple[int, ...]:
+        """Return which chunk bytes belong to; uncompressed chunks are read in pieces."""
+        for fragment in self.source.fragments:
+            found = chunk_read(fragment, work.fragment, work.file, offset)
+            if found is not None:
+                return found
+        return ()
 
 
-def _fetch(source: Readable, batch: Batch) -> Sequence[Buffer]:
-    manifest = batch.fragment.manifest
-    if batch.file == MISSING:
-        return [b""] * len(batch.tasks)
-    if batch.file == INLINE:
-        return [manifest.inline[task.offset] for task in batch.tasks]
-    file = manifest.files[batch.file]
-    ranges = [(task.offset, task.length) for task in batch.tasks]
-    try:
-        return store_for(file.url).get_ranges(file, ranges)
-    except StoreError as error:
-        raise _error(source, batch, batch.tasks[error.item], str(error)) from error.__cause__
-
-
-def _error(source: Readable, batch: Batch, task: Task, reason: str) -> ReadError:
-    """Return an error that says which bytes of which file were meant for which chunk."""
-    manifest = batch.fragment.manifest
-    codes = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
-    url = codes[batch.file] if batch.file < 0 else manifest.files[batch.file].url
-    error = ReadError(
-        f"{url}, bytes {task.offset} to {task.offset + task.length}: {reason}; "
-        f"restore the file, or scan it again"
-    )
-    error.add_note(f"variable {source.name or '(unnamed)'}, chunk {_chunk_id(source, batch, task)}")
-    return error
-
-
-def _chunk_id(source: Readable, batch: Batch, task: Task) -> tuple[int, ...]:
-    """Return which chunk of the array bytes belong to; uncompressed chunks are read in pieces."""
-    for fragment in source.fragments:
-        found = chunk_read(fragment, batch.fragment, batch.file, task.offset)
-        if found is not None:
-            return found
-    return ()
+def _some(batch: Batch, numbers: Sequence[int]) -> Batch:
+    return batch._replace(tasks=[batch.tasks[number] for number in numbers])

@@ -20,13 +20,15 @@ MOST_KEPT = 8 * 2**20
 _thread = threading.local()
 
 
-def scratch(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return memory of this thread, good until it asks again."""
+def scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
+    """Return memory of this thread, good until it asks for some of this kind again."""
     if nbytes > MOST_KEPT:
         return np.empty(nbytes, np.uint8)
-    kept: npt.NDArray[np.uint8] | None = getattr(_thread, "scratch", None)
+    name = f"scratch for a {kind}"
+    kept: npt.NDArray[np.uint8] | None = getattr(_thread, name, None)
     if kept is None or kept.size < nbytes:
-        kept = _thread.scratch = np.empty(nbytes, np.uint8)
+        kept = np.empty(nbytes, np.uint8)
+        setattr(_thread, name, kept)
     return kept[:nbytes]
 
 

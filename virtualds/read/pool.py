@@ -2,7 +2,7 @@
 
 The calling thread always works too, so a read finishes even when every thread of the pool is busy
 with other reads, as happens under dask's threads: there is nothing to wait for but work in
-progress.
+progress. A read takes no more helpers than there are cores that nobody reads on.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
@@ -25,10 +26,36 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+class _Crew:
+    """The threads of a process that decode."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._pool = ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="virtualds")
+
+    @contextmanager
+    def helpers(self, work: Callable[[], None]) -> Iterator[None]:
+        """Do ``work`` in other threads meanwhile; wait for those that have begun."""
+        with self._lock:
+            count = max(0, cores() - 1 - self._busy)
+            self._busy += 1 + count
+        started = [self._pool.submit(work) for _ in range(count)]
+        try:
+            yield
+        finally:
+            _await(started)
+            with self._lock:
+                self._busy -= 1 + count
+        for helper in started:
+            if not helper.cancelled():
+                helper.result()
+
+
 @cache
-def _pool_of(pid: int) -> ThreadPoolExecutor:
-    """Return the pool of a process; a forked child gets one of its own."""
-    return ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="virtualds")
+def _crew_of(pid: int) -> _Crew:
+    """Return the crew of a process; a forked child gets one of its own."""
+    return _Crew()
 
 
 class _Queue(Iterator[Item]):
@@ -51,6 +78,16 @@ class _Queue(Iterator[Item]):
 
 def run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
     """Do ``work`` on every item, on all cores; the first error ends it and is raised."""
+    try:
+        _run_all(items, work)
+    finally:
+        # a generator may have something under way
+        close: Callable[[], Any] | None = getattr(items, "close", None)
+        if close is not None:
+            close()
+
+
+def _run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
     head = list(islice(items, 2))
     if len(head) < 2 or cores() == 1:
         for item in chain(head, items):
@@ -66,14 +103,8 @@ def run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
             queue.close()
             raise
 
-    helpers = [_pool_of(os.getpid()).submit(drain) for _ in range(cores() - 1)]
-    try:
+    with _crew_of(os.getpid()).helpers(drain):
         drain()
-    finally:
-        _await(helpers)
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
 
 
 def _await(helpers: list[Future[None]]) -> None:

@@ -55,6 +55,9 @@ class FsspecStore:
                 raise StoreError(f"the store sent {len(data)} of {length} bytes", item)
         return list(found)
 
+    def confirm(self, file: SourceFile) -> None:
+        """Do nothing: to see whether a file has changed would be a request."""
+
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
         filesystem, path = _locate(url, options)

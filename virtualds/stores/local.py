@@ -48,6 +48,16 @@ class LocalStore:
                 _read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)
             ]
 
+    def confirm(self, file: SourceFile) -> None:
+        """Refuse a file whose size or modification time has changed."""
+        if get_options().check_sources:
+            try:
+                _check(file, os.stat(local_path(file.url)))
+            except StoreError:
+                raise
+            except OSError as error:
+                raise StoreError(error.strerror or str(error)) from error
+
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and modification time."""
         found = os.stat(local_path(url))

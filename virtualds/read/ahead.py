@@ -1,0 +1,112 @@
+"""Bytes that are far away are asked for before anybody needs them, many at a time.
+
+Every host has threads of its own that wait for it, as many as it is to be asked at once. What they
+bring is handed out as it comes in; how much is under way or lies about is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from queue import SimpleQueue
+from typing import Generic, NamedTuple, TypeVar
+
+MOST_BYTES = 2**28
+"""Of requests that are under way or answered and not yet decoded."""
+WINDOWS = 2
+"""How many times the requests at once may be asked for or lie about."""
+
+Item = TypeVar("Item")
+Data = TypeVar("Data")
+
+
+class Way(NamedTuple):
+    """How an item is had: from which host, how many at once, and how many bytes it is."""
+
+    host: str
+    at_once: int
+    nbytes: int
+
+
+def ahead(
+    items: Iterable[Item],
+    way_of: Callable[[Item], Way | None],
+    fetch: Callable[[Item], Data],
+) -> Iterator[tuple[Item, Data | None]]:
+    """Yield items, far ones with what ``fetch`` returns of them as soon as it does.
+
+    Parameters
+    ----------
+    items : iterable
+        Near and far ones, in any order.
+    way_of : callable
+        Says how far an item is: None if whoever takes it had better fetch it himself.
+    fetch : callable
+        Is called in other threads, of far items only.
+
+    Raises
+    ------
+    Exception
+        What ``fetch`` raises, when its item would be yielded.
+    """
+    window: _Window[Item, Data] = _Window(fetch)
+    try:
+        for item in items:
+            if (way := way_of(item)) is None:
+                yield item, None
+                continue
+            while window.is_full(way):
+                yield window.take()
+            window.ask(item, way)
+            while window.has_answers():
+                yield window.take()
+        while window.asked:
+            yield window.take()
+    finally:
+        window.close()
+
+
+class _Window(Generic[Item, Data]):
+    """The items that are under way or have come in."""
+
+    def __init__(self, fetch: Callable[[Item], Data]) -> None:
+        self._fetch = fetch
+        self._answers: SimpleQueue[Future[Data]] = SimpleQueue()
+        self.asked: dict[Future[Data], tuple[Item, int]] = {}
+        self._nbytes = 0
+
+    def is_full(self, way: Way) -> bool:
+        """Say whether something must be taken before more is asked for."""
+        if not self.asked:
+            return False
+        many = len(self.asked) >= WINDOWS * way.at_once
+        return many or self._nbytes + way.nbytes > MOST_BYTES
+
+    def ask(self, item: Item, way: Way) -> None:
+        pool = _threads_for(os.getpid(), way.host, way.at_once)
+        future = pool.submit(self._fetch, item)
+        self.asked[future] = item, way.nbytes
+        self._nbytes += way.nbytes
+        future.add_done_callback(self._answers.put)
+
+    def has_answers(self) -> bool:
+        return not self._answers.empty()
+
+    def take(self) -> tuple[Item, Data]:
+        """Return what comes in next."""
+        future = self._answers.get()
+        item, nbytes = self.asked.pop(future)
+        self._nbytes -= nbytes
+        return item, future.result()
+
+    def close(self) -> None:
+        for future in self.asked:
+            future.cancel()
+
+
+@cache
+def _threads_for(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
+    """Return the threads that wait for a host; a forked child gets its own."""
+    return ThreadPoolExecutor(at_once, thread_name_prefix=f"virtualds {host}")

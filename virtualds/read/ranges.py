@@ -1,0 +1,54 @@
+"""Ranges of bytes that lie close together are got as one: pure integers, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from virtualds.store import Range
+
+
+class Run(NamedTuple):
+    """A stretch of a file that holds ranges; ``members`` are their numbers, by rising offset."""
+
+    offset: int
+    length: int
+    members: list[int]
+
+
+def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[Run]:
+    """Join ranges of one file into runs, in time n log n.
+
+    Parameters
+    ----------
+    ranges : sequence of (offset, length)
+        In any order; they may overlap.
+    gap : int
+        Bytes between two ranges up to which both are got as one.
+    most : int
+        Bytes of a run, unless a range alone is longer.
+
+    Returns
+    -------
+    list of Run
+        By rising offset. Every range lies in exactly one of them.
+
+    Examples
+    --------
+    >>> join_ranges([(0, 10), (100, 10), (12, 8)], gap=4, most=1000)
+    [Run(offset=0, length=20, members=[0, 2]), Run(offset=100, length=10, members=[1])]
+    """
+    runs: list[Run] = []
+    begin = end = 0
+    members: list[int] = []
+    for offset, length, number in sorted((o, n, i) for i, (o, n) in enumerate(ranges)):
+        if members and (offset - end > gap or offset + length - begin > most):
+            runs.append(Run(begin, end - begin, members))
+            members = []
+        if not members:
+            begin = end = offset
+        end = max(end, offset + length)
+        members.append(number)
+    if members:
+        runs.append(Run(begin, end - begin, members))
+    return runs

@@ -1,0 +1,324 @@
+"""What a selection takes of the chunks of a fragment, one by one, and batches of them.
+
+A task is one chunk to fetch, decode and place. Tasks come in the order in which their bytes lie, a
+block at a time, so that the bytes of neighbours are got together whatever the order of the array.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby, product, repeat
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import Ints, Projection, Run
+from virtualds.manifest import COLUMNS, Column
+from virtualds.read.share import alike_along
+from virtualds.store import Range, Reach
+from virtualds.stores import store_for
+
+BATCH_TASKS = 256
+BATCH_BYTES = 2**20
+BLOCK_TASKS = 2**16
+
+IN_MEMORY = Reach(gap=0, run=BATCH_BYTES, at_once=0)
+"""Of chunks that are missing or held inline."""
+
+
+class Task(NamedTuple):
+    """One chunk to fetch, decode and place.
+
+    ``inner`` selects within the chunk, in the array's axes; ``outer`` is the part of the result
+    that it fills. ``points`` holds, for a pointwise selection, the axes that are indexed together.
+    ``more`` holds further pairs of ``inner`` and ``outer``, of a chunk that is shown several times.
+    ``checksum`` is that of the manifest: 0 is none.
+    """
+
+    offset: int
+    length: int
+    pipeline: int
+    encoded: tuple[int, ...]
+    inner: tuple[Any, ...]
+    outer: tuple[Any, ...]
+    points: tuple[int, ...] = ()
+    more: tuple[tuple[Any, Any], ...] = ()
+    checksum: int = 0
+
+    @property
+    def places(self) -> Iterator[tuple[Any, Any]]:
+        """Every pair of ``inner`` and ``outer``."""
+        return chain([(self.inner, self.outer)], self.more)
+
+
+class Batch(NamedTuple):
+    """Tasks of one file of one fragment, or of its missing or inline chunks."""
+
+    fragment: Fragment
+    pipelines: Sequence[CodecPipeline]
+    file: int
+    tasks: list[Task]
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Where the bytes of every task lie."""
+        return [(task.offset, task.length) for task in self.tasks]
+
+    @property
+    def checksums(self) -> Iterable[int]:
+        """The checksum of every task."""
+        return [task.checksum for task in self.tasks]
+
+
+class Part(NamedTuple):
+    """What a selection takes of one fragment."""
+
+    fragment: Fragment
+    pipelines: Sequence[CodecPipeline]
+    projections: list[Projection]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored chunks that it meets, about, once decoded."""
+        lengths = (
+            sum(encoded_lengths(self.fragment, i, p)) for i, p in enumerate(self.projections)
+        )
+        return max((p.dtype.itemsize for p in self.pipelines), default=1) * prod(lengths)
+
+
+Numbered = tuple[int, Task]
+"""The number of the file that a chunk lies in, and what is to be done."""
+
+AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
+"""`Task._make` without its check, for millions of rows."""
+
+
+def box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
+    """Yield every chunk of a box once, whatever number of slabs shows it."""
+    shared = [alike_along(fragment, projections, axis) for axis in range(len(projections))]
+    if all(groups is None for groups in shared):
+        yield from distinct_tasks(fragment, projections)
+        return
+    gathered = [_gathered(p, g) for p, g in zip(projections, shared, strict=True)]
+    for file, task in distinct_tasks(fragment, gathered):
+        places = zip(product(*task.inner), product(*task.outer), strict=True)
+        inner, outer = next(places)
+        yield file, task._replace(inner=inner, outer=outer, more=tuple(places))
+
+
+def _gathered(projection: Projection, groups: list[Ints] | None) -> Projection:
+    """Return a projection on groups of slabs, each with all that is taken of its chunk."""
+    count = projection.chunk.size
+    places = [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
+
+    def gathered(column: list[Any]) -> list[Any]:
+        return [[column[i] for i in group] for group in places]
+
+    first = projection.chunk[[group[0] for group in places]]
+    inner, outer = gathered(projection.inner), gathered(projection.outer)
+    return Projection(first, inner, outer, [Run(0, first.size, False)])
+
+
+def distinct_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
+    """Yield every chunk of a box, none of which is shown twice."""
+    encoded = [encoded_lengths(fragment, axis, p) for axis, p in enumerate(projections)]
+    if not projections:
+        yield from _block(fragment, projections, encoded)
+        return
+    rest = prod(p.chunk.size for p in projections[1:])
+    step = max(1, BLOCK_TASKS // max(rest, 1))
+    for begin in range(0, projections[0].chunk.size, step):
+        head = projections[0].part(begin, begin + step)
+        lengths = [encoded[0][begin : begin + step], *encoded[1:]]
+        yield from _block(fragment, [head, *projections[1:]], lengths)
+
+
+def _block(
+    fragment: Fragment, projections: list[Projection], encoded: list[list[int]]
+) -> Iterator[Numbered]:
+    where = np.ix_(*(p.chunk for p in projections)) if projections else ()
+    cells = {name: _cells(getattr(fragment.manifest, name), where) for name in COLUMNS}
+    columns: dict[str, Iterable[Any]] = {
+        **{name: repeat(c) if isinstance(c, int) else c.tolist() for name, c in cells.items()},
+        "encoded": product(*encoded),
+        "inner": product(*(p.inner for p in projections)),
+        "outer": product(*(p.outer for p in projections)),
+    }
+    if (order := _order_in_files(cells["file"], cells["offset"])) is not None:
+        columns = {name: _reordered(column, order) for name, column in columns.items()}
+    file = columns.pop("file")
+    rows = zip(
+        columns["offset"],
+        columns["length"],
+        columns["pipeline"],
+        columns["encoded"],
+        columns["inner"],
+        columns["outer"],
+        repeat(()),
+        repeat(()),
+        columns["checksum"],
+        strict=False,
+    )
+    return zip(file, map(AS_TASK, rows), strict=False)
+
+
+def _cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
+    """Return a column at the crossings of positions; its one number where it does not change."""
+    if column.size and not any(column.strides):
+        return int(column.flat[0])
+    return column[where].ravel()
+
+
+def _order_in_files(file: Column | int, offset: Column | int) -> Ints | None:
+    """Return the order in which rows lie in their files, None if they are in it."""
+    keys = [key for key in (offset, file) if not isinstance(key, int)]
+    if not keys or all((np.diff(key) >= 0).all() for key in keys):
+        return None
+    order = np.lexsort(keys)
+    return None if (np.diff(order) > 0).all() else order
+
+
+def _reordered(column: Iterable[Any], order: Ints) -> Iterable[Any]:
+    if isinstance(column, repeat):
+        return column
+    rows = list(column)
+    return [rows[i] for i in order.tolist()]
+
+
+def encoded_lengths(fragment: Fragment, axis: int, projection: Projection) -> list[int]:
+    """Return the stored lengths of the chunks that a projection meets."""
+    first, final = int(projection.chunk[0]), int(projection.chunk[-1])
+    stored = fragment.axes[axis].slabs(first, final + 1).encoded
+    return stored[projection.chunk - first].tolist()  # type: ignore[no-any-return]
+
+
+def point_tasks(
+    part: Part, points: Sequence[Ints], together: tuple[int, ...]
+) -> Iterator[Numbered]:
+    """Yield one task per chunk that holds points, for every chunk along the sliced axes."""
+    fragment, projections = part.fragment, part.projections
+    inside = np.ones(points[0].size, bool)
+    for positions, axis in zip(points, together, strict=True):
+        inside &= (positions >= fragment.start[axis]) & (positions < fragment.stop[axis])
+    order = np.flatnonzero(inside)
+    local = [p[order] - fragment.start[axis] for p, axis in zip(points, together, strict=True)]
+    ids = np.stack([fragment.axes[a].locate(p) for a, p in zip(together, local, strict=True)])
+    for members in _alike(ids):
+        chosen = dict(zip(together, ids[:, members[0]].tolist(), strict=True))
+        inner, encoded = {}, {}
+        for k, axis in enumerate(together):
+            edges, stored, inset = fragment.axes[axis].slabs(chosen[axis], chosen[axis] + 1)
+            inner[axis] = local[k][members] - edges[0] + inset[0]
+            encoded[axis] = int(stored[0])
+        yield from _sliced(fragment, projections, chosen, inner, encoded, order[members], together)
+
+
+def _alike(columns: Ints) -> Iterator[Ints]:
+    """Yield, for every distinct column, the numbers of those that equal it, rising."""
+    if not columns.shape[1]:
+        return
+    _, group = np.unique(columns, axis=1, return_inverse=True)
+    by_group = np.argsort(group.ravel(), kind="stable")
+    yield from np.split(by_group, np.cumsum(np.bincount(group.ravel()))[:-1])
+
+
+def _sliced(
+    fragment: Fragment,
+    projections: list[Projection],
+    chosen: dict[int, int],
+    inner: dict[int, Ints],
+    encoded: dict[int, int],
+    target: Ints,
+    together: tuple[int, ...],
+) -> Iterator[Numbered]:
+    """Yield the tasks of one chunk of points along every combination of the sliced axes."""
+    others = [i for i in range(len(projections)) if i not in chosen]
+    lengths = {i: encoded_lengths(fragment, i, projections[i]) for i in others}
+    for combo in product(*(range(projections[i].chunk.size) for i in others)):
+        picked = dict(zip(others, combo, strict=True))
+        where = tuple(
+            chosen[i] if i in chosen else int(projections[i].chunk[picked[i]])
+            for i in range(len(projections))
+        )
+        row = fragment.manifest.lookup(where)
+        yield (
+            row.file,
+            Task(
+                row.offset,
+                row.length,
+                row.pipeline,
+                tuple(
+                    encoded[i] if i in chosen else lengths[i][picked[i]]
+                    for i in range(len(projections))
+                ),
+                tuple(
+                    inner[i] if i in chosen else projections[i].inner[picked[i]]
+                    for i in range(len(projections))
+                ),
+                (target, *(projections[i].outer[picked[i]] for i in others)),
+                together,
+                checksum=row.checksum,
+            ),
+        )
+
+
+def merged(tasks: Iterable[Numbered]) -> list[Numbered]:
+    """Return tasks in the order of their bytes, those that need one chunk made one."""
+    same = operator.itemgetter(0, 1, 2, 3, 4)
+    rows = sorted(
+        (file, t.offset, t.length, t.pipeline, t.encoded, number, t)
+        for number, (file, t) in enumerate(tasks)
+    )
+    found = []
+    for (file, *_), group in groupby(rows, key=same):
+        first, *others = (row[-1] for row in group)
+        more = tuple((task.inner, task.outer) for task in others)
+        found.append((file, first._replace(more=more) if more else first))
+    return found
+
+
+def batches(part: Part, tasks: Iterable[Numbered]) -> Iterator[Batch]:
+    """Gather chunks that lie in one file: near ones up to a number and a size, far ones by run."""
+    for file, group in groupby(tasks, key=operator.itemgetter(0)):
+        reach = reach_of(part.fragment, file)
+        rows = (task for _, task in group)
+        cut = _by_run(rows, reach) if reach.at_once else _by_size(rows)
+        for some in cut:
+            yield Batch(part.fragment, part.pipelines, file, some)
+
+
+def reach_of(fragment: Fragment, file: int) -> Reach:
+    """Return how the store of a file is asked best."""
+    return IN_MEMORY if file < 0 else store_for(fragment.manifest.files[file].url).reach
+
+
+def _by_size(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    rows: list[Task] = []
+    nbytes = 0
+    for task in tasks:
+        if rows and (len(rows) == BATCH_TASKS or nbytes + task.length > BATCH_BYTES):
+            yield rows
+            rows, nbytes = [], 0
+        rows.append(task)
+        nbytes += task.length
+    yield rows
+
+
+def _by_run(tasks: Iterable[Task], reach: Reach) -> Iterator[list[Task]]:
+    """Cut tasks, whose offsets rise, where a request for all of them would be wasteful."""
+    rows: list[Task] = []
+    begin = end = 0
+    for task in tasks:
+        stop = task.offset + task.length
+        if rows and (task.offset - end > reach.gap or stop - begin > reach.run):
+            yield rows
+            rows = []
+        if not rows:
+            begin, end = task.offset, stop
+        rows.append(task)
+        end = max(end, stop)
+    yield rows

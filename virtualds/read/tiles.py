@@ -1,0 +1,146 @@
+"""Tiny chunks are read by the tile: a box of the chunk grid, placed as a whole.
+
+What reading costs beside the bytes is Python's work per chunk. The chunks of a tile lie in one
+file, have one pipeline and one size, and are wanted whole; they are decoded one beside the other
+and moved into the result by one transposed copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import Projection
+from virtualds.manifest import COLUMNS
+from virtualds.read.pool import cores
+from virtualds.read.share import alike_along
+from virtualds.read.tasks import (
+    BATCH_BYTES,
+    Batch,
+    Part,
+    batches,
+    box_tasks,
+    distinct_tasks,
+    encoded_lengths,
+    reach_of,
+)
+from virtualds.store import Range
+
+TINY = 32 * 1024
+"""Decoded bytes of a chunk up to which it is read by the tile."""
+MOST_CHUNKS = 2**13
+"""Chunks of a tile, unless one row of the grid has more."""
+FEWEST = 16
+"""Chunks that a box has on average where tiles pay."""
+SMALLEST = 2**17
+"""Decoded bytes below which a tile is not made smaller to give every core some."""
+
+
+class Tile(NamedTuple):
+    """Chunks of one file, alike, that fill a box of the result, in C order of the chunk grid.
+
+    ``grid`` counts the chunks along every axis; ``encoded`` are the elements of each.
+    """
+
+    fragment: Fragment
+    pipelines: Sequence[CodecPipeline]
+    file: int
+    pipeline: int
+    encoded: tuple[int, ...]
+    grid: tuple[int, ...]
+    outer: tuple[slice, ...]
+    ranges: list[Range]
+    checksums: Iterable[int]
+
+
+def box_batches(part: Part) -> Iterator[Batch | Tile]:
+    """Yield what a selection takes of a fragment: tiles where they pay, and batches."""
+    if not _pays(part):
+        yield from batches(part, box_tasks(part.fragment, part.projections))
+        return
+    for runs in product(*(p.runs for p in part.projections)):
+        inside = [p.part(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)]
+        if all(run.whole for run in runs) and _chunk_bytes(part, inside) <= TINY:
+            yield from _tiles(part, inside)
+        else:
+            yield from batches(part, distinct_tasks(part.fragment, inside))
+
+
+def _pays(part: Part) -> bool:
+    """Say whether there are many chunks in few boxes of equal ones, none of them shown twice."""
+    boxes = prod(len(p.runs) for p in part.projections)
+    chunks = prod(p.chunk.size for p in part.projections)
+    if not part.projections or chunks < FEWEST * boxes:
+        return False
+    axes = range(len(part.projections))
+    return all(alike_along(part.fragment, part.projections, axis) is None for axis in axes)
+
+
+def _chunk_bytes(part: Part, inside: Sequence[Projection]) -> int:
+    """Return how many bytes a chunk of a box has once decoded."""
+    numbered = enumerate(p.part(0, 1) for p in inside)
+    elements = prod(encoded_lengths(part.fragment, axis, p)[0] for axis, p in numbered)
+    return elements * max(p.dtype.itemsize for p in part.pipelines)
+
+
+def _tiles(part: Part, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
+    """Yield the tiles of a box of equal chunks that are taken whole."""
+    nbytes = _chunk_bytes(part, inside)
+    grid = [p.chunk.size for p in inside]
+    reach = reach_of(
+        part.fragment, int(part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)])
+    )
+    # some for every core, or a long request
+    most = min(BATCH_BYTES, max(SMALLEST, nbytes * prod(grid) // (4 * cores())))
+    for box in _boxes(grid, nbytes, reach.run if reach.at_once else most):
+        some = [p.part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
+        tile = _tile(part, some)
+        yield from [tile] if tile else batches(part, distinct_tasks(part.fragment, some))
+
+
+def _largest(part: Part, inside: Sequence[Projection], nbytes: int) -> int:
+    """Return how many decoded bytes a tile has at most: one long request, or some for every core."""
+    file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
+    reach = reach_of(part.fragment, int(file))
+    if reach.at_once:
+        return reach.run
+    return min(BATCH_BYTES, max(SMALLEST, nbytes // (4 * cores())))
+
+
+def _boxes(
+    grid: Sequence[int], chunk_bytes: int, most: int
+) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Cut a grid into boxes that are stretches of it in C order, of at most ``most`` bytes."""
+    axis, rest = len(grid) - 1, chunk_bytes
+    while axis > 0 and rest * grid[axis] <= most:
+        rest *= grid[axis]
+        axis -= 1
+    step = max(1, min(most // max(rest, 1), MOST_CHUNKS // prod(grid[axis + 1 :])))
+    along = [(i, min(i + step, grid[axis])) for i in range(0, grid[axis], step)]
+    leading = ([(i, i + 1) for i in range(n)] for n in grid[:axis])
+    yield from product(*leading, along, *([(0, n)] for n in grid[axis + 1 :]))
+
+
+def _tile(part: Part, inside: Sequence[Projection]) -> Tile | None:
+    """Return the tile of a box; None if its chunks are not alike, or lie in no file."""
+    where = np.ix_(*(p.chunk for p in inside))
+    cells = {name: getattr(part.fragment.manifest, name)[where].ravel() for name in COLUMNS}
+    file, pipeline = (cells[name] for name in ("file", "pipeline"))
+    if file[0] < 0 or (file != file[0]).any() or (pipeline != pipeline[0]).any():
+        return None
+    return Tile(
+        part.fragment,
+        part.pipelines,
+        int(file[0]),
+        int(pipeline[0]),
+        tuple(encoded_lengths(part.fragment, i, p.part(0, 1))[0] for i, p in enumerate(inside)),
+        tuple(p.chunk.size for p in inside),
+        tuple(slice(p.outer[0].start, p.outer[-1].stop) for p in inside),
+        list(zip(cells["offset"].tolist(), cells["length"].tolist(), strict=True)),
+        cells["checksum"].tolist(),
+    )
