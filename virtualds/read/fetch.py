@@ -207,8 +207,9 @@ class _Reading:
             They are, but their file is no longer the one that was scanned.
         """
         cache = chunk_cache()
+        is_used = get_options().chunk_cache and cache.nbytes
         for batch in batches:
-            if not isinstance(batch, Batch) or not cache.nbytes:
+            if not isinstance(batch, Batch) or not is_used:
                 yield batch
                 continue
             keys = (key_of(batch, task) for task in batch.tasks)

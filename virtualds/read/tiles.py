@@ -104,7 +104,7 @@ def _tiles(part: Part, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
 
 
 def _largest(part: Part, inside: Sequence[Projection], nbytes: int) -> int:
-    """Return how many decoded bytes a tile has at most: one long request, or some for every core."""
+    """Return how many decoded bytes a tile has at most: a long request, or some for every core."""
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
     reach = reach_of(part.fragment, int(file))
     if reach.at_once:

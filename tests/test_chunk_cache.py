@@ -1,0 +1,126 @@
+"""Chunks that were used in part are kept for the next selection, and never too long."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_of, virtual
+
+from virtualds import ManifestArray, ReadError, set_options
+from virtualds.read.cache import chunk_cache
+
+VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> ManifestArray:
+    return virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=SHUFFLED)
+
+
+def test_walking_along_an_axis_reads_every_chunk_once(array: ManifestArray) -> None:
+    with counted_reads() as store:
+        for step in range(24):
+            exactly(array.read((step, slice(None), slice(None))), VALUES[step])
+    assert store.nbytes == array.manifest.length.sum()
+
+
+VIEWS: dict[str, Any] = {
+    "one step": lambda a: a[5],
+    "a slice": lambda a: a[3:9, 20:60],
+    "turned": lambda a: np.transpose(a, (2, 0, 1))[:40, :12],
+    "a step of a step": lambda a: a[5][7],
+    "rows chosen": lambda a: a[2][[40, 3, 3]],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_other_views_of_a_chunk_find_it(array: ManifestArray, view: str) -> None:
+    array.read((0, 0, slice(None)))
+    array.read((0, 99, slice(None)))
+    with counted_reads() as store:
+        exactly(VIEWS[view](array), VIEWS[view](VALUES))
+    assert store.ranges == []
+
+
+def test_points_find_chunks_and_leave_them(array: ManifestArray) -> None:
+    points = np.array([1, 20]), np.array([3, 80]), np.array([4, 5])
+    exactly(array.read_points(points), VALUES[points])
+    with counted_reads() as store:
+        exactly(
+            array.read_points(tuple(p + 1 for p in points)), VALUES[tuple(p + 1 for p in points)]
+        )
+        exactly(array.read((0, slice(0, 10), 0)), VALUES[0, :10, 0])
+    assert store.ranges == []
+
+
+def test_an_equal_array_opened_again_finds_them(array: ManifestArray) -> None:
+    array.read((0, slice(None), slice(None)))
+    with counted_reads() as store:
+        exactly(pickle.loads(pickle.dumps(array)).read((1, 7, slice(None))), VALUES[1, 7])
+    assert store.ranges == []
+
+
+@pytest.mark.parametrize("codecs", [ZLIB, SHUFFLED])
+def test_chunks_that_are_wanted_whole_are_not_kept(tmp_path: Path, codecs: Any) -> None:
+    array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=codecs)
+    before = chunk_cache().nbytes
+    exactly(array.read(), VALUES)
+    assert chunk_cache().nbytes == before
+
+
+def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:
+    array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=PLAIN)
+    before = chunk_cache().nbytes
+    exactly(array.read((3, slice(None), slice(None))), VALUES[3])
+    assert chunk_cache().nbytes == before
+
+
+def test_what_does_not_fit_is_not_kept(array: ManifestArray) -> None:
+    """It would push out the rest, and itself before it is asked for again."""
+    before = chunk_cache().nbytes
+    with set_options(chunk_cache=VALUES.nbytes - 1):
+        exactly(array.read((slice(0, 20), slice(None), 7)), VALUES[:20, :, 7])
+        assert chunk_cache().nbytes <= before
+        with counted_reads() as store:
+            array.read((0, 0, 7))
+    assert store.ranges
+
+
+def test_no_more_is_kept_than_the_option_says(tmp_path: Path) -> None:
+    chunk = 12 * 50 * 50 * 8
+    with set_options(chunk_cache=3 * chunk):
+        for _ in range(3):
+            array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=ZLIB)
+            for row in (0, 60):
+                exactly(array.read((0, row, 0)), VALUES[0, row, 0])
+            assert chunk_cache().nbytes <= 3 * chunk
+
+
+def test_the_option_turns_it_off(array: ManifestArray) -> None:
+    with set_options(chunk_cache=0), counted_reads() as store:
+        for _ in range(2):
+            exactly(array.read((0, 0, 0)), VALUES[0, 0, 0])
+    assert len(store.ranges) == 2
+
+
+@pytest.mark.parametrize("how", ["modified", "gone"])
+def test_a_kept_chunk_of_a_file_that_has_changed_is_an_error(
+    array: ManifestArray, how: str
+) -> None:
+    exactly(array.read((0, 0, slice(None))), VALUES[0, 0])
+    path = path_of(array)
+    if how == "gone":
+        path.unlink()
+    else:
+        os.utime(path, ns=(1, 1))
+    with pytest.raises(ReadError, match=r"modified after|No such file"):
+        array.read((1, 0, slice(None)))
+
+
+def test_who_gets_values_cannot_change_a_kept_chunk(array: ManifestArray) -> None:
+    first = array.read((slice(0, 11), slice(None), slice(None)))
+    first[...] = 0
+    exactly(array.read((slice(0, 11), slice(None), slice(None))), VALUES[:11])

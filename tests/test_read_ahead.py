@@ -1,0 +1,174 @@
+"""Far bytes are asked for together: by the run, many at a time, and no more than is borne."""
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from range_server import range_server
+from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
+
+from virtualds import ManifestArray, ReadError, set_options
+from virtualds.manifest import SourceFile
+from virtualds.read import ahead as ahead_module
+from virtualds.read.ahead import Way, ahead
+
+
+def served(array: ManifestArray, url: str) -> ManifestArray:
+    """The array whose files a server sends."""
+
+    def moved(file: SourceFile) -> SourceFile:
+        return SourceFile(f"{url}/{file.url.rpartition('/')[2]}", file.size)
+
+    fragments = (replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments)
+    return replace(array, fragments=tuple(fragments))
+
+
+@pytest.mark.parametrize("codecs", [PLAIN, ZLIB, SHUFFLED], ids=["plain", "zlib", "shuffled"])
+@pytest.mark.parametrize("chunk", [4, 100])
+def test_neighbours_in_a_file_are_one_request(tmp_path: Path, codecs: Any, chunk: int) -> None:
+    values = np.random.default_rng(0).integers(0, 9, (20, 200, 200))
+    parts = [
+        virtual(values[i : i + 1], tmp_path, chunks=(1, chunk, chunk), codecs=codecs)
+        for i in range(20)
+    ]
+    with range_server(tmp_path) as (url, ranges):
+        array = served(np.concatenate(parts), url)
+        exactly(array.read(), values)
+        assert len(ranges) == 20
+
+
+def test_files_that_take_turns_are_asked_once_each(tmp_path: Path) -> None:
+    """The chunks of a mosaic lie in one file and the other by turns."""
+    values = np.random.default_rng(1).normal(size=(30, 40, 60))
+    left, right = (
+        virtual(half, tmp_path, chunks=(1, 40, 30), codecs=ZLIB)
+        for half in np.split(values, 2, axis=2)
+    )
+    with range_server(tmp_path) as (url, ranges):
+        array = served(np.concatenate([left, right], axis=2), url)
+        exactly(array.read(), values)
+        assert len(ranges) == 2
+        points = np.array([3, 9]), np.array([1, 2]), slice(None)
+        exactly(array.read_points(points), values[points])
+        assert len(ranges) == 4
+
+
+def test_points_of_one_chunk_are_one_request(tmp_path: Path) -> None:
+    values = np.arange(40 * 50).reshape(40, 50)
+    array = virtual(values, tmp_path, chunks=(20, 25), codecs=ZLIB)
+    shown = np.concatenate([array, array[:20]])
+    with range_server(tmp_path) as (url, ranges), set_options(chunk_cache=0):
+        points = np.array([0, 41, 3, 45]), np.array([1, 1, 2, 3])
+        expected = np.concatenate([values, values[:20]])[points]
+        exactly(served(shown, url).read_points(points), expected)
+        assert len(ranges) == 1
+
+
+def test_far_apart_ranges_are_requests_of_their_own(tmp_path: Path) -> None:
+    """More is not fetched than a request is worth."""
+    values = np.random.default_rng(2).integers(0, 2**62, (8, 2**17))
+    array = virtual(values, tmp_path, chunks=(1, 2**17), codecs=ZLIB)
+    with range_server(tmp_path) as (url, ranges):
+        exactly(served(array, url).read((slice(0, 8, 4), slice(None))), values[::4])
+        assert len(ranges) == 2
+        assert sum(n for _, n in ranges) == array.manifest.length[::4].sum()
+
+
+def test_near_and_far_files_and_none_are_read_together(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).normal(size=(3, 30))
+    far, near, held = (
+        virtual(values[i : i + 1], tmp_path, chunks=(1, 10), codecs=ZLIB, inline=inline)
+        for i, inline in enumerate([(), (), (0, 1, 2)])
+    )
+    with range_server(tmp_path) as (url, _):
+        exactly(np.concatenate([served(far, url), near, held]).read(), values)
+
+
+def test_a_failed_request_ends_the_read(tmp_path: Path) -> None:
+    parts = [virtual(np.full((1, 9), i), tmp_path, codecs=ZLIB) for i in range(30)]
+    path_of(parts[17]).unlink()
+    with range_server(tmp_path) as (url, _), pytest.raises(ReadError) as caught:
+        served(np.concatenate(parts), url).read()
+    assert path_of(parts[17]).name in str(caught.value)
+    assert "chunk (17, 0)" in "".join(caught.value.__notes__)
+
+
+# ---------------------------------------------------------------------- the window
+
+
+FAR = Way("http://h", 4, 1)
+
+
+def test_as_many_are_under_way_as_the_host_takes() -> None:
+    live, most, lock = 0, 0, threading.Lock()
+
+    def fetch(item: int) -> int:
+        nonlocal live, most
+        with lock:
+            live += 1
+            most = max(most, live)
+        time.sleep(0.01)
+        with lock:
+            live -= 1
+        return item * 2
+
+    found = dict(ahead(range(50), lambda item: FAR, fetch))
+    assert found == {i: 2 * i for i in range(50)}
+    assert most == 4
+
+
+def test_what_lies_about_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody takes anything for a while: so much has come in, and no more is asked for."""
+    monkeypatch.setattr(ahead_module, "MOST_BYTES", 1000)
+    asked: list[int] = []
+
+    def fetch(item: int) -> int:
+        asked.append(item)
+        return item
+
+    rows = ahead(range(100), lambda item: Way("http://many", 64, 300), fetch)
+    next(rows)
+    time.sleep(0.2)
+    assert len(asked) <= 4
+    assert len(list(rows)) == 99
+
+
+def test_near_items_are_handed_on_unfetched() -> None:
+    def fetch(item: int) -> int:
+        assert item % 2
+        return item
+
+    rows = list(ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
+    assert sorted(rows) == [(i, i if i % 2 else None) for i in range(10)]
+
+
+def test_who_stops_early_leaves_nothing_asked_for() -> None:
+    begun: list[int] = []
+    gate = threading.Event()
+
+    def fetch(item: int) -> int:
+        begun.append(item)
+        if item:
+            gate.wait(10)
+        return item
+
+    rows = ahead(range(8), lambda item: Way("http://stop", 2, 1), fetch)
+    assert next(rows) == (0, 0)
+    rows.close()  # type: ignore[attr-defined]
+    gate.set()
+    time.sleep(0.1)
+    assert len(begun) <= 4
+
+
+def test_an_error_of_a_request_comes_where_its_answer_would() -> None:
+    def fetch(item: int) -> int:
+        if item == 3:
+            raise ReadError("no answer")
+        return item
+
+    with pytest.raises(ReadError, match="no answer"):
+        list(ahead(range(10), lambda item: FAR, fetch))
