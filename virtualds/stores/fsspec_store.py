@@ -60,10 +60,18 @@ class FsspecStore:
         filesystem, path = _locate(url, options)
         return _described(url, filesystem.info(path), options)
 
-    def open(self, url: str, options: StorageOptions | None) -> Any:
-        """Return the file opened for reading, with fsspec's cache behind it."""
-        filesystem, path = _locate(url, options)
-        return filesystem.open(path, "rb")
+    def head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return the file with its size and etag, and its first bytes, by two requests."""
+        file = self.describe(url, options)
+        if file.size is None:
+            # nobody knows where it ends
+            filesystem, path = _locate(url, options)
+            with filesystem.open(path, "rb") as handle:
+                return file, handle.read(length)
+        length = min(length, file.size)
+        return file, self.get_ranges(file, [(0, length)])[0] if length else b""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
