@@ -21,7 +21,7 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
-    | {"lazy_manifest", "records"},
+    | {"first_bytes", "lazy_manifest", "records"},
     {"stores", "fragment", "blocks"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from virtualds.blocks import FIRST, MOST, PAGE, BlockFile, Blocks
-from virtualds.errors import FormatError
+from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.store import Range, Store, StoreError
 from virtualds.stores import in_front, store_for
@@ -64,6 +64,8 @@ class Scan:
         """Return a file with its fingerprint, asked for once."""
         if options != self.options:
             return store_for(url).describe(url, options)
+        if url == self.url:
+            return self.file or self.head()[0]
         if url not in self._described:
             self._described[url] = store_for(url).describe(url, options)
         return self._described[url]
@@ -231,8 +233,8 @@ def remote_file(source: SourceFile) -> BlockFile:
 
     Raises
     ------
-    FormatError
-        Nobody knows how long it is.
+    UnsupportedError
+        Parts of it cannot be had.
     StoreError
         It cannot be had.
     """
@@ -262,11 +264,9 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
 def _begun(store: Store, file: SourceFile) -> Blocks:
     """Return the blocks of a file with the first of them."""
     if file.size is None:
-        file = store.describe(file.url, file.options)
-    if file.size is None:
-        raise FormatError(
-            f"{file.url}: the server does not say how long it is, so parts of it cannot be read; "
-            f"copy it to local disk"
+        raise UnsupportedError(
+            f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
+            f"say how long the file is); copy it to local disk"
         )
     blocks = Blocks(store, file)
     blocks.fetch(0, min(FIRST * PAGE, file.size))

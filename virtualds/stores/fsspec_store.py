@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from virtualds.errors import UnsupportedError
+from virtualds.first_bytes import beginning
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
@@ -63,11 +64,13 @@ class FsspecStore:
     def head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with its size and etag, and its first bytes, by two requests."""
+        """Return the file with its size and etag, and its first bytes, if possible at once."""
+        filesystem, path = _locate(url, options)
+        if (found := beginning(filesystem, path, length)) is not None:
+            return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
             # nobody knows where it ends
-            filesystem, path = _locate(url, options)
             with filesystem.open(path, "rb") as handle:
                 return file, handle.read(length)
         length = min(length, file.size)
