@@ -87,7 +87,7 @@ class Scan:
 
     def held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return bytes of the scanned file that are held."""
-        if self._main is None or file.options != self.options:
+        if self._main is None or (file.url, file.options) != (self.url, self.options):
             return None
         return self._main.held(offset, length)
 
@@ -163,18 +163,22 @@ class _InFront:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its fingerprint."""
-        if self._scan.file is not None and options == self._scan.options:
-            return self._scan.file
-        return self.behind.describe(url, options)
+        return self._known(url, options) or self.behind.describe(url, options)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return the whole file."""
-        file = self._scan.file
-        if file is not None and file.size is not None and options == self._scan.options:
+        file = self._known(url, options)
+        if file is not None and file.size:
             found = self._scan.held(file, 0, file.size)
             if found is not None:
                 return found
         return self.behind.read_all(url, options)
+
+    def _known(self, url: str, options: StorageOptions | None) -> SourceFile | None:
+        """Return the scanned file, if it is the one that is asked for and was looked at."""
+        # a folder's store is also asked for what lies in it
+        same = (url, options) == (self._scan.url, self._scan.options)
+        return self._scan.file if same else None
 
 
 _CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)
