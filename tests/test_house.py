@@ -22,7 +22,7 @@ FLOORS = (
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"first_bytes", "lazy_manifest", "records"},
-    {"stores", "fragment", "blocks"},
+    {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},

@@ -22,6 +22,8 @@ FIRST = 16
 """Pages at the beginning of a file that are fetched first: of most files, all metadata."""
 LEAST, MOST = 8, 512
 """Pages of a block where a reader jumps, and of the longest one."""
+NEAR = 2
+"""Pages between two others that are fetched with them, rather than both apart."""
 HELD = 4096
 """Pages that are held of one file; the least used go first."""
 
@@ -48,6 +50,7 @@ class Blocks:
         self._store = store
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._lock = threading.RLock()
+        self._expected: dict[int, None] = {}
         self._next, self._step = 0, FIRST // 2
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST
@@ -83,7 +86,7 @@ class Blocks:
         return found
 
     def fetch(self, offset: int, length: int) -> None:
-        """Fetch what is missing of a range, and some more of what follows it.
+        """Fetch what is missing of a range, and some more: what is expected, or what follows it.
 
         Raises
         ------
@@ -91,9 +94,19 @@ class Blocks:
             It cannot be had.
         """
         with self._lock:
-            missing = [n for n in range(*_pages(offset, length)) if n not in self._pages]
-            if missing:
+            missing = self._missing([(offset, length)])
+            if not missing:
+                return
+            if missing[0] in self._expected:
+                others = [n for n in self._expected if n not in self._pages and n not in missing]
+                self._get(_runs(sorted(missing + others[:MOST])))
+            else:
                 self._get([(missing[0], self._end_of_block(missing[0], missing[-1] + 1))])
+
+    def expect(self, ranges: Iterable[Range]) -> None:
+        """Take note of what is going to be read: if any of it is fetched, then all of it."""
+        with self._lock:
+            self._expected.update(dict.fromkeys(self._missing(ranges)))
 
     def fetch_together(self, ranges: Iterable[Range]) -> None:
         """Fetch what is missing of many ranges, by as few requests as are worth while, all at once.
@@ -106,10 +119,16 @@ class Blocks:
             They cannot be had.
         """
         with self._lock:
-            wanted = {n for offset, length in ranges for n in range(*_pages(offset, length))}
-            missing = sorted(n for n in wanted if n not in self._pages and n * PAGE < self.size)
+            missing = self._missing(ranges)
             if 0 < len(missing) <= MOST:
-                self._get(_runs(missing, self._store.reach.gap // PAGE))
+                self._get(_runs(missing))
+
+    def _missing(self, ranges: Iterable[Range]) -> list[int]:
+        """Return the pages of ranges that are not held, in order."""
+        last = -(-self.size // PAGE)
+        bounds = (_pages(offset, length) for offset, length in ranges)
+        wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
+        return sorted(wanted - self._pages.keys())
 
     def _end_of_block(self, first: int, stop: int) -> int:
         """Return where the block ends that is fetched for the pages from ``first`` to ``stop``."""
@@ -132,6 +151,9 @@ class Blocks:
             raise FetchError(f"bytes {offset} to {offset + length}: {error}") from error
         for (first, _), data in zip(runs, found, strict=True):
             self._hold(first, data)
+        for first, stop in runs:
+            for number in range(first, stop):
+                self._expected.pop(number, None)
 
     def _hold(self, first: int, data: bytes) -> None:
         with memoryview(data) as view:
@@ -149,11 +171,19 @@ class BlockFile(io.RawIOBase):
     blocks : Blocks
     before : callable
         Is told the blocks, offset and length of everything before it is read, and may raise.
+    pointed_at : callable
+        Takes what was read in one go, and returns the ranges that are likely to be read next.
     """
 
-    def __init__(self, blocks: Blocks, before: Callable[[Blocks, int, int], None]) -> None:
+    def __init__(
+        self,
+        blocks: Blocks,
+        before: Callable[[Blocks, int, int], None],
+        pointed_at: Callable[[bytes], Iterable[Range]],
+    ) -> None:
         self._blocks = blocks
         self._before = before
+        self._pointed_at = pointed_at
         self._place = 0
 
     def readable(self) -> bool:
@@ -181,7 +211,9 @@ class BlockFile(io.RawIOBase):
         self._before(self._blocks, self._place, length)
         for begin in range(0, length, MOST * PAGE):
             piece = min(length - begin, MOST * PAGE)
-            view[begin : begin + piece] = self._blocks.read(self._place + begin, piece)
+            data = self._blocks.read(self._place + begin, piece)
+            self._blocks.expect(self._pointed_at(data))
+            view[begin : begin + piece] = data
         self._place += length
         return length
 
@@ -191,11 +223,11 @@ def _pages(offset: int, length: int) -> tuple[int, int]:
     return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
 
 
-def _runs(pages: list[int], gap: int) -> list[tuple[int, int]]:
-    """Join pages, sorted, that have at most ``gap`` others between them."""
+def _runs(pages: list[int]) -> list[tuple[int, int]]:
+    """Join pages, sorted, that lie near to each other."""
     runs: list[tuple[int, int]] = []
     for page in pages:
-        if runs and page - runs[-1][1] <= gap:
+        if runs and page - runs[-1][1] <= NEAR:
             runs[-1] = (runs[-1][0], page + 1)
         else:
             runs.append((page, page + 1))

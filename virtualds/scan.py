@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 from virtualds.blocks import FIRST, MOST, PAGE, BlockFile, Blocks
 from virtualds.errors import UnsupportedError
+from virtualds.hdf5_lookahead import pointed_at
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.store import Range, Store, StoreError
 from virtualds.stores import in_front, store_for
@@ -244,8 +245,8 @@ def remote_file(source: SourceFile) -> BlockFile:
     """
     scan = _CURRENT.get()
     if scan is not None:
-        return BlockFile(scan.blocks(source), scan.before)
-    return BlockFile(_begun(store_for(source.url), source), lambda *_: None)
+        return BlockFile(scan.blocks(source), scan.before, pointed_at)
+    return BlockFile(_begun(store_for(source.url), source), lambda *_: None, pointed_at)
 
 
 def read_remote(source: SourceFile, work: Callable[[], Result]) -> Result:
