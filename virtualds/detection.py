@@ -48,8 +48,8 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     head = b""
     try:
         source, head = head_of(url, options)
-    except (FileNotFoundError, IsADirectoryError):
-        # object stores know no folders
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        # object stores know no folders, and may say that one may not look at them
         if (found := _marked(url, options)) is None:
             raise
         return found
@@ -67,16 +67,21 @@ def detected(url: str, options: StorageOptions | None) -> Found:
 
 def _marked(url: str, options: StorageOptions | None) -> Found | None:
     """Return the parser or format of a folder, None if it is of none."""
-    url = url.rstrip("/")
+    url, denied = url.rstrip("/"), None
     names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
     for name in names:
         try:
             marker = store_for(url).read_all(f"{url}/{name}", options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
+        except PermissionError as error:
+            denied = error
+            continue
         for reader in READERS:
             if name in _markers(reader) and reader.detect(marker):
                 return reader, SourceFile(url, options=options)
+    if denied is not None:
+        raise denied
     return None
 
 

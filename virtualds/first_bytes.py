@@ -8,12 +8,15 @@ not go smoothly is left to the way of two requests, which knows how to try again
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 TOTAL = re.compile(r"bytes \d+-\d+/(\d+)")
 """Content-Range with the length of the whole."""
+DENIED = (401, 403)
+"""What a server answers to those who may not read (RFC 9110, sections 15.5.2 and 15.5.4)."""
 
 
 class Beginning(NamedTuple):
@@ -28,7 +31,13 @@ class Beginning(NamedTuple):
 
 
 def of_http(filesystem: Any, path: str, length: int) -> Beginning | None:
-    """Ask a web server; None if its answer is not the beginning of the file."""
+    """Ask a web server; None if its answer is not the beginning of the file.
+
+    Raises
+    ------
+    PermissionError
+        It does not want to answer.
+    """
     from aiohttp import ClientError
     from fsspec.asyn import FSTimeoutError, sync
 
@@ -40,6 +49,8 @@ def of_http(filesystem: Any, path: str, length: int) -> Beginning | None:
         session = sync(loop, filesystem.set_session)
         answer = sync(loop, session.get, filesystem.encode_url(path), headers=headers, **options)
         try:
+            if answer.status in DENIED:
+                raise PermissionError(f"{answer.status} {answer.reason}")
             size = _size(answer)
             if size is None:
                 return None
@@ -94,6 +105,22 @@ def of_s3(filesystem: Any, path: str, length: int) -> Beginning | None:
     return Beginning(data, int(found[1]), answer.get("ETag"))
 
 
+@contextmanager
+def denials(protocols: Set[str]) -> Iterator[None]:
+    """Turn into `PermissionError` what fsspec raises within the block if a web server denies."""
+    if not protocols & {"http", "https"}:
+        yield
+        return
+    from aiohttp import ClientResponseError
+
+    try:
+        yield
+    except ClientResponseError as error:
+        if error.status in DENIED:
+            raise PermissionError(f"{error.status} {error.message}") from error
+        raise
+
+
 BEGINNINGS: Mapping[str, tuple[str, Callable[[Any, str, int], Beginning | None]]] = {
     "http": ("set_session", of_http),
     "https": ("set_session", of_http),
@@ -103,10 +130,9 @@ BEGINNINGS: Mapping[str, tuple[str, Callable[[Any, str, int], Beginning | None]]
 """Who is asked how by protocol, and what fsspec's filesystem has to have for it."""
 
 
-def beginning(filesystem: Any, path: str, length: int) -> Beginning | None:
+def beginning(protocols: Set[str], filesystem: Any, path: str, length: int) -> Beginning | None:
     """Ask whoever a filesystem leads to; None if that takes more than one request."""
-    protocol = filesystem.protocol
-    for name in (protocol,) if isinstance(protocol, str) else protocol:
+    for name in protocols:
         needs, ask = BEGINNINGS.get(name, ("", None))
         # other libraries than fsspec's own may answer for a protocol
         if ask is not None and hasattr(filesystem, needs):

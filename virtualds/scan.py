@@ -92,6 +92,12 @@ class Scan:
             return None
         return self._main.held(offset, length)
 
+    def close(self) -> None:
+        """Let go of all that is held: connections keep the context in which they were made."""
+        self._main = None
+        self._others.clear()
+        self._missed = []
+
     def before(self, blocks: Blocks, offset: int, length: int) -> None:
         """Give an attempt up if bytes are missing that it needs."""
         if self._gives_up and length <= MOST * PAGE and blocks.held(offset, length) is None:
@@ -201,6 +207,7 @@ def scanning(url: str, options: StorageOptions | None) -> Iterator[None]:
             yield
     finally:
         _CURRENT.reset(token)
+        scan.close()
 
 
 def _scan_of(url: str, options: StorageOptions | None) -> Scan | None:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from virtualds.errors import UnsupportedError
-from virtualds.first_bytes import beginning
+from virtualds.first_bytes import beginning, denials
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
@@ -66,7 +66,7 @@ class FsspecStore:
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its size and etag, and its first bytes, if possible at once."""
         filesystem, path = _locate(url, options)
-        if (found := beginning(filesystem, path, length)) is not None:
+        if (found := beginning(_protocols(filesystem), filesystem, path, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
@@ -79,7 +79,8 @@ class FsspecStore:
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
         filesystem, path = _locate(url, options)
-        return bytes(filesystem.cat_file(path))
+        with denials(_protocols(filesystem)):
+            return bytes(filesystem.cat_file(path))
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
