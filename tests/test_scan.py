@@ -25,10 +25,13 @@ from counting_server import (
     counting_proxy,
     counting_server,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 import virtualds
 from virtualds.blocks import HELD, LEAST, MOST, PAGE, BlockFile, Blocks, FetchError
 from virtualds.errors import AccessError, FormatError, UnsupportedError
+from virtualds.hdf5_lookahead import pointed_at
 from virtualds.manifest import SourceFile
 from virtualds.parsers import hdf5
 from virtualds.scan import ATTEMPTS, fetch_ahead, read_remote, remote_file, scanning
@@ -537,3 +540,21 @@ def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
                 data[MIB : MIB + 5], data[2 * MIB : 2 * MIB + 3],
             ]  # fmt: skip
             assert store.ranges[before:] == [(2 * MIB, 3)]
+
+
+@given(st.sampled_from([b"TREE", b"SNOD", b""]), st.binary(max_size=3000))
+def test_any_bytes_may_be_looked_at_for_what_they_point_at(signature: bytes, rest: bytes) -> None:
+    for address, length in pointed_at(signature + rest):
+        assert 0 < address < 2**63
+        assert length > 0
+
+
+def test_a_preprocessing_that_fails_ends_the_opening(hundred: list[Path]) -> None:
+    def preprocess(ds: xr.Dataset) -> xr.Dataset:
+        raise KeyError("no such variable")
+
+    with counting_server(hundred[0].parent) as (url, counts):
+        urls = [f"{url}/{path.name}" for path in hundred]
+        with pytest.raises(KeyError, match="no such"):
+            virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, **NESTED)
+        assert len(counts.requests) < 100

@@ -131,13 +131,21 @@ def _opened(
     each = partial(_preprocessed, opened=opened, preprocess=preprocess)
     if parallel is not None:
         return list(parallel.map(each, files))
-    if len(files) == 1 or all(scheme_of(os.fspath(file)) == "file" for file in files):
+    if len(files) == 1 or not any(map(_is_remote, files)):
         return list(map(each, files))
     threads = min(len(files), get_options().max_requests, THREADS)
     with ThreadPoolExecutor(threads, thread_name_prefix="virtualds-open") as pool:
         datasets = pool.map(opened, files)
-        # nobody said that the user's function may run in threads
-        return list(map(preprocess, datasets) if preprocess else datasets)
+        try:
+            # nobody said that the user's function may run in threads
+            return list(map(preprocess, datasets) if preprocess else datasets)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _is_remote(file: Any) -> bool:
+    return isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
 
 
 def _preprocessed(path: Any, opened: Open, preprocess: Preprocess | None) -> xr.Dataset:
