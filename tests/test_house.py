@@ -21,15 +21,14 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
-    | {"lazy_manifest", "records"},
-    {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
-    {"array", "hdf5_structure", "kerchunk_entries", "kerchunk_records"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"}
-    | {"fill_values"},
-    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing", "hdf5_mapping"}
-    | {"record_changes"},
-    {"source_positions", "zarr_hierarchy", "zarr_v3"},
+    | {"first_bytes", "lazy_manifest", "records"},
+    {"stores", "fragment", "blocks", "hdf5_lookahead"},
+    {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
+    {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
+    {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
+    | {"hdf5_storage", "hdf5_values", "record_changes"},
+    {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "zarr_served"},
     {"api", "zarr_view"},

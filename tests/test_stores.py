@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -111,8 +112,8 @@ def test_a_file_of_any_name_is_written_and_read(tmp_path: Path, name: str) -> No
     found = store.describe(url, None)
     assert (found.url, found.size) == (url, 10)
     assert list(store.get_ranges(found, [(0, 3), (9, 1), (2, 2)])) == [b"012", b"9", b"23"]
-    with store.open(url, None) as handle:
-        assert handle.read(2) == b"01"
+    assert store.head(url, None, 2) == (found, b"01")
+    assert store.head(url, None, 20) == (found, b"0123456789")
     array = ManifestArray.from_arrays(
         shape=(10,), chunks=(10,), dtype="S1", path=str(tmp_path / name), offsets=0, lengths=10
     )
@@ -283,8 +284,8 @@ def test_memory_is_written_and_read(memory: str, name: str) -> None:
     with pytest.raises(FileExistsError, match="mode='w'"):
         store.write_all(url, b"new", None, replace=False)
     store.write_all(url, b"new", None, replace=True)
-    with store.open(url, None) as handle:
-        assert handle.read() == b"new"
+    for length in (2, 3, 20):
+        assert store.head(url, None, length) == (store.describe(url, None), b"new"[:length])
 
 
 @pytest.fixture(scope="module")
@@ -376,9 +377,11 @@ def test_a_server_without_ranges_does_not_pass_for_one(
 
 def test_an_unknown_scheme_is_named(stored: tuple[np.ndarray, ManifestArray]) -> None:
     demand_an_error(moved(stored[1], "nosuch://host/x"), "nosuch")
-    for use in (FsspecStore().describe, FsspecStore().open, FsspecStore().read_all):
+    for use in (FsspecStore().describe, partial(FsspecStore().head, length=9)):
         with pytest.raises(OSError, match="nosuch"):
             use("nosuch://host/x", None)
+    with pytest.raises(OSError, match="nosuch"):
+        FsspecStore().read_all("nosuch://host/x", None)
     with pytest.raises(OSError, match="nosuch"):
         FsspecStore().write_all("nosuch://host/x", b"", None, replace=True)
 

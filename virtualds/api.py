@@ -12,15 +12,16 @@ from typing import Any
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
-from virtualds.dataset import Loadable, virtual_dataset
+from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import detected, named
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser
-from virtualds.store import StoreError
-from virtualds.urls import normalise_url
+from virtualds.scan import fetch_ahead, scanning
+from virtualds.store import Range, StoreError
+from virtualds.urls import normalise_url, scheme_of
 
 
 def open_virtual_dataset(
@@ -93,21 +94,25 @@ def open_virtual_dataset(
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     skip = _names(drop_variables)
-    found = open_group(
-        url,
-        group=group,
-        skip=skip,
-        options=storage_options,
-        parser=parser,
-        on_error=on_error,
-        allow=allow,
-        snapshot=snapshot,
-    )
-    try:
-        dataset = virtual_dataset(found, loadable_variables, decode_cf)
-    except VirtualdsError as error:
-        error.add_note(f"file {normalise_url(url)}")
-        raise
+    absolute = normalise_url(url)
+    with scanning(absolute, StorageOptions.of(storage_options)):
+        found = open_group(
+            url,
+            group=group,
+            skip=skip,
+            options=storage_options,
+            parser=parser,
+            on_error=on_error,
+            allow=allow,
+            snapshot=snapshot,
+        )
+        if loadable_variables is None and scheme_of(absolute) != "file":
+            _fetch_coordinates(absolute, found)
+        try:
+            dataset = virtual_dataset(found, loadable_variables, decode_cf)
+        except VirtualdsError as error:
+            error.add_note(f"file {absolute}")
+            raise
     dataset.encoding["source"] = os.fspath(url)
     return dataset
 
@@ -137,7 +142,7 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
-    with _opening(absolute):
+    with _opening(absolute), scanning(absolute, settled):
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
         found = _read(reader, source, group, skip, allowed, snapshot)
     if found.problems:
@@ -187,6 +192,20 @@ def _read(
     read: Callable[..., ManifestGroup] = reader.read
     chosen = {} if snapshot is None else {"snapshot": snapshot}
     return read(source, group, skip, allow, **chosen)
+
+
+def _fetch_coordinates(url: str, group: ManifestGroup) -> None:
+    """Fetch the coordinates that are going to be loaded at once, not one after the other."""
+    wanted: dict[SourceFile, list[Range]] = {}
+    for array in loaded_first(group).values():
+        for fragment in array.fragments:
+            manifest = fragment.manifest
+            if manifest.is_loaded and len(manifest.listed) == 1:
+                there = manifest.file >= 0
+                rows = zip(manifest.offset[there], manifest.length[there], strict=True)
+                wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
+    with _opening(url):
+        fetch_ahead(wanted)
 
 
 def _raise(group: ManifestGroup) -> ManifestGroup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal
 
@@ -15,9 +15,15 @@ from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset
 from virtualds.dataset import Loadable
 from virtualds.errors import VirtualdsError
+from virtualds.options import get_options
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
+Preprocess = Callable[[xr.Dataset], xr.Dataset]
+Open = Callable[[Any], xr.Dataset]
+
+THREADS = 32
+"""Remote files that are opened at once; more would only wait for each other."""
 
 
 def open_virtual_mfdataset(
@@ -25,7 +31,7 @@ def open_virtual_mfdataset(
     *,
     combine: Literal["by_coords", "nested"] = "by_coords",
     concat_dim: Any = None,
-    preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    preprocess: Preprocess | None = None,
     parallel: Executor | None = None,
     data_vars: Any = "minimal",
     coords: Any = "minimal",
@@ -55,7 +61,8 @@ def open_virtual_mfdataset(
     preprocess : callable, optional
         Applied to the dataset of every file.
     parallel : concurrent.futures.Executor, optional
-        Where to open the files; one after another by default.
+        Where to open the files. By default remote ones are opened in threads, so that requests
+        wait for each other as little as may be, and local ones one after another.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
         joined along it, and the others must be equal in all files; ``compat="override"`` takes
@@ -84,8 +91,7 @@ def open_virtual_mfdataset(
     """
     files = _listed(paths)
     opened = partial(
-        _open,
-        preprocess=preprocess,
+        open_virtual_dataset,
         loadable_variables=loadable_variables,
         drop_variables=drop_variables,
         group=group,
@@ -98,7 +104,7 @@ def open_virtual_mfdataset(
     if not flat:
         raise FileNotFoundError(f"open_virtual_mfdataset: no file matches {paths!r}")
     number = None if attrs_file is None else _place(attrs_file, flat)
-    results = list((parallel.map if parallel else map)(opened, flat))
+    results = _opened(flat, opened, preprocess, parallel)
     options = {
         "data_vars": data_vars,
         "coords": coords,
@@ -118,10 +124,32 @@ def open_virtual_mfdataset(
     return combined
 
 
-def _open(
-    path: Any, *, preprocess: Callable[[xr.Dataset], xr.Dataset] | None, **options: Any
-) -> xr.Dataset:
-    dataset = open_virtual_dataset(path, **options)
+def _opened(
+    files: Sequence[Any], opened: Open, preprocess: Preprocess | None, parallel: Executor | None
+) -> list[xr.Dataset]:
+    """Open files, in order; the first error in their order is raised."""
+    each = partial(_preprocessed, opened=opened, preprocess=preprocess)
+    if parallel is not None:
+        return list(parallel.map(each, files))
+    if len(files) == 1 or not any(map(_is_remote, files)):
+        return list(map(each, files))
+    threads = min(len(files), get_options().max_requests, THREADS)
+    with ThreadPoolExecutor(threads, thread_name_prefix="virtualds-open") as pool:
+        datasets = pool.map(opened, files)
+        try:
+            # nobody said that the user's function may run in threads
+            return list(map(preprocess, datasets) if preprocess else datasets)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _is_remote(file: Any) -> bool:
+    return isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
+
+
+def _preprocessed(path: Any, opened: Open, preprocess: Preprocess | None) -> xr.Dataset:
+    dataset = opened(path)
     return preprocess(dataset) if preprocess else dataset
 
 

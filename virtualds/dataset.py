@@ -114,15 +114,22 @@ def _named(group: ManifestGroup) -> ManifestGroup:
 
 def _read_ahead(group: ManifestGroup) -> ManifestGroup:
     """Read what is loaded in any case once: decoding dates would look at it again and again."""
-    variables = {
-        name: replace(v, data=v.data.read())
+    read = {
+        name: replace(group.variables[name], data=array.read())
+        for name, array in loaded_first(group).items()
+    }
+    return replace(group, variables={**group.variables, **read})
+
+
+def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
+    """Return the arrays that are loaded by default whatever they decode to."""
+    return {
+        name: v.data
+        for name, v in group.variables.items()
         if isinstance(v.data, ManifestArray)
         and v.dims in ((), (name,))
         and name not in group.problems
-        else v
-        for name, v in group.variables.items()
     }
-    return replace(group, variables=variables)
 
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:

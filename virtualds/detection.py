@@ -6,10 +6,8 @@ from virtualds.errors import FormatError
 from virtualds.formats import FORMATS, Format
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import PARSERS, Parser
+from virtualds.scan import described, head_of
 from virtualds.stores import store_for
-
-HEAD = 16 * 1024
-"""Bytes at the beginning of a file that its format is found by."""
 
 Found = tuple[Parser | Format, SourceFile]
 """Who reads a file or folder, and what it is to read."""
@@ -34,7 +32,7 @@ def named(name: str, url: str, options: StorageOptions | None) -> Found:
     reader = known[name]
     if _markers(reader):
         return reader, SourceFile(url, options=options)
-    return reader, store_for(url).describe(url, options)
+    return reader, described(url, options)
 
 
 def detected(url: str, options: StorageOptions | None) -> Found:
@@ -49,11 +47,9 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     """
     head = b""
     try:
-        source = store_for(url).describe(url, options)
-        with store_for(url).open(url, options) as file:
-            head = file.read(HEAD)
-    except (FileNotFoundError, IsADirectoryError):
-        # object stores know no folders
+        source, head = head_of(url, options)
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        # object stores know no folders, and may say that one may not look at them
         if (found := _marked(url, options)) is None:
             raise
         return found
@@ -71,16 +67,21 @@ def detected(url: str, options: StorageOptions | None) -> Found:
 
 def _marked(url: str, options: StorageOptions | None) -> Found | None:
     """Return the parser or format of a folder, None if it is of none."""
-    url = url.rstrip("/")
+    url, denied = url.rstrip("/"), None
     names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
     for name in names:
         try:
             marker = store_for(url).read_all(f"{url}/{name}", options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
+        except PermissionError as error:
+            denied = error
+            continue
         for reader in READERS:
             if name in _markers(reader) and reader.detect(marker):
                 return reader, SourceFile(url, options=options)
+    if denied is not None:
+        raise denied
     return None
 
 

@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from errno import EMFILE, ENFILE
 from typing import Any
 
+from virtualds.blocks import FetchError
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.manifest import SourceFile
-from virtualds.stores import store_for
+from virtualds.scan import described, remote_file
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
@@ -23,9 +24,7 @@ def opened(source: SourceFile) -> Iterator[Any]:
     import h5py
 
     local = scheme_of(source.url) == "file"
-    target: Any = (
-        local_path(source.url) if local else store_for(source.url).open(source.url, source.options)
-    )
+    target: Any = local_path(source.url) if local else remote_file(source)
     try:
         with (
             damage_of(source),
@@ -43,7 +42,7 @@ def damage_of(source: SourceFile) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
-        known = FileNotFoundError | PermissionError | VirtualdsError
+        known = FileNotFoundError | PermissionError | VirtualdsError | FetchError
         if isinstance(error, known) or getattr(error, "errno", None) in (EMFILE, ENFILE):
             raise
         raise FormatError(
@@ -144,7 +143,7 @@ def find(
         )
     for place in dict.fromkeys(url for look in places for url in look(name, holder)):
         try:
-            return store_for(place).describe(place, holder.options)
+            return described(place, holder.options)
         except FileNotFoundError:
             continue
         except PermissionError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import IO, Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from virtualds.manifest import SourceFile, StorageOptions
 
@@ -96,8 +96,16 @@ class Store(Protocol):
             The file does not exist or may not be read.
         """
 
-    def open(self, url: str, options: StorageOptions | None) -> IO[bytes] | Any:
-        """Return the file opened for reading, seekable."""
+    def head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return the file with its fingerprint, and its first bytes: fewer if it is shorter.
+
+        Raises
+        ------
+        OSError
+            The file does not exist or may not be read.
+        """
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole small file."""

@@ -38,6 +38,7 @@ from virtualds.hdf5_structure import (
 from virtualds.hdf5_types import stored_type
 from virtualds.hdf5_values import values_of
 from virtualds.manifest import SourceFile
+from virtualds.scan import read_remote
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -73,8 +74,13 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
-    with HDF5Files(source) as files:
-        return _Reader(files, frozenset(skip)).read(group or "")
+    skipped = frozenset(skip)
+
+    def walk() -> ManifestGroup:
+        with HDF5Files(source) as files:
+            return _Reader(files, skipped).read(group or "")
+
+    return read_remote(source, walk)
 
 
 class _Reader:

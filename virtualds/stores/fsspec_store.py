@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from virtualds.errors import UnsupportedError
+from virtualds.first_bytes import beginning, denials
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
@@ -63,15 +64,26 @@ class FsspecStore:
         filesystem, path = _locate(url, options)
         return _described(url, filesystem.info(path), options)
 
-    def open(self, url: str, options: StorageOptions | None) -> Any:
-        """Return the file opened for reading, with fsspec's cache behind it."""
+    def head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return the file with its size and etag, and its first bytes, if possible at once."""
         filesystem, path = _locate(url, options)
-        return filesystem.open(path, "rb")
+        if (found := beginning(_protocols(filesystem), filesystem, path, length)) is not None:
+            return SourceFile(url, found.size, None, found.etag, options), found.data
+        file = self.describe(url, options)
+        if file.size is None:
+            # nobody knows where it ends
+            with filesystem.open(path, "rb") as handle:
+                return file, handle.read(length)
+        length = min(length, file.size)
+        return file, self.get_ranges(file, [(0, length)])[0] if length else b""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
         filesystem, path = _locate(url, options)
-        return bytes(filesystem.cat_file(path))
+        with denials(_protocols(filesystem)):
+            return bytes(filesystem.cat_file(path))
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool

@@ -13,7 +13,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import Any
 
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
@@ -65,13 +65,17 @@ class LocalStore:
             _check_regular(found)
         return SourceFile(url, found.st_size, found.st_mtime_ns)
 
-    def open(self, url: str, options: StorageOptions | None) -> IO[bytes]:
-        """Return the file opened for reading."""
-        return os.fdopen(_open(local_path(url), options), "rb")
+    def head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return the file with its size and modification time, and its first bytes."""
+        file = self.describe(url, options)
+        with os.fdopen(_open(local_path(url), options), "rb") as handle:
+            return file, handle.read(length)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
-        with self.open(url, options) as handle:
+        with os.fdopen(_open(local_path(url), options), "rb") as handle:
             return handle.read()
 
     def write_all(

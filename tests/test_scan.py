@@ -1,0 +1,560 @@
+"""Scanning over a network: few requests, few bytes, many files at once, nothing masked."""
+
+import gc
+import json
+import shutil
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from cases import Archive
+from counting_server import (
+    CountingHandler,
+    DeafHandler,
+    SparseHandler,
+    counting_proxy,
+    counting_server,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import virtualds
+from virtualds.blocks import HELD, LEAST, MOST, PAGE, BlockFile, Blocks, FetchError
+from virtualds.errors import AccessError, FormatError, UnsupportedError
+from virtualds.hdf5_lookahead import pointed_at
+from virtualds.manifest import SourceFile
+from virtualds.parsers import hdf5
+from virtualds.scan import ATTEMPTS, fetch_ahead, read_remote, remote_file, scanning
+from virtualds.store import Range, Reach, StoreError
+from virtualds.stores import in_front, store_for
+
+MIB = 2**20
+
+
+def write_typical(path: Path, number: int = 0, size: int = 60) -> None:
+    """A file as models write them: record by record, deflated, coordinates, a group."""
+    rng = np.random.default_rng(number)
+    with netCDF4.Dataset(path, "w") as file:
+        file.title = "typical"
+        for name, length in {"time": None, "lat": size, "lon": 2 * size}.items():
+            file.createDimension(name, length)
+        for name in ("lat", "lon"):
+            variable = file.createVariable(name, "f8", (name,))
+            variable.units, variable.standard_name = "degrees", name
+            variable[:] = np.linspace(-90, 90, len(file.dimensions[name]))
+        time = file.createVariable("time", "f8", ("time",))
+        time.units = "days since 2000-01-01"
+        fields = []
+        for name in ("t2m", "u10", "v10", "sp", "tp"):
+            field = file.createVariable(
+                name, "i2", ("time", "lat", "lon"), zlib=True, shuffle=True, fill_value=-32767,
+                chunksizes=(1, size, 2 * size),
+            )  # fmt: skip
+            field.setncatts({"scale_factor": 0.01, "add_offset": 1.0, "long_name": name * 20})
+            field.set_auto_maskandscale(False)
+            fields.append(field)
+        flag = file.createGroup("quality").createVariable("flag", "i1", ("time",))
+        for step in range(12):
+            time[step] = 12 * number + step
+            for field in fields:
+                field[step] = rng.integers(0, 30000, (size, 2 * size), dtype="i2")
+        flag[:] = 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``typical.nc`` of some MB, whose last coordinate lies behind the data."""
+    folder = tmp_path_factory.mktemp("typical")
+    write_typical(folder / "typical.nc", size=200)
+    write_typical(folder / "small.nc", size=10)
+    assert (folder / "typical.nc").stat().st_size > 2 * MIB
+    return folder
+
+
+def alike(remote: xr.Dataset, local: xr.Dataset) -> None:
+    """Both scans found the same, bit for bit: values, dtypes, attributes and references."""
+    assert list(remote.variables) == list(local.variables)
+    assert (remote.attrs, dict(remote.sizes)) == (local.attrs, dict(local.sizes))
+    for name, found in remote.variables.items():
+        expected = local.variables[name]
+        assert (found.dims, found.dtype) == (expected.dims, expected.dtype)
+        assert str(found.attrs) == str(expected.attrs)
+        one, other = references(found), references(expected)
+        assert one == other
+        if one is None:
+            assert found.to_numpy().tobytes() == expected.to_numpy().tobytes()
+
+
+def references(variable: xr.Variable) -> Any:
+    data = variable._data
+    if not isinstance(data, virtualds.ManifestArray):
+        return None
+    return [
+        (f.start, m.file.tolist(), m.offset.tolist(), m.length.tolist())
+        for f in data.fragments
+        for m in [f.manifest]
+    ]
+
+
+# ---------------------------------------------------------------------- requests and bytes
+
+
+@pytest.mark.parametrize(("name", "most"), [("typical.nc", 2), ("small.nc", 1)])
+@pytest.mark.parametrize("group", [None, "quality"])
+def test_a_file_on_a_web_server_takes_few_requests(
+    name: str, most: int, group: str | None, folder: Path
+) -> None:
+    with counting_server(folder) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/{name}", group=group)
+        assert len(counts.requests) <= most
+        assert counts.sent < MIB // 2
+        alike(found, virtualds.open_virtual_dataset(folder / name, group=group))
+
+
+@pytest.mark.parametrize(("name", "most"), [("typical.nc", 2), ("small.nc", 1)])
+def test_a_file_in_s3_takes_few_requests(
+    name: str, most: int, folder: Path, s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    there = f"{s3_bucket}/{name}"
+    fsspec.filesystem("s3", **s3_server).pipe_file(there, (folder / name).read_bytes())
+    with counting_proxy(s3_server["client_kwargs"]["endpoint_url"]) as (url, counts):
+        client = {**s3_server["client_kwargs"], "endpoint_url": url}
+        options = {**s3_server, "client_kwargs": client}
+        found = virtualds.open_virtual_dataset(there, storage_options=options)
+        assert len(counts.requests) <= most
+        assert counts.sent < MIB // 2
+        alike(found, virtualds.open_virtual_dataset(folder / name))
+        [source] = found["t2m"]._variable._data.sources
+    known = store_for(there).describe(there, source.options)
+    assert source.fingerprint == known.fingerprint
+    assert source.etag
+    assert source.size == (folder / name).stat().st_size
+
+
+@pytest.mark.parametrize("parser", [None, "hdf5"])
+def test_naming_the_parser_costs_no_more(parser: str | None, folder: Path) -> None:
+    with counting_server(folder) as (url, counts):
+        virtualds.open_virtual_dataset(f"{url}/typical.nc", parser=parser)
+        assert len(counts.requests) <= 2
+
+
+def test_a_reference_set_is_fetched_once(folder: Path, tmp_path: Path) -> None:
+    set_ = {"version": 1, "refs": {".zgroup": '{"zarr_format": 2}', ".zattrs": '{"a": 1}'}}
+    (tmp_path / "a.json").write_text(json.dumps(set_))
+    with counting_server(tmp_path) as (url, counts):
+        assert virtualds.open_virtual_dataset(f"{url}/a.json").attrs == {"a": 1}
+        assert counts.of("a.json") == 1
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of 4 GB, sparse, with metadata at the end; one with its index between its chunks."""
+    folder = tmp_path_factory.mktemp("large")
+    with h5py.File(folder / "at_the_end.h5", "w") as file:
+        file.create_dataset("huge", (2**29,), "f8")[-1] = 1
+        for number in range(20):
+            file[f"v{number}"] = np.arange(1000.0) + number
+            file[f"v{number}"].attrs["units"] = "m"
+    with h5py.File(folder / "scattered.h5", "w") as file:
+        shape, chunks = (3000, 10_000), (1, 10_000)
+        ways = [file.create_dataset(name, shape, "i1", chunks=chunks) for name in ("v", "w")]
+        for step in range(3000):
+            for way in ways:
+                way.id.write_direct_chunk((step, 0), bytes(10_000))
+    return folder
+
+
+def test_of_a_huge_file_only_the_metadata_are_fetched(large: Path) -> None:
+    with counting_server(large, SparseHandler) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/at_the_end.h5")
+        assert counts.sent < 2 * MIB
+        assert len(counts.requests) <= 3
+        alike(found, virtualds.open_virtual_dataset(large / "at_the_end.h5"))
+
+
+def test_an_index_that_lies_all_over_a_file_costs_what_it_is(large: Path) -> None:
+    with counting_server(large, SparseHandler) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/scattered.h5")
+        size = (large / "scattered.h5").stat().st_size
+        assert size > 50 * MIB
+        assert counts.sent < 6 * MIB
+        alike(found, virtualds.open_virtual_dataset(large / "scattered.h5"))
+
+
+def test_no_byte_is_fetched_twice(large: Path, archive: Archive) -> None:
+    paths = [large / "scattered.h5", large / "at_the_end.h5", archive.path("virtual_datasets")]
+    for path in paths:
+        with counting_server(path.parent, SparseHandler) as (url, counts):
+            virtualds.open_virtual_dataset(f"{url}/{path.name}", loadable_variables=[])
+        pieces: dict[str, list[tuple[int, int]]] = {}
+        for method, name, wanted in counts.requests:
+            if method == "GET" and wanted is not None:
+                first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+                pieces.setdefault(name, []).append((first, last))
+        for ordered in map(sorted, pieces.values()):
+            assert all(a[1] < b[0] for a, b in pairwise(ordered))
+
+
+# ---------------------------------------------------------------------- many files
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("hundred")
+    paths = [folder / f"{number:03}.nc" for number in range(100)]
+    for number, path in enumerate(paths):
+        write_typical(path, number, size=10)
+    return paths
+
+
+NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
+
+
+def test_a_hundred_files_are_opened_at_the_same_time(hundred: list[Path]) -> None:
+    together = threading.Barrier(16)
+
+    def meanwhile(path: str) -> None:
+        # nobody gets an answer before sixteen have asked
+        if path.endswith(tuple(f"0{number:02}.nc" for number in range(16))):
+            together.wait(timeout=60)
+
+    with counting_server(hundred[0].parent) as (url, counts):
+        counts.meanwhile = meanwhile
+        urls = [f"{url}/{path.name}" for path in hundred]
+        found = virtualds.open_virtual_mfdataset(urls, **NESTED)
+        assert not together.broken
+        assert max(counts.of(path.name) for path in hundred) <= 3
+    expected = virtualds.open_virtual_mfdataset(hundred, **NESTED)
+    alike(found, expected)
+    assert found["t2m"].encoding["source"].endswith("000.nc")
+
+
+def test_remote_files_come_in_order_and_the_first_error_is_raised(hundred: list[Path]) -> None:
+    seen = []
+
+    def preprocess(ds: xr.Dataset) -> xr.Dataset:
+        seen.append((Path(ds.encoding["source"]).name, threading.current_thread()))
+        return ds
+
+    with counting_server(hundred[0].parent) as (url, _):
+        urls = [f"{url}/{path.name}" for path in hundred[:20]]
+        virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, **NESTED)
+        assert seen == [(path.name, threading.current_thread()) for path in hundred[:20]]
+        urls[7], urls[3] = f"{url}/seven.nc", f"{url}/three.nc"
+        with pytest.raises(FileNotFoundError, match=r"three\.nc"):
+            virtualds.open_virtual_mfdataset(urls, **NESTED)
+
+
+def test_an_executor_of_the_user_is_used_as_it_is(hundred: list[Path]) -> None:
+    names = set()
+
+    def preprocess(ds: xr.Dataset) -> xr.Dataset:
+        names.add(threading.current_thread().name.partition("_")[0])
+        return ds
+
+    with (
+        counting_server(hundred[0].parent) as (url, _),
+        ThreadPoolExecutor(2, thread_name_prefix="mine") as pool,
+    ):
+        urls = [f"{url}/{path.name}" for path in hundred[:5]]
+        virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, parallel=pool, **NESTED)
+    assert names == {"mine"}
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+def test_a_file_that_is_not_there_or_forbidden_is_told_as_ever(folder: Path) -> None:
+    class Forbidden(CountingHandler):
+        def send_head(self) -> Any:
+            return self.send_error(403)
+
+    with counting_server(folder) as (url, _), pytest.raises(FileNotFoundError, match="none"):
+        virtualds.open_virtual_dataset(f"{url}/none.nc")
+    with (
+        counting_server(folder, Forbidden) as (url, _),
+        pytest.raises(AccessError, match=r"typical\.nc: permission denied"),
+    ):
+        virtualds.open_virtual_dataset(f"{url}/typical.nc")
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000, 300_000, 2_000_000])
+def test_a_truncated_file_is_told_from_a_server_that_fails(
+    size: int, folder: Path, tmp_path: Path
+) -> None:
+    cut = tmp_path / "cut.nc"
+    cut.write_bytes((folder / "typical.nc").read_bytes()[:size])
+    with pytest.raises(FormatError) as local:
+        virtualds.open_virtual_dataset(cut)
+    with counting_server(tmp_path) as (url, _), pytest.raises(FormatError) as remote:
+        virtualds.open_virtual_dataset(f"{url}/cut.nc")
+        assert str(remote.value) == str(local.value).replace(f"file://{tmp_path}", url)
+
+
+def test_damage_behind_the_first_block_is_found_alike(large: Path, tmp_path: Path) -> None:
+    shutil.copy(large / "scattered.h5", tmp_path / "bad.h5")
+    with (tmp_path / "bad.h5").open("r+b") as file:
+        data = file.read()
+        for place in [n for n in range(MIB, 40 * MIB, MIB) if b"TREE" in data[n : n + MIB]]:
+            file.seek(data.index(b"TREE", place))
+            file.write(b"FREE")
+    expected = virtualds.open_virtual_dataset
+    with pytest.raises(FormatError, match="damaged or truncated"):
+        expected(tmp_path / "bad.h5")
+    with counting_server(tmp_path, SparseHandler) as (url, _):
+        with pytest.raises(FormatError, match="damaged or truncated"):
+            virtualds.open_virtual_dataset(f"{url}/bad.h5")
+        with pytest.warns(UserWarning, match="v: "):
+            left = virtualds.open_virtual_dataset(f"{url}/bad.h5", on_error="skip")
+        assert not left.variables
+
+
+def test_a_server_that_fails_on_the_way_is_no_damage_of_a_variable(large: Path) -> None:
+    class Failing(SparseHandler):
+        def do_GET(self) -> None:
+            if self.headers["Range"].startswith("bytes=0-"):
+                super().do_GET()
+            else:
+                self.send_error(500)
+
+    with counting_server(large, Failing) as (url, _), pytest.raises(FormatError) as caught:
+        virtualds.open_virtual_dataset(f"{url}/scattered.h5", on_error="skip")
+    assert "it cannot be opened (bytes " in str(caught.value)
+    assert "500" in str(caught.value)
+
+
+def test_a_server_without_ranges_is_right_about_small_files_and_clear_about_others(
+    folder: Path,
+) -> None:
+    with counting_server(folder, DeafHandler) as (url, counts):
+        alike(
+            virtualds.open_virtual_dataset(f"{url}/small.nc"),
+            virtualds.open_virtual_dataset(folder / "small.nc"),
+        )
+        before = counts.sent
+        for parser in (None, "hdf5"):
+            with pytest.raises(UnsupportedError, match="knows no byte ranges"):
+                virtualds.open_virtual_dataset(f"{url}/typical.nc", parser=parser)
+    size = (folder / "typical.nc").stat().st_size
+    assert counts.sent - before < 2 * size
+
+
+# ---------------------------------------------------------------------- attempts
+
+
+class Bytes:
+    """A store of one file in memory that notes what it is asked for."""
+
+    reach = Reach(gap=0, run=MIB, at_once=1)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.ranges: list[Range] = []
+
+    def head(self, url: str, options: Any, length: int) -> tuple[SourceFile, bytes]:
+        return SourceFile(url, len(self.data)), self.data[: min(length, PAGE)]
+
+    def get_ranges(self, file: SourceFile, ranges: list[Range]) -> list[bytes]:
+        self.ranges += ranges
+        if any(offset + length > len(self.data) for offset, length in ranges):
+            raise StoreError("too far")
+        return [self.data[offset : offset + length] for offset, length in ranges]
+
+
+def group_over(data: bytes) -> Any:
+    """What the parser finds in a file of which little is fetched at a time."""
+    url = "bytes://a"
+    with in_front(url, Bytes(data)), scanning(url, None):  # type: ignore[arg-type]
+        source, _ = store_for(url).head(url, None, PAGE)
+        return hdf5.read(source)
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 2, ATTEMPTS, 1000])
+def test_what_is_found_does_not_hang_on_attempts(
+    attempts: int, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.scan.ATTEMPTS", attempts)
+    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
+    monkeypatch.setattr("virtualds.blocks.MOST", 2)
+    path = large / "scattered.h5"
+    found, expected = group_over(path.read_bytes()), hdf5.read(SourceFile(f"file://{path}"))
+    assert list(found.variables) == list(expected.variables)
+    for name, variable in found.variables.items():
+        one, other = variable.data.manifest, expected.variables[name].data.manifest
+        assert (one.offset == other.offset).all()
+        assert (one.length == other.length).all()
+
+
+def test_an_attempt_with_nothing_missing_raises_what_it_raised() -> None:
+    calls = []
+
+    def work() -> None:
+        calls.append(1)
+        raise KeyError("its own")
+
+    with (
+        in_front("bytes://a", Bytes(bytes(9))),  # type: ignore[arg-type]
+        pytest.raises(KeyError, match="its own"),
+    ):
+        read_remote(SourceFile("bytes://a", 9), work)
+    assert calls == [1]
+
+
+def test_an_attempt_in_which_something_was_missing_is_void_even_if_it_was_hidden() -> None:
+    data = bytes(range(256)) * 2**15
+    found = []
+
+    def work() -> bytes:
+        file = remote_file(SourceFile("bytes://a", len(data)))
+        file.seek(5 * MIB)
+        part = b"nothing"
+        with suppress(Exception):  # as a library might
+            part = file.read(10)
+        found.append(part)
+        return part
+
+    with in_front("bytes://a", Bytes(data)):  # type: ignore[arg-type]
+        assert read_remote(SourceFile("bytes://a", len(data)), work) == data[:10]
+    assert found == [b"nothing", data[:10]]
+
+
+def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
+    held: list[weakref.ref[Blocks]] = []
+
+    class Watched(Blocks):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            held.append(weakref.ref(self))
+
+    with pytest.MonkeyPatch.context() as patch, counting_server(folder) as (url, _):
+        patch.setattr("virtualds.scan.Blocks", Watched)
+        found = virtualds.open_virtual_dataset(f"{url}/typical.nc")
+        with pytest.raises(FileNotFoundError, match="no group"):
+            virtualds.open_virtual_dataset(f"{url}/typical.nc", group="no")
+        store = store_for(f"{url}/typical.nc")
+    gc.collect()
+    assert len(held) == 2
+    assert not [ref for ref in held if ref() is not None]
+    assert store is store_for("http://elsewhere")
+    assert found.sizes["time"] == 12
+
+
+# ---------------------------------------------------------------------- blocks
+
+
+@pytest.fixture
+def data() -> bytes:
+    return np.random.default_rng(5).bytes(3 * MIB + 77)
+
+
+def blocks_of(data: bytes, head: int = 0) -> tuple[Blocks, Bytes]:
+    store = Bytes(data)
+    file = SourceFile("bytes://a", len(data))
+    return Blocks(store, file, data[:head]), store  # type: ignore[arg-type]
+
+
+def test_a_file_is_read_like_any_other(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(data)
+    blocks, _ = blocks_of(data, head=PAGE)
+    remote = BlockFile(blocks, lambda *_: None, lambda _: ())
+    rng = np.random.default_rng(1)
+    with (tmp_path / "a").open("rb") as local:
+        assert remote.readable()
+        assert remote.seekable()
+        for _ in range(300):
+            whence = int(rng.integers(3))
+            offset = int(rng.integers(len(data) + 100)) * (1 if whence != 2 else -1)
+            if whence == 2:
+                offset = max(offset, -len(data))
+            length = int(rng.choice([0, 1, 7, 5000, 40_000, 2 * MIB]))
+            assert remote.seek(offset, whence) == local.seek(offset, whence)
+            assert remote.read(length) == local.read(length)
+            assert remote.tell() == local.tell()
+
+
+def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: bytes) -> None:
+    blocks, store = blocks_of(data, head=16 * PAGE)
+    for offset in range(0, len(data) - 9, 5000):
+        assert blocks.read(offset, 9) == data[offset : offset + 9]
+    lengths = [length for _, length in store.ranges]
+    assert lengths[:2] == [32 * PAGE, 64 * PAGE]
+    assert sum(lengths) == len(data) - 16 * PAGE
+    blocks, store = blocks_of(data)
+    for offset in (2 * MIB, MIB, MIB // 2):
+        blocks.read(offset, 9)
+    assert [length for _, length in store.ranges] == [LEAST * PAGE] * 3
+
+
+def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("virtualds.blocks.HELD", 10)
+    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
+    monkeypatch.setattr("virtualds.blocks.MOST", 4)
+    blocks, store = blocks_of(data)
+    for offset in (*range(0, len(data), 7000), 0):
+        assert blocks.read(offset, 100) == data[offset : offset + 100]
+        assert len(blocks._pages) <= 10
+    assert store.ranges[-1][0] == 0
+    assert HELD >= 2 * MOST
+
+
+def test_what_is_going_to_be_read_is_fetched_together(data: bytes) -> None:
+    blocks, store = blocks_of(data)
+    blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE)])
+    assert store.ranges == [(0, PAGE), (MIB, 4 * PAGE), (2 * MIB, 3 * PAGE)]
+    assert blocks.held(MIB, 10) == data[MIB : MIB + 10]
+    assert blocks.held(MIB // 2, 10) is None
+    blocks.expect([(MIB // 2, 5), (MIB + MIB // 2, 5), (99 * MIB, 5)])
+    assert len(store.ranges) == 3
+    blocks.read(MIB // 2, 5)
+    assert store.ranges[3:] == [(MIB // 2, PAGE), (MIB + MIB // 2, PAGE)]
+
+
+def test_a_block_that_cannot_be_had_says_which(data: bytes) -> None:
+    blocks, store = blocks_of(data)
+    store.data = data[:MIB]
+    with pytest.raises(FetchError, match=f"bytes {2 * MIB} to "):
+        blocks.read(2 * MIB, 10)
+
+
+def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
+    store = Bytes(data)
+    other = SourceFile("bytes://other", 10)
+    with in_front("bytes://a", store):  # type: ignore[arg-type]
+        file = SourceFile("bytes://a", len(data))
+        fetch_ahead({file: [(MIB, 5)]})
+        assert not store.ranges
+        with scanning("bytes://a", None):
+            fetch_ahead({file: [(MIB, 5)], other: [(0, 5)]})
+            before = len(store.ranges)
+            assert store_for("bytes://a").get_ranges(file, [(MIB, 5), (2 * MIB, 3)]) == [
+                data[MIB : MIB + 5], data[2 * MIB : 2 * MIB + 3],
+            ]  # fmt: skip
+            assert store.ranges[before:] == [(2 * MIB, 3)]
+
+
+@given(st.sampled_from([b"TREE", b"SNOD", b""]), st.binary(max_size=3000))
+def test_any_bytes_may_be_looked_at_for_what_they_point_at(signature: bytes, rest: bytes) -> None:
+    for address, length in pointed_at(signature + rest):
+        assert 0 < address < 2**63
+        assert length > 0
+
+
+def test_a_preprocessing_that_fails_ends_the_opening(hundred: list[Path]) -> None:
+    def preprocess(ds: xr.Dataset) -> xr.Dataset:
+        raise KeyError("no such variable")
+
+    with counting_server(hundred[0].parent) as (url, counts):
+        urls = [f"{url}/{path.name}" for path in hundred]
+        with pytest.raises(KeyError, match="no such"):
+            virtualds.open_virtual_mfdataset(urls, preprocess=preprocess, **NESTED)
+        assert len(counts.requests) < 100

@@ -1,0 +1,234 @@
+"""The bytes of a remote file that a scan needs, fetched in blocks and held within bounds.
+
+Libraries read metadata in many small pieces, most of them near to each other. What they ask for is
+fetched with some more of what follows: twice as much each time while they read on, little where
+they jump, so that a file with metadata all over costs little more than its metadata.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from virtualds.manifest import SourceFile
+from virtualds.store import Range, Store, StoreError
+
+PAGE = 16 * 1024
+"""Bytes that are held or missing together."""
+FIRST = 16
+"""Pages at the beginning of a file that are fetched first: of most files, all metadata."""
+LEAST, MOST = 8, 512
+"""Pages of a block where a reader jumps, and of the longest one."""
+NEAR = 2
+"""Pages between two others that are fetched with them, rather than both apart."""
+HELD = 4096
+"""Pages that are held of one file; the least used go first."""
+
+
+class FetchError(StoreError):
+    """A block that cannot be had: no damage of the file, and nothing of a single variable."""
+
+
+class Blocks:
+    """What is held of one file; any number of threads may ask at a time.
+
+    Parameters
+    ----------
+    store : Store
+    file : SourceFile
+        The file, whose size is known.
+    head : bytes
+        Its beginning, as far as it is known: whole pages, or the whole file.
+    """
+
+    def __init__(self, store: Store, file: SourceFile, head: bytes = b"") -> None:
+        self.file = file
+        self.size = file.size or 0
+        self._store = store
+        self._pages: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = threading.RLock()
+        self._expected: dict[int, None] = {}
+        self._next, self._step = 0, FIRST // 2
+        if head:
+            self._next, self._step = -(-len(head) // PAGE), FIRST
+            self._hold(0, head)
+
+    def held(self, offset: int, length: int) -> bytes | None:
+        """Return bytes that are held, None if some of them are not."""
+        first, stop = _pages(offset, length)
+        with self._lock:
+            found = [self._pages.get(number) for number in range(first, stop)]
+            for number in range(first, stop):
+                if number in self._pages:
+                    self._pages.move_to_end(number)
+        parts = [page for page in found if page is not None]
+        if len(parts) < len(found):
+            return None
+        begin = offset - first * PAGE
+        return b"".join(parts)[begin : begin + length]
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes, fetched if need be; at most as many as the longest block has.
+
+        Raises
+        ------
+        FetchError
+            They cannot be had.
+        """
+        with self._lock:
+            self.fetch(offset, length)
+            found = self.held(offset, length)
+        if found is None:
+            raise FetchError(f"{length} bytes are more than is held of a file")
+        return found
+
+    def fetch(self, offset: int, length: int) -> None:
+        """Fetch what is missing of a range, and some more: what is expected, or what follows it.
+
+        Raises
+        ------
+        FetchError
+            It cannot be had.
+        """
+        with self._lock:
+            missing = self._missing([(offset, length)])
+            if not missing:
+                return
+            if missing[0] in self._expected:
+                others = [n for n in self._expected if n not in self._pages and n not in missing]
+                self._get(_runs(sorted(missing + others[:MOST])))
+            else:
+                self._get([(missing[0], self._end_of_block(missing[0], missing[-1] + 1))])
+
+    def expect(self, ranges: Iterable[Range]) -> None:
+        """Take note of what is going to be read: if any of it is fetched, then all of it."""
+        with self._lock:
+            self._expected.update(dict.fromkeys(self._missing(ranges)))
+
+    def fetch_together(self, ranges: Iterable[Range]) -> None:
+        """Fetch what is missing of many ranges, by as few requests as are worth while, all at once.
+
+        What would be more than the longest block is left to whoever reads it.
+
+        Raises
+        ------
+        FetchError
+            They cannot be had.
+        """
+        with self._lock:
+            missing = self._missing(ranges)
+            if 0 < len(missing) <= MOST:
+                self._get(_runs(missing))
+
+    def _missing(self, ranges: Iterable[Range]) -> list[int]:
+        """Return the pages of ranges that are not held, in order."""
+        last = -(-self.size // PAGE)
+        bounds = (_pages(offset, length) for offset, length in ranges)
+        wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
+        return sorted(wanted - self._pages.keys())
+
+    def _end_of_block(self, first: int, stop: int) -> int:
+        """Return where the block ends that is fetched for the pages from ``first`` to ``stop``."""
+        self._step = min(2 * self._step, MOST) if first == self._next else LEAST
+        last = -(-self.size // PAGE)
+        ahead = range(stop, min(first + self._step, last))
+        end = next((number for number in ahead if number in self._pages), max(stop, ahead.stop))
+        # the rest is not worth a request of its own
+        if last - end < LEAST and not any(n in self._pages for n in range(end, last)):
+            end = last
+        self._next = end
+        return end
+
+    def _get(self, runs: list[tuple[int, int]]) -> None:
+        ranges = [(a * PAGE, min(b * PAGE, self.size) - a * PAGE) for a, b in runs]
+        try:
+            found = self._store.get_ranges(self.file, ranges)
+        except StoreError as error:
+            offset, length = ranges[min(error.item, len(ranges) - 1)]
+            raise FetchError(f"bytes {offset} to {offset + length}: {error}") from error
+        for (first, _), data in zip(runs, found, strict=True):
+            self._hold(first, data)
+        for first, stop in runs:
+            for number in range(first, stop):
+                self._expected.pop(number, None)
+
+    def _hold(self, first: int, data: bytes) -> None:
+        with memoryview(data) as view:
+            for number, begin in enumerate(range(0, len(data), PAGE), first):
+                self._pages[number] = bytes(view[begin : begin + PAGE])
+        while len(self._pages) > HELD:
+            self._pages.popitem(last=False)
+
+
+class BlockFile(io.RawIOBase):
+    """A remote file as one that is read and sought in.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    before : callable
+        Is told the blocks, offset and length of everything before it is read, and may raise.
+    pointed_at : callable
+        Takes what was read in one go, and returns the ranges that are likely to be read next.
+    """
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        before: Callable[[Blocks, int, int], None],
+        pointed_at: Callable[[bytes], Iterable[Range]],
+    ) -> None:
+        self._blocks = blocks
+        self._before = before
+        self._pointed_at = pointed_at
+        self._place = 0
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that one can seek in it."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place that is read next."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._blocks.size}[whence]
+        self._place = start + offset
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as there is something to fill it with."""
+        view = memoryview(buffer).cast("B")
+        length = max(min(len(view), self._blocks.size - self._place), 0)
+        self._before(self._blocks, self._place, length)
+        for begin in range(0, length, MOST * PAGE):
+            piece = min(length - begin, MOST * PAGE)
+            data = self._blocks.read(self._place + begin, piece)
+            self._blocks.expect(self._pointed_at(data))
+            view[begin : begin + piece] = data
+        self._place += length
+        return length
+
+
+def _pages(offset: int, length: int) -> tuple[int, int]:
+    """Return the first page of a range, and the one after its last."""
+    return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
+
+
+def _runs(pages: list[int]) -> list[tuple[int, int]]:
+    """Join pages, sorted, that lie near to each other."""
+    runs: list[tuple[int, int]] = []
+    for page in pages:
+        if runs and page - runs[-1][1] <= NEAR:
+            runs[-1] = (runs[-1][0], page + 1)
+        else:
+            runs.append((page, page + 1))
+    return runs

@@ -1,0 +1,285 @@
+"""Scanning a remote file: what was fetched of it serves all who read it until it is scanned.
+
+HDF5 may be used by one thread at a time, and waits within its lock for the bytes it asks for. So
+none are fetched there, or many files could not be scanned at once: where bytes are missing the
+attempt to read is given up, they are fetched outside of the lock, and it is made again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from virtualds.blocks import FIRST, MOST, PAGE, BlockFile, Blocks
+from virtualds.errors import UnsupportedError
+from virtualds.hdf5_lookahead import pointed_at
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.store import Range, Store, StoreError
+from virtualds.stores import in_front, store_for
+from virtualds.urls import scheme_of
+
+ATTEMPTS = 16
+"""Attempts that may be given up; the next one fetches where it stands, inside of HDF5's lock."""
+OTHERS = 64
+"""Files that the scanned one refers to of which blocks are held, the latest used ones."""
+
+Result = TypeVar("Result")
+
+
+class MissingError(Exception):
+    """Bytes that are not held; it ends an attempt, and goes no further."""
+
+
+class Scan:
+    """What is held of a file, and of those that it refers to, while it is scanned.
+
+    Parameters
+    ----------
+    url : str
+    options : StorageOptions or None
+    """
+
+    def __init__(self, url: str, options: StorageOptions | None) -> None:
+        self.url, self.options = url, options
+        store = store_for(url)
+        # what another thread holds goes when that one is done
+        self.store: Store = store.behind if isinstance(store, _InFront) else store
+        self.file: SourceFile | None = None
+        self._main: Blocks | None = None
+        self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
+        self._described: dict[str, SourceFile] = {}
+        self._missed: list[tuple[Blocks, int, int]] = []
+        self._gives_up = False
+
+    def head(self) -> tuple[SourceFile, bytes]:
+        """Return the file with its fingerprint, and its first bytes."""
+        self.file, head = self.store.head(self.url, self.options, FIRST * PAGE)
+        self._main = Blocks(self.store, self.file, head) if self.file.size is not None else None
+        return self.file, head
+
+    def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
+        """Return a file with its fingerprint, asked for once."""
+        if options != self.options:
+            return store_for(url).describe(url, options)
+        if url == self.url:
+            return self.file or self.head()[0]
+        if url not in self._described:
+            self._described[url] = store_for(url).describe(url, options)
+        return self._described[url]
+
+    def blocks(self, file: SourceFile) -> Blocks:
+        """Return the blocks of the file that is scanned, or of one that it refers to."""
+        if (file.url, file.options) == (self.url, self.options):
+            if self._main is None:
+                self._main = _begun(self.store, file)
+            return self._main
+        if file not in self._others:
+            self._others[file] = _begun(store_for(file.url), file)
+            if len(self._others) > OTHERS:
+                # another attempt would fetch them again
+                self._others.popitem(last=False)
+                self._gives_up = False
+        self._others.move_to_end(file)
+        return self._others[file]
+
+    def held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
+        """Return bytes of the scanned file that are held."""
+        if self._main is None or (file.url, file.options) != (self.url, self.options):
+            return None
+        return self._main.held(offset, length)
+
+    def close(self) -> None:
+        """Let go of all that is held: connections keep the context in which they were made."""
+        self._main = None
+        self._others.clear()
+        self._missed = []
+
+    def before(self, blocks: Blocks, offset: int, length: int) -> None:
+        """Give an attempt up if bytes are missing that it needs."""
+        if self._gives_up and length <= MOST * PAGE and blocks.held(offset, length) is None:
+            self._missed.append((blocks, offset, length))
+            raise MissingError
+
+    def read(self, work: Callable[[], Result]) -> Result:
+        """Do ``work`` that reads the file, again and again until nothing is missing.
+
+        An attempt in which something was missing is void, whatever came of it; of one in which
+        nothing was, the outcome is the outcome.
+        """
+        for _ in range(ATTEMPTS):
+            self._missed, self._gives_up = [], True
+            try:
+                with _Attempt(self._missed):
+                    result = work()
+            finally:
+                self._gives_up = False
+            if not self._missed:
+                return result
+            for blocks, offset, length in self._missed:
+                blocks.fetch(offset, length)
+        return work()
+
+
+class _Attempt:
+    """Swallows the errors that missing bytes lead to."""
+
+    def __init__(self, missed: list[Any]) -> None:
+        self._missed = missed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        return bool(self._missed) and kind is not None and issubclass(kind, Exception)
+
+
+class _InFront:
+    """The store of a file with what is held of it in front; any other thread may use it too."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self.behind: Store = scan.store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+    def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """Return the bytes of every range, fetched where they are not held."""
+        found = [self._scan.held(file, offset, length) for offset, length in ranges]
+        missing = [number for number, data in enumerate(found) if data is None]
+        if not missing:
+            return [data for data in found if data is not None]
+        if len(missing) == len(ranges):
+            return self.behind.get_ranges(file, ranges)
+        try:
+            rest = self.behind.get_ranges(file, [ranges[number] for number in missing])
+        except StoreError as error:
+            error.item = missing[error.item]
+            raise
+        fetched = iter(rest)
+        return [next(fetched) if data is None else data for data in found]
+
+    def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
+        """Return the file with its fingerprint."""
+        return self._known(url, options) or self.behind.describe(url, options)
+
+    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
+        """Return the whole file."""
+        file = self._known(url, options)
+        if file is not None and file.size:
+            found = self._scan.held(file, 0, file.size)
+            if found is not None:
+                return found
+        return self.behind.read_all(url, options)
+
+    def _known(self, url: str, options: StorageOptions | None) -> SourceFile | None:
+        """Return the scanned file, if it is the one that is asked for and was looked at."""
+        # a folder's store is also asked for what lies in it
+        same = (url, options) == (self._scan.url, self._scan.options)
+        return self._scan.file if same else None
+
+
+_CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)
+
+
+@contextmanager
+def scanning(url: str, options: StorageOptions | None) -> Iterator[None]:
+    """Hold what is fetched of a remote file until the end of the block."""
+    current = _CURRENT.get()
+    if scheme_of(url) == "file" or (
+        current is not None and (current.url, current.options) == (url, options)
+    ):
+        yield
+        return
+    scan = Scan(url, options)
+    token = _CURRENT.set(scan)
+    try:
+        with in_front(url, cast("Store", _InFront(scan))):
+            yield
+    finally:
+        _CURRENT.reset(token)
+        scan.close()
+
+
+def _scan_of(url: str, options: StorageOptions | None) -> Scan | None:
+    """Return the scan under way, if it is of this file."""
+    scan = _CURRENT.get()
+    return scan if scan is not None and (scan.url, scan.options) == (url, options) else None
+
+
+def head_of(url: str, options: StorageOptions | None) -> tuple[SourceFile, bytes]:
+    """Return a file with its fingerprint, and the first bytes that it has.
+
+    Raises
+    ------
+    OSError
+        The file does not exist or may not be read.
+    """
+    scan = _scan_of(url, options)
+    return store_for(url).head(url, options, FIRST * PAGE) if scan is None else scan.head()
+
+
+def described(url: str, options: StorageOptions | None) -> SourceFile:
+    """Return a file that the scanned one refers to, with its fingerprint.
+
+    Raises
+    ------
+    OSError
+        The file does not exist or may not be read.
+    """
+    scan = _CURRENT.get()
+    return (scan or store_for(url)).describe(url, options)
+
+
+def remote_file(source: SourceFile) -> BlockFile:
+    """Return a remote file to be read and sought in, its beginning fetched.
+
+    Raises
+    ------
+    UnsupportedError
+        Parts of it cannot be had.
+    StoreError
+        It cannot be had.
+    """
+    scan = _CURRENT.get()
+    if scan is not None:
+        return BlockFile(scan.blocks(source), scan.before, pointed_at)
+    return BlockFile(_begun(store_for(source.url), source), lambda *_: None, pointed_at)
+
+
+def read_remote(source: SourceFile, work: Callable[[], Result]) -> Result:
+    """Do ``work`` that reads remote files, as often as bytes are missing."""
+    with scanning(source.url, source.options):
+        scan = _scan_of(source.url, source.options)
+        return work() if scan is None else scan.read(work)
+
+
+def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
+    """Fetch what is going to be read of the file that is scanned, all of it at once."""
+    scan = _CURRENT.get()
+    if scan is None:
+        return
+    for file, wanted in ranges.items():
+        if _scan_of(file.url, file.options) is not None and file.size is not None:
+            scan.blocks(file).fetch_together(wanted)
+
+
+def _begun(store: Store, file: SourceFile) -> Blocks:
+    """Return the blocks of a file with the first of them."""
+    if file.size is None:
+        raise UnsupportedError(
+            f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
+            f"say how long the file is); copy it to local disk"
+        )
+    blocks = Blocks(store, file)
+    blocks.fetch(0, min(FIRST * PAGE, file.size))
+    return blocks
