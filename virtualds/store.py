@@ -78,6 +78,9 @@ class Store(Protocol):
             The file is missing, unreadable, shorter, or no longer the one that was scanned.
         """
 
+    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+        """Be told that ranges will be asked for soon: a hint, about which nothing can fail."""
+
     def confirm(self, file: SourceFile) -> None:
         """Look whether a file is still the one that was scanned, where that needs no request.
 

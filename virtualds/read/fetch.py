@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,6 +40,10 @@ Array = npt.NDArray[Any]
 Data = Sequence[Buffer]
 
 
+ANNOUNCED = 16
+"""Batches that a disk is told of before they are read."""
+
+
 class Kept(NamedTuple):
     """Tasks whose chunks are in memory, decoded."""
 
@@ -63,8 +68,22 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     # what does not fit would push out itself, and everything else
     keeps = 2 * selection.nbytes <= get_options().chunk_cache
     reading = _Reading(source, out, keeps)
-    batches = reading.without_kept(selection.batches)
-    run_all(ahead(batches, _way_of, reading.fetch), reading.finish)
+    work = _announced(reading.without_kept(selection.batches))
+    run_all(ahead(work, _way_of, reading.fetch), reading.finish)
+
+
+def _announced(works: Iterable[Work]) -> Iterator[Work]:
+    """Yield work, some of it later, so that disks can be told what comes."""
+    waiting: deque[Work] = deque()
+    for work in works:
+        # the first is wanted before a disk could do anything about it
+        if waiting and not isinstance(work, Kept) and work.file >= 0:
+            file = work.fragment.manifest.files[work.file]
+            store_for(file.url).expect(file, work.ranges)
+        waiting.append(work)
+        if len(waiting) > ANNOUNCED:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def _way_of(work: Work) -> Way | None:

@@ -56,6 +56,9 @@ class FsspecStore:
                 raise StoreError(f"the store sent {len(data)} of {length} bytes", item)
         return list(found)
 
+    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+        """Do nothing: what is wanted soon is asked for at once."""
+
     def confirm(self, file: SourceFile) -> None:
         """Do nothing: to see whether a file has changed would be a request."""
 

@@ -31,6 +31,9 @@ WITHIN = "within"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux's renameat2(2)."""
 
+WORTH_EXPECTING = 2**16
+"""Bytes below which reading ahead gains nothing."""
+
 ATTEMPTS = 20
 """To write into a folder that another removes whenever it is empty."""
 
@@ -47,6 +50,22 @@ class LocalStore:
             return [
                 _read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)
             ]
+
+    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+        """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
+        wanted = sum(length for _, length in ranges)
+        if not hasattr(os, "posix_fadvise") or wanted < WORTH_EXPECTING:
+            return
+        begin = min(offset for offset, _ in ranges)
+        span = max(offset + length for offset, length in ranges) - begin
+        # a file that cannot be opened is an error where it is read
+        with suppress(OSError, StoreError):
+            handle = _open(local_path(file.url), file.options)
+            try:
+                for offset, length in [(begin, span)] if span < 2 * wanted else ranges:
+                    os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(handle)
 
     def confirm(self, file: SourceFile) -> None:
         """Refuse a file whose size or modification time has changed."""
