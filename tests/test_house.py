@@ -57,6 +57,15 @@ STAGES = {
         "snapshots",
         "snapshot_writing",
     ),
+    "stores": (
+        "local",
+        "retry",
+        "answer",
+        "obstore_options",
+        "obstore_ranges",
+        "fsspec_ranges",
+        "fsspec_store",
+    ),
     "read": ("load", "subdivide", "share", "plan", "memory", "decode", "pool", "fetch"),
 }
 
