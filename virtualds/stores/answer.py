@@ -13,7 +13,7 @@ REMEDIES: dict[type[OSError] | None, str] = {
     PermissionError: "the server refuses; give credentials, or anon=True for a public bucket, in "
     "storage_options",
 }
-"""What to do, by kind of failure."""
+"""What to do, by kind of failure; what to do about missing files is known to whoever needs them."""
 
 KINDS: dict[int, type[OSError]] = {
     401: PermissionError,
@@ -77,7 +77,8 @@ def failure(failed: GaveUp, url: str = "") -> OSError:
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
     kind = _kind(error)
-    text = f"{(kind or type(error)).__name__}: {_said(error)}"
+    said = _said(error)
+    text = f"{(kind or type(error)).__name__}: {'there is no such file' if said == url else said}"
     remedy = f" ({REMEDIES[kind]})" if kind in REMEDIES else ""
     if not url:
         return StoreError(text + remedy + tries)

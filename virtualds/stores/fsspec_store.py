@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -65,7 +66,10 @@ class FsspecStore:
     def open(self, url: str, options: StorageOptions | None) -> Any:
         """Return the file opened for reading, with fsspec's cache behind it."""
         filesystem, path = located(url, options)
-        return filesystem.open(path, "rb")
+        file = filesystem.open(path, "rb")
+        # the filesystem of an archive closes it when nobody holds it any more
+        weakref.finalize(file, id, filesystem).atexit = False
+        return file
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file, asked for again if need be."""

@@ -54,6 +54,8 @@ def parted(url: str) -> tuple[str, str] | None:
     >>> parted("https://example.org/2001/a.nc"), parted("s3://bucket/2001/a.nc")
     (('https://example.org', '2001/a.nc'), ('s3://bucket', '2001/a.nc'))
     """
+    if "::" in url:
+        return None
     if scheme_of(url) in ("http", "https"):
         found = _HTTP_URL.fullmatch(url)
         if found is None or not _HTTP_PATH.fullmatch(found[2]) or _NO_KEY.search(found[2]):
@@ -97,8 +99,10 @@ def _http(place: str, left: dict[str, Any]) -> Translation:
 
 def _s3(place: str, left: dict[str, Any]) -> Translation:
     client = _mapping(left.pop("client_kwargs", None))
-    found = _renamed(left, _S3_NAMES) | _renamed(client, _S3_CLIENT_NAMES)
-    found |= _s3_addressing(_mapping(left.pop("config_kwargs", None)))
+    found, others = _renamed(left, _S3_NAMES), _renamed(client, _S3_CLIENT_NAMES)
+    if any(found.get(name, value) != value for name, value in others.items()):
+        raise Untranslatable
+    found |= others | _s3_addressing(_mapping(left.pop("config_kwargs", None)))
     if client or _mapping(left.pop("s3_additional_kwargs", None)) or left.pop("version_aware", 0):
         raise Untranslatable
     if left.pop("requester_pays", False):

@@ -73,10 +73,12 @@ class _Client:
         """Return an answer, or the error that obstore raised."""
         try:
             found = self.get(self.store, path, options={"range": (offset, offset + length)})
-            meta = found.meta
+            meta, (first, end) = found.meta, found.range
             answer = Answer(bytes(found.bytes()), meta["e_tag"], meta["size"])
         except self.errors as error:
             return error
+        if first != offset or len(answer.data) != end - first:
+            return BrokenAnswer("the body is not the range that was announced")
         self.failures = 0
         return answer
 
