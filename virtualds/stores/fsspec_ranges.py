@@ -112,11 +112,9 @@ def _http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     session = sync(loop, filesystem.set_session)
     wanted = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
     # a request's own headers come before those of the session
-    given = {"timeout": _timeout(), **filesystem.kwargs}
-    if "timeout" in filesystem.client_kwargs:
-        given.pop("timeout")
-    given |= {"headers": {**given.get("headers", {}), **wanted}, "raise_for_status": True}
-    # sync has a timeout of its own
+    headers = {**filesystem.kwargs.get("headers", {}), **wanted}
+    given = {**filesystem.kwargs, "headers": headers, "raise_for_status": True}
+    # an argument "timeout" would be for sync
     response = sync(loop, partial(session.get, filesystem.encode_url(path), **given))
     told = response.headers.get("Content-Range") if response.status == 206 else None
     try:
@@ -127,14 +125,8 @@ def _http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     return _answer(data, response.headers.get("ETag"), told, offset, length)
 
 
-def _timeout() -> Any:
-    from aiohttp import ClientTimeout
-
-    return ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
-
-
 def _with_many_connections(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of HTTP without aiohttp's limit of 100 connections to all hosts together."""
+    """Options of HTTP without aiohttp's limits: 100 connections to all hosts, 5 minutes a file."""
     if "get_client" in given or "connector" in given.get("client_kwargs", {}):
         return given
     return {**given, "get_client": _unlimited_session}
@@ -142,8 +134,11 @@ def _with_many_connections(given: dict[str, Any]) -> dict[str, Any]:
 
 def _unlimited_session(*, loop: Any, **options: Any) -> Any:
     """Return a session, as a future: fsspec waits for what this returns, on its loop."""
-    from aiohttp import ClientSession, TCPConnector
+    from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
+    # an answer may take any time while it goes on
+    timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
+    options = {"timeout": timeout, **options}
     ready = loop.create_future()
     ready.set_result(ClientSession(connector=TCPConnector(limit=0), **options))
     return ready
