@@ -125,7 +125,9 @@ class RecordingHandler(RangeHandler):
     """Notes what is asked for, and with which headers."""
 
     def send_head(self) -> Any:
-        self.server.asked.append((self.path, dict(self.headers)))  # type: ignore[attr-defined]
+        # names of headers mean the same in any case
+        headers = {name.title(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.path, headers))  # type: ignore[attr-defined]
         return super().send_head()
 
 

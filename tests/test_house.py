@@ -21,7 +21,7 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
-    | {"first_bytes", "lazy_manifest", "records"},
+    | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
@@ -71,6 +71,15 @@ STAGES = {
         "decode",
         "ahead",
         "fetch",
+    ),
+    "stores": (
+        "local",
+        "retry",
+        "answer",
+        "obstore_options",
+        "obstore_ranges",
+        "fsspec_ranges",
+        "fsspec_store",
     ),
 }
 

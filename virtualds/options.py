@@ -49,7 +49,8 @@ class set_options:
         Coordinates of at most this many decoded bytes are loaded when a file is opened.
     check_sources : bool, default True
         Compare size and modification time of a local source file with those noted when it was
-        scanned, each time it is read, and raise `ReadError` where they differ.
+        scanned, each time it is read, and raise `ReadError` where they differ; of a remote one size
+        and etag, where the answer tells them.
     only_writer : bool, default False
         Write reference sets to stores that know no conditional writes (Google Cloud, Azure, SFTP,
         whatever fsspec knows besides S3), where another writer would not be noticed. Say so only

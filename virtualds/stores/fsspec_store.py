@@ -5,16 +5,24 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
+from itertools import count
 from typing import Any
 
 from virtualds.errors import UnsupportedError
-from virtualds.first_bytes import beginning, denials
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
+from virtualds.stores import fsspec_ranges, obstore_ranges
+from virtualds.stores.answer import Answer, checked, failure
+from virtualds.stores.fsspec_ranges import located, reading
+from virtualds.stores.retry import GaveUp, retried
+
+SIDE_BY_SIDE = 16
+"""Requests of one call; whoever wants more of them under way calls in more threads."""
 
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """What filesystems call the time of modification; the last is of stores of whole files."""
@@ -41,20 +49,11 @@ class FsspecStore:
         return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, fetched together."""
-        starts = [offset for offset, _ in ranges]
-        ends = [offset + length for offset, length in ranges]
-        try:
-            filesystem, path = _locate(file.url, file.options)
-            found = filesystem.cat_ranges([path] * len(ranges), starts, ends, on_error="return")
-        except OSError as error:
-            raise StoreError(str(error)) from error
-        for item, (data, (_, length)) in enumerate(zip(found, ranges, strict=True)):
-            if isinstance(data, BaseException):
-                raise StoreError(f"{type(data).__name__}: {data}", item) from data
-            if len(data) != length:
-                raise StoreError(f"the store sent {len(data)} of {length} bytes", item)
-        return list(found)
+        """Return the bytes of every range, through obstore or fsspec, asked again if need be."""
+        if len(ranges) == 1:
+            return [_get_range(file, 0, ranges[0])]
+        with ThreadPoolExecutor(min(len(ranges) or 1, SIDE_BY_SIDE)) as pool:
+            return list(pool.map(partial(_get_range, file), count(), ranges))
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Do nothing: what is wanted soon is asked for at once."""
@@ -64,15 +63,17 @@ class FsspecStore:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
-        filesystem, path = _locate(url, options)
-        return _described(url, filesystem.info(path), options)
+        filesystem, path = reading(url, options)
+        with _told_of(url):
+            info = retried(lambda _: filesystem.info(path))
+        return _described(url, info, options)
 
     def head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its size and etag, and its first bytes, if possible at once."""
-        filesystem, path = _locate(url, options)
-        if (found := beginning(_protocols(filesystem), filesystem, path, length)) is not None:
+        filesystem, path = reading(url, options)
+        if (found := _beginning(url, filesystem, path, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
@@ -83,16 +84,16 @@ class FsspecStore:
         return file, self.get_ranges(file, [(0, length)])[0] if length else b""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file."""
-        filesystem, path = _locate(url, options)
-        with denials(_protocols(filesystem)):
-            return bytes(filesystem.cat_file(path))
+        """Return a whole file, asked for again if need be."""
+        filesystem, path = reading(url, options)
+        with _told_of(url):
+            return bytes(retried(lambda _: filesystem.cat_file(path)))
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
         """Put a file; object stores show it whole or not at all."""
-        filesystem, path = _locate(url, options)
+        filesystem, path = located(url, options)
         if not replace and filesystem.exists(path):
             raise FileExistsError(f"{url}: exists already; pass mode='w' to replace it")
         filesystem.pipe_file(path, data)
@@ -107,7 +108,7 @@ class FsspecStore:
         expected: str | None = None,
     ) -> None:
         """Put the files of a folder, the last one when all others are there."""
-        filesystem, root = _locate(url, options)
+        filesystem, root = located(url, options)
         if replace:
             raise UnsupportedError(
                 f"{url}: only on local disk is a folder replaced in one step; write to another url"
@@ -128,12 +129,12 @@ class FsspecStore:
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
-        filesystem, path = _locate(url, options)
+        filesystem, path = located(url, options)
         return _way(filesystem).read(filesystem, path)
 
     def version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the version that is there now, None if there is no such file."""
-        filesystem, path = _locate(url, options)
+        filesystem, path = located(url, options)
         try:
             return _way(filesystem).version(filesystem, path)
         except FileNotFoundError:
@@ -143,12 +144,12 @@ class FsspecStore:
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create or replace a file in S3 by a conditional write, in memory under a lock."""
-        filesystem, path = _locate(url, options)
+        filesystem, path = located(url, options)
         return _way(filesystem).write(filesystem, path, data, expected)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
-        filesystem, path = _locate(url, options)
+        filesystem, path = located(url, options)
         try:
             _put(filesystem, path, data)
         except BaseException:
@@ -158,7 +159,7 @@ class FsspecStore:
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
         """Return the files below a folder, with sizes, etags and times where they are told."""
-        filesystem, path = _locate(url, options)
+        filesystem, path = located(url, options)
         filesystem.invalidate_cache()
         try:
             found = filesystem.find(path, detail=True)
@@ -174,11 +175,55 @@ class FsspecStore:
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, in S3 many by one request; folders stay."""
-        located = [_locate(url, options) for url in urls]
-        if located:
+        found = [located(url, options) for url in urls]
+        if found:
             # one url after another leads to one and the same filesystem
-            filesystem = located[0][0]
-            _way(filesystem).remove(filesystem, [path for _, path in located])
+            filesystem = found[0][0]
+            _way(filesystem).remove(filesystem, [path for _, path in found])
+
+
+def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
+    """Return the bytes of one range; obstore makes the first attempt, where it can."""
+    offset, length = wanted
+    if not length:
+        return b""
+
+    def ask(attempt: int) -> bytes:
+        again = attempt < get_options().retries
+        fast = None if attempt else obstore_ranges.get_range(file, offset, length, again=again)
+        answer = fast or fsspec_ranges.get_range(*reading(file.url, file.options), offset, length)
+        return checked(answer, file, length)
+
+    try:
+        return retried(ask)
+    except GaveUp as failed:
+        error = failure(failed)
+        raise StoreError(str(error), item) from failed.__cause__
+
+
+def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | None:
+    """Return the first bytes of a file, None if they and its size take more than one request."""
+    try:
+        found = retried(lambda _: fsspec_ranges.get_beginning(filesystem, path, length))
+    except GaveUp as failed:
+        error = failure(failed, url)
+        if isinstance(error, StoreError) and failed.attempts == 1:
+            # an empty file has no first bytes, and not all servers like to be asked so
+            return None
+        raise error from failed.__cause__
+    short = (
+        found is not None and found.size is not None and len(found.data) < min(length, found.size)
+    )
+    return None if short else found
+
+
+@contextmanager
+def _told_of(url: str) -> Iterator[None]:
+    """Name the url in the error of a request that failed for good."""
+    try:
+        yield
+    except GaveUp as failed:
+        raise failure(failed, url) from failed.__cause__
 
 
 class _ByContent:
@@ -381,13 +426,3 @@ def _remove(filesystem: Any, paths: Iterable[str]) -> None:
     for path in paths:
         if filesystem.exists(path):
             filesystem.rm_file(path)
-
-
-def _locate(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    # here, because importing it takes as long as importing the rest of virtualds
-    import fsspec
-
-    try:
-        return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
-    except (ImportError, TypeError, ValueError) as error:
-        raise StoreError(f"no filesystem for {url}: {error}") from error

@@ -1,0 +1,103 @@
+"""Answers to requests: whether they are of the file that was scanned, and what failures mean."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from virtualds.manifest import SourceFile
+from virtualds.options import get_options
+from virtualds.store import StoreError
+from virtualds.stores.retry import GaveUp, broke_on_the_way, causes, status_of
+
+REMEDIES: dict[type[OSError] | None, str] = {
+    PermissionError: "the server refuses; give credentials, or anon=True for a public bucket, in "
+    "storage_options",
+}
+"""What to do, by kind of failure; what to do about missing files is known to whoever needs them."""
+
+KINDS: dict[int, type[OSError]] = {
+    401: PermissionError,
+    403: PermissionError,
+    404: FileNotFoundError,
+    410: FileNotFoundError,
+}
+"""Kinds of failure by status."""
+
+KEPT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Kinds of failure that callers tell apart."""
+
+
+class Answer(NamedTuple):
+    """Bytes of a file, and what came with them: its etag and its size now, where they are told."""
+
+    data: bytes
+    etag: str | None = None
+    size: int | None = None
+
+
+def checked(answer: Answer, file: SourceFile, length: int) -> bytes:
+    """Return the bytes of an answer, if they are those that were asked for.
+
+    Raises
+    ------
+    StoreError
+        They are of another file than the one that was scanned, or too few.
+    """
+    if get_options().check_sources:
+        _check(answer, file)
+    if len(answer.data) != length:
+        end = "" if answer.size is None else f", for the file has {answer.size} bytes"
+        raise StoreError(f"the store sent {len(answer.data)} of {length} bytes{end}")
+    return answer.data
+
+
+def _check(answer: Answer, file: SourceFile) -> None:
+    sizes, etags = (answer.size, file.size), (_opaque(answer.etag), _opaque(file.etag))
+    if None not in sizes and answer.size != file.size:
+        raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
+    if "" not in etags and etags[0] != etags[1]:
+        raise StoreError(
+            f"the file was modified after it was scanned: its etag is {answer.etag}, it was "
+            f"{file.etag} (virtualds.set_options(check_sources=False) reads it all the same)"
+        )
+
+
+def _opaque(etag: str | None) -> str:
+    """Return an etag without what libraries add or leave out: quotes, and the W of weak ones."""
+    return (etag or "").strip().removeprefix("W/").strip('"')
+
+
+def failure(failed: GaveUp, url: str = "") -> OSError:
+    """Return the error to raise for bytes that cannot be had, of a kind that callers tell apart.
+
+    With a url it is named, else the error is a `StoreError`, which whoever asked completes.
+    """
+    error = failed.__cause__ or failed
+    tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
+    if isinstance(error, StoreError):
+        return StoreError((f"{url}: " if url else "") + str(error) + tries)
+    kind = _kind(error)
+    said = _said(error)
+    text = f"{(kind or type(error)).__name__}: {'there is no such file' if said == url else said}"
+    remedy = f" ({REMEDIES[kind]})" if kind in REMEDIES else ""
+    if not url:
+        return StoreError(text + remedy + tries)
+    # servers that list no folders refuse them: a folder is looked into all the same
+    kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
+    return (kind or StoreError)(f"{url}: {text}{remedy}{tries}")
+
+
+def _kind(error: BaseException) -> type[OSError] | None:
+    """Return which of the kinds that callers tell apart a failure is, None if it is another."""
+    for cause in causes(error):
+        if (status := status_of(cause)) is not None:
+            return KINDS.get(status)
+        if broke_on_the_way(cause):
+            return None
+    return next((kind for kind in KEPT if isinstance(error, kind)), None)
+
+
+def _said(error: BaseException) -> str:
+    """Return what was said of a failure, by whoever knows: others only repeat the url."""
+    told = (c for c in causes(error) if status_of(c) is not None or broke_on_the_way(c))
+    return str(next(told, error)) or str(error)

@@ -1,0 +1,173 @@
+"""The fast way to ranges of bytes: obstore, where it is installed and the options translate.
+
+It only ever shortens the way. What it cannot get is asked for again through fsspec, whose answer,
+or error, is what the user sees.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+from urllib.request import getproxies
+
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.stores.answer import Answer
+from virtualds.stores.obstore_options import Translation, parted, translation
+from virtualds.stores.retry import (
+    CONNECT_TIMEOUT,
+    PASSING_STATUSES,
+    READ_TIMEOUT,
+    BrokenAnswer,
+)
+
+FAILURES, REST = 3, 60.0
+"""After so many failures in a row a store is left alone for so many seconds."""
+
+LONGEST_ANSWER = 3600
+"""Seconds; obstore cannot be told that an answer may take any time."""
+
+HARMLESS = frozenset(
+    {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"}
+    | {"AWS_CA_BUNDLE", "AWS_PAGER", "AWS_EXECUTION_ENV", "AWS_EC2_METADATA_DISABLED"}
+    | {"AWS_SHARED_CREDENTIALS_FILE"}
+)
+"""Variables that obstore ignores, or that the options it is told come before."""
+
+ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""Beginnings of the variables that obstore reads."""
+
+NO_RETRIES = {
+    "max_retries": 0,
+    "retry_timeout": timedelta(0),
+    "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
+}
+"""Asking again is ours to do."""
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+if hasattr(os, "register_at_fork"):
+    # the threads of obstore stay in the parent, and the child would wait for them for ever
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+class _Client:
+    """One store of obstore, which all threads share."""
+
+    def __init__(self, store: Any, get: Any, errors: tuple[type[BaseException], ...]) -> None:
+        self.store, self.get, self.errors = store, get, errors
+        self.failures, self.rests_until = 0, 0.0
+
+    def fetch(self, path: str, offset: int, length: int) -> Answer | BaseException:
+        """Return an answer, or the error that obstore raised."""
+        try:
+            found = self.get(self.store, path, options={"range": (offset, offset + length)})
+            meta, (first, end) = found.meta, found.range
+            answer = Answer(bytes(found.bytes()), meta["e_tag"], meta["size"])
+        except self.errors as error:
+            return error
+        if first != offset or len(answer.data) != end - first:
+            return BrokenAnswer("the body is not the range that was announced")
+        self.failures = 0
+        return answer
+
+    def count_failure(self) -> None:
+        self.failures += 1
+        if self.failures >= FAILURES:
+            self.failures, self.rests_until = 0, time.monotonic() + REST
+
+
+def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Answer | None:
+    """Return a range of a file, None if it is fsspec that must be asked.
+
+    Raises
+    ------
+    BrokenAnswer
+        The failure may pass, and there is another attempt ``again``: it is better made later.
+    """
+    place = None if _forked else parted(file.url)
+    client = None if place is None else _client(place[0], file.options)
+    if place is None or client is None or time.monotonic() < client.rests_until:
+        return None
+    found = client.fetch(place[1], offset, length)
+    if isinstance(found, Answer):
+        return found
+    if isinstance(found, FileNotFoundError):
+        return None
+    client.count_failure()
+    if again and _may_pass(str(found)):
+        raise BrokenAnswer(str(found)) from None
+    return None
+
+
+def _may_pass(text: str) -> bool:
+    """Say whether a server was reached, and answered that it is busy: the words are obstore's."""
+    found = _STATUS.search(text)
+    return found is not None and int(found[1]) in PASSING_STATUSES
+
+
+@lru_cache(maxsize=256)
+def _client(place: str, options: StorageOptions | None) -> _Client | None:
+    """Return the store of a server or bucket, None where fsspec has to do."""
+    found = translation(place, options)
+    if found is None or _is_bent(found, os.environ):
+        return None
+    return _build(found)
+
+
+def _is_bent(found: Translation, environment: Mapping[str, str]) -> bool:
+    """Say whether the surroundings would tell obstore anything else than fsspec."""
+    if found.kind == "http":
+        # obstore asks through a proxy where aiohttp does not
+        return bool(getproxies().keys() & {"http", "https", "all"})
+    beginning = ENVIRONMENT[found.kind]
+    told = {name.upper() for name in environment if name.upper().startswith(beginning)}
+    return bool(told - HARMLESS) or (found.kind == "s3" and _may_be_led_elsewhere(found))
+
+
+def _may_be_led_elsewhere(found: Translation) -> bool:
+    """Say whether a file of settings, which only botocore reads, may name another endpoint."""
+    path = os.path.expanduser("~/.aws/config")
+    return "aws_endpoint" not in dict(found.config) and os.path.exists(path)
+
+
+def _build(found: Translation) -> _Client | None:
+    # optional, and not needed by those who read local files
+    try:
+        import obstore
+        from obstore import store
+        from obstore.exceptions import BaseError
+    except ImportError:
+        return None
+    errors = (BaseError, OSError, ValueError, RuntimeError)
+    settings: dict[str, Any] = {
+        "client_options": {
+            "connect_timeout": f"{CONNECT_TIMEOUT}s",
+            "read_timeout": f"{READ_TIMEOUT}s",
+            "timeout": f"{LONGEST_ANSWER}s",
+            "allow_http": True,
+        },
+        "retry_config": NO_RETRIES,
+    }
+    if found.headers:
+        settings["client_options"]["default_headers"] = dict(found.headers)
+    try:
+        if found.kind == "http":
+            made: Any = store.HTTPStore.from_url(found.place, **settings)
+        else:
+            kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}
+            made = kind[found.kind](found.place, config=dict(found.config), **settings)
+    except errors:
+        return None
+    return _Client(made, obstore.get, errors)
