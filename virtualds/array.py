@@ -478,7 +478,7 @@ class ManifestArray(DuckArray):
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
 
-        parts = [(f.start, f.axes, f.manifest.__getstate__()) for f in self.fragments]
+        parts = [(f.start, f.axes, f.manifest) for f in self.fragments]
         described = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
         return ("virtualds", *map(normalize_token, described))
 
