@@ -23,7 +23,8 @@ FLOORS = (
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment"},
-    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
+    {"read", "hdf5_file", "duck_array", "display", "referenced_files", "chunk_mesh"}
+    | {"fence", "stored_blocks"},
     {"array", "hdf5_structure", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_storage", "hdf5_values"}
     | {"fill_values"},
