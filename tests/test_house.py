@@ -17,13 +17,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"checksum", "errors", "grid", "options", "urls"},
+    {"checksum", "errors", "grid", "options", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
-    {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"} | {"fence"},
+    {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
+    | {"fence", "stored_blocks"},
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}

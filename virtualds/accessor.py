@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.lazy import lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
+from virtualds.stored_blocks import preferred, snapped
 from virtualds.urls import normalise_url
 from virtualds.writing import write_manifest
 
@@ -119,7 +119,9 @@ class VirtualDatasetAccessor:
         Parameters
         ----------
         chunks : as in `xarray.open_dataset`, optional
-            ``{}`` makes dask arrays with the chunks of the files.
+            ``{}`` makes dask arrays with the chunks of the files, ``"auto"`` of as many whole ones
+            as make blocks of the size that dask is set to (``array.chunk-size``). Both keep to
+            chunks that differ in length.
         """
         arrays = self._arrays
         variables = {
@@ -138,17 +140,15 @@ class VirtualDatasetAccessor:
         )
         if chunks is None:
             return lazy
-        if chunks == {}:
-            sizes = {n: _dask_chunks(a) for n, a in arrays.items()}
-            chunked = {
-                n: lazy[n].variable.chunk(dict(zip(lazy[n].dims, c, strict=True)))
-                for n, c in sizes.items()
+        return lazy.assign(
+            {
+                n: lazy[n].variable.chunk(_chunks_of(lazy[n].variable, a, chunks))
+                for n, a in arrays.items()
             }
-            return lazy.assign({n: chunked[n] for n in chunked})
-        return lazy.chunk(chunks)
+        )
 
     def _encoding(self, variable: xr.Variable) -> dict[str, Any]:
-        chunks = dict(zip(variable.dims, _dask_chunks(variable.data), strict=True))
+        chunks = dict(zip(variable.dims, map(preferred, variable.data.blocks), strict=True))
         return {**variable.encoding, "preferred_chunks": chunks}
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
@@ -323,14 +323,19 @@ def _begins(url: str, prefix: str) -> bool:
     return url == prefix or url.startswith(f"{prefix}/")
 
 
-def _dask_chunks(array: ManifestArray) -> tuple[tuple[int, ...], ...]:
-    """Return the lengths of the chunks along every axis, ragged where they are ragged."""
-    result = []
-    for axis, size in enumerate(array.shape):
-        edges = {0, size}
-        for fragment in array.fragments:
-            begin = fragment.start[axis]
-            edges |= {begin + int(e) for e in fragment.axes[axis].slabs().edges}
-        cuts = sorted(edges)
-        result.append(tuple(b - a for a, b in pairwise(cuts)) or (0,))
-    return tuple(result)
+def _chunks_of(
+    variable: xr.Variable, array: ManifestArray, chunks: Any
+) -> dict[Hashable, tuple[int, ...]]:
+    """Return the blocks that are asked for, of whole chunks where dask may choose."""
+    from dask.array.core import normalize_chunks
+
+    whole = array.blocks
+    named = chunks if isinstance(chunks, Mapping) else dict.fromkeys(variable.dims, chunks)
+    asked = [named.get(dim) or stored for dim, stored in zip(variable.dims, whole, strict=True)]
+    found = normalize_chunks(  # type: ignore[no-untyped-call]
+        tuple(asked), shape=array.shape, dtype=array.dtype, previous_chunks=whole
+    )
+    return {
+        dim: snapped(blocks, stored) if isinstance(how, str) else blocks
+        for dim, how, blocks, stored in zip(variable.dims, asked, found, whole, strict=True)
+    }

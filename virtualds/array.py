@@ -26,6 +26,7 @@ from virtualds.grid import ChunkAxis
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.options import get_options
 from virtualds.read import read, read_points
+from virtualds.stored_blocks import whole_blocks
 from virtualds.urls import normalise_url
 
 
@@ -226,6 +227,11 @@ class ManifestArray(DuckArray):
     def nchunks(self) -> int:
         """Number of chunks of all grids, missing ones too."""
         return sum(f.manifest.size for f in self.fragments)
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Lengths, per axis, of the smallest blocks of dask that hold whole chunks."""
+        return whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
 
     @property
     def manifest(self) -> ChunkManifest:
@@ -478,7 +484,7 @@ class ManifestArray(DuckArray):
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
 
-        parts = [(f.start, f.axes, f.manifest.__getstate__()) for f in self.fragments]
+        parts = [(f.start, f.axes, f.manifest) for f in self.fragments]
         described = (self.shape, self.dtype, self.fill_value, self.pipelines, parts)
         return ("virtualds", *map(normalize_token, described))
 
@@ -496,6 +502,11 @@ class ManifestArray(DuckArray):
 
 class EagerArray(ManifestArray):
     """A virtual array that gives values when it is indexed: what `ManifestArray.copy` returns."""
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """What `dask.array.from_array` makes whole multiples of, where it may choose."""
+        return self.blocks
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         return np.asarray(super().__getitem__(key))

@@ -23,6 +23,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
+from virtualds.stored_blocks import preferred
 from virtualds.time_packing import TimePacking, may_be_finer
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
@@ -134,7 +135,7 @@ def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
     variables: dict[Any, xr.Variable] = {
-        name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), dict(v.encoding))
+        name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), _encoding(v))
         for name, v in group.variables.items()
     }
     if NO_NAME in variables:
@@ -151,6 +152,20 @@ def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, An
             for key in {"units", "calendar"} - stored.attributes.keys():
                 variable.attrs.pop(key, None)
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
+
+
+def _encoding(variable: ManifestVariable) -> dict[str, Any]:
+    """Return the encoding of a variable, with the chunks that dask is to have if they are ragged.
+
+    What is regular has them from its source; what lies in one piece may be cut anywhere.
+    """
+    data = variable.data
+    if "preferred_chunks" in variable.encoding or not isinstance(data, ManifestArray):
+        return dict(variable.encoding)
+    if data.nchunks < 2:
+        return dict(variable.encoding)
+    chunks = dict(zip(variable.dims, map(preferred, data.blocks), strict=True))
+    return {**variable.encoding, "preferred_chunks": chunks}
 
 
 def _dataset(

@@ -18,10 +18,20 @@ from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import blocks
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.records import CACHED, RecordCache, parquet_table, rows_of_records
+from virtualds.packed_columns import pack_table, unpack_table
+from virtualds.records import (
+    CACHED,
+    RecordCache,
+    opened_once,
+    opening,
+    parquet_table,
+    rows_of_records,
+)
 from virtualds.referenced_files import ReferencedFiles, malformed, unreachable
 from virtualds.stores import store_for
 
+MARKER = ".zmetadata"
+"""The file that makes a folder a set."""
 TOKEN = b"virtualds"
 """Key in the metadata of a record that names the set that it belongs to."""
 WRITER = b"virtualds-writer"
@@ -59,7 +69,18 @@ class Records:
         self.token: str | None = notes.get("set")
         self.allow = allow
         self._noted = notes.get("files", {})
+        # the sets of others name no writing: what they were when they were opened has to do
+        self._marker = None if self.token else self._described()
+        self._opening = opening()
         self._open()
+
+    def _described(self) -> SourceFile | None:
+        """Return the file that makes the folder a set, as it is now."""
+        url = f"{self.source.url}/{MARKER}"
+        try:
+            return store_for(url).describe(url, self.source.options)
+        except FileNotFoundError:
+            return None
 
     def _open(self) -> None:
         self._files = ReferencedFiles(self.source, self._noted, self.allow)
@@ -68,16 +89,20 @@ class Records:
     @property
     def name(self) -> tuple[Any, ...]:
         """What tells the records of one writing of a set from all others."""
-        return (*self.source, self.size, self.token, self.allow)
+        return (*self.source, self.size, self.token, self.allow, self._marker)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
-        names = ("source", "size", "token", "allow", "_noted")
-        return {name: getattr(self, name) for name in names}
+        names = ("source", "size", "token", "allow", "_marker", "_opening")
+        kept = {name: getattr(self, name) for name in names}
+        return kept | {"_noted": pack_table(self._noted)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, _noted=unpack_table(state["_noted"]))
         self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return opened_once, (Records, self._opening, self.__getstate__())
 
     def noted_files(self) -> tuple[SourceFile, ...] | None:
         """Return the files that we have noted; None for the sets of others."""
@@ -113,6 +138,10 @@ class Records:
     def _read(self, url: str) -> ChunkManifest:
         import pyarrow as pa
 
+        if self.token is None and self._described() != self._marker:
+            raise ReadError(
+                f"{url}: the set was replaced or changed after it was opened; open it again"
+            )
         try:
             data = store_for(url).read_all(url, self.source.options)
         except FileNotFoundError as error:

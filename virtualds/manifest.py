@@ -7,6 +7,7 @@ make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from virtualds.checksum import sound
 from virtualds.errors import FormatError
 from virtualds.grid import Ints, compact
+from virtualds.packed_columns import narrow, pack, pack_table, unpack, unpack_table
 
 MISSING = -1
 """The file code of a chunk that does not exist: it reads as its fill value."""
@@ -296,16 +298,40 @@ class ChunkManifest:
         return replace(self, **columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what stands behind broadcast axes once, in the narrowest integers."""
-        columns = {name: _narrow(compact(getattr(self, name))) for name in COLUMNS}
-        return {"files": self.files, "inline": self.inline, "shape": self.shape} | columns
+        """Pickle what stands behind broadcast axes once, in few bytes."""
+        columns = {name: compact(getattr(self, name)) for name in COLUMNS}
+        packed = {name: pack(column) for name, column in columns.items() if name != "offset"}
+        packed["offset"] = pack(columns["offset"], columns["length"])
+        files = pack_table(self.files)
+        return {"files": files, "inline": self.inline, "shape": self.shape} | packed
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name in ("files", "inline"):
-            object.__setattr__(self, name, state[name])
+        object.__setattr__(self, "files", unpack_table(state["files"]))
+        object.__setattr__(self, "inline", state["inline"])
+        columns = {name: unpack(state[name]) for name in COLUMNS if name != "offset"}
+        columns["offset"] = unpack(state["offset"], columns["length"])
         for name, kind in COLUMNS.items():
-            column = np.broadcast_to(state[name].astype(kind), state["shape"])
+            column = np.broadcast_to(columns[name].astype(kind, copy=False), state["shape"])
             object.__setattr__(self, name, column)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        """Name the references for dask: equal ones alike, at the cost of the memory they take."""
+        from dask.base import normalize_token
+
+        columns = (narrow(compact(getattr(self, name))) for name in COLUMNS)
+        return (
+            "virtualds-references",
+            self.shape,
+            *map(normalize_token, (_digest(self.files), self.inline, *columns)),
+        )
+
+
+def _digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
+    """Return what tells tables of files apart: a hash of names, and the few access options."""
+    options: dict[StorageOptions | None, int] = {}
+    lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
+    text = "\n".join(lines).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text).hexdigest(), [*options]
 
 
 def _settle(column: Column, shape: tuple[int, ...]) -> Column:
@@ -418,13 +444,3 @@ def _is_constant(parts: Sequence[Column], axis: int) -> bool:
     if head.size > 4096:  # comparing layers costs as much as it could save
         return False
     return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])
-
-
-def _narrow(column: Column) -> Column:
-    """Hold a column in the narrowest integers that keep its values."""
-    if not column.size:
-        return column
-    kind = np.promote_types(
-        np.min_scalar_type(int(column.min())), np.min_scalar_type(int(column.max()))
-    )
-    return column.astype(kind, order="C") if kind.kind in "iu" else column

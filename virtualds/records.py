@@ -6,9 +6,10 @@ the records used last are kept, is the same for all of them.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -19,6 +20,9 @@ from virtualds.manifest import ChunkManifest
 
 CACHED = 2**21
 """Rows that the records of one set keep in memory."""
+
+SETS = 8
+"""Sets that a process keeps open for pickles that come in."""
 
 Record = TypeVar("Record")
 
@@ -52,6 +56,30 @@ class RecordCache(Generic[Record]):
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return found
+
+
+_open_sets: RecordCache[Any] = RecordCache(SETS)
+
+
+def opening() -> str:
+    """Return a name for one opening of a set, which its pickles carry along."""
+    return secrets.token_hex(8)
+
+
+def opened_once(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
+    """Return what was pickled of an opening as an object that its pickles share in a process.
+
+    So every task of dask finds the records that others have read. What has been opened anew is
+    something else: the set may have changed.
+    """
+
+    def made() -> Record:
+        found = kind.__new__(kind)
+        found.__setstate__(state)  # type: ignore[attr-defined]
+        return found
+
+    shared: Record = _open_sets.get((kind, name), made)
+    return shared
 
 
 def rows_of_records(

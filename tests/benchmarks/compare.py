@@ -18,6 +18,7 @@ READERS = {
     "full": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
     "slice": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
     "point": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
+    "cluster": ("virtualds", "h5netcdf"),
     "index": ("virtualds", "h5py"),
     "concat": ("virtualds", "virtualizarr"),
     "import": ("virtualds",),

@@ -22,7 +22,7 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fence import Fence, outrun, reads_while
 from virtualds.group import ManifestGroup
-from virtualds.kerchunk_records import Records, RecordTable, record, record_path
+from virtualds.kerchunk_records import MARKER, Records, RecordTable, record, record_path
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
@@ -34,8 +34,6 @@ from virtualds.urls import scheme_of
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_metadata import chunk_grid
 
-MARKER = ".zmetadata"
-"""The file that makes a folder a set."""
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
 

@@ -15,7 +15,7 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
-from virtualds.records import RecordCache
+from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
@@ -57,6 +57,7 @@ class StoredManifests:
         self.root = root
         self.options = options
         self.allow = allow
+        self._opening = opening()
         self._open()
 
     def _open(self) -> None:
@@ -75,6 +76,15 @@ class StoredManifests:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__getstate__() | {"_opening": self._opening}
+        return opened_once, (StoredManifests, self._opening, state)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        return ("virtualds-set", *map(normalize_token, self.__getstate__().values()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoredManifests) and self.__getstate__() == other.__getstate__()
