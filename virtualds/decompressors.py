@@ -62,7 +62,8 @@ class Inflater:
 def _libdeflate() -> Inflater:
     import deflate
 
-    return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, (deflate.DeflateError,))
+    damage = (deflate.DeflateError, ValueError)
+    return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, damage)
 
 
 def _isal() -> Inflater:
