@@ -17,6 +17,7 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def checked(chunk: dict[str, Any], guarded: Guarded) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     rng = random.Random(len(raw))
     lengths = [nbytes, None]
-    for i, data in enumerate(damaged(raw, rng)):
+    for i, data in enumerate(islice(damaged(raw, rng), 0, None, chunk.get("step", 1))):
         found = outcome(codec, guarded.holding(data), lengths[i % UNKNOWN == 1], len(raw))
         if found not in ("CodecError", sound):
             found = found if "where" in found else "undetected"

@@ -32,6 +32,8 @@ FAMILIES = {
     "checksums": ("fletcher32", "crc32c", "crc32c before"),
     "szip": ("szip",),
 }
+STEPS = {"jpegls": 16}
+"""Of so many damaged chunks one is decoded: CharLS may look for seconds for the end of a number."""
 FASTER = {
     "deflate": [("deflate",), ("deflate", "isal"), ("deflate", "isal", "zlib_ng")],
     "zstd": [("zstandard",)],
@@ -65,7 +67,9 @@ def of_hdf5(family: str) -> dict[str, dict[str, Any]]:
                 codec = codecs_of(file[label])[-1]
                 _, _, raw = next(raw_chunks(file[label]))
                 nbytes = len(codec.decode(raw, None))
-                found[label] = {"config": codec.to_zarr_v2(), "raw": raw.hex(), "nbytes": nbytes}
+                config = codec.to_zarr_v2()
+                step = STEPS.get(family, 1)
+                found[label] = {"config": config, "raw": raw.hex(), "nbytes": nbytes, "step": step}
     return found
 
 
@@ -102,7 +106,7 @@ def check(found: dict[str, Any]) -> None:
         assert set(what["counts"]) <= {"CodecError", "sound", "undetected"}, name
         if name.rpartition(" ")[0] in CHECKED:
             assert "undetected" not in what["counts"], name
-        assert sum(what["counts"].values()) > 200
+        assert sum(what["counts"].values()) > 10
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -23,7 +23,10 @@ import numcodecs
 import numcodecs.blosc
 import numpy as np
 
-from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs import Codec, Shuffle, codec_from_zarr_v2
+from virtualds.codecs.crc32c import crc32c
+from virtualds.codecs.fletcher32 import fletcher32
+from virtualds.decompressors import STORED_BITS, STORED_BYTES, unshuffle_stored
 
 Decode = Callable[[memoryview, int], Any]
 Rates = dict[str, dict[tuple[str, int], float]]
@@ -50,6 +53,16 @@ class Work:
     shuffled: bool = True
     share: int = 1
     """What part of all chunks is decoded."""
+
+
+_local = threading.local()
+
+
+def scratch(n: int) -> Any:
+    """Memory of the thread, which the reader unshuffles into as well."""
+    if getattr(_local, "scratch", None) is None or _local.scratch.size != n:
+        _local.scratch = np.empty(n, np.uint8)
+    return _local.scratch
 
 
 def imported(module: str, name: str) -> Any:
@@ -121,7 +134,7 @@ def by_inflater(data: memoryview, n: int) -> Any:
 
 
 def by_planes(size: int, data: memoryview, n: int) -> Any:
-    planes, out = np.frombuffer(data, np.uint8).reshape(size, -1), np.empty(n, np.uint8)
+    planes, out = np.frombuffer(data, np.uint8).reshape(size, -1), scratch(n)
     elements = out.reshape(-1, size)
     for rank in range(size):
         elements[:, rank] = planes[rank]
@@ -129,42 +142,33 @@ def by_planes(size: int, data: memoryview, n: int) -> Any:
 
 
 def by_transposition(size: int, data: memoryview, n: int) -> Any:
-    return np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(size, -1).T).reshape(-1)
+    out = scratch(n)
+    np.copyto(out.reshape(-1, size), np.frombuffer(data, np.uint8).reshape(size, -1).T)
+    return out
 
 
 def by_zlib_into(size: int) -> Decode:
     unshuffle = imported("zlib_into", "unshuffle")
 
     def decode(data: memoryview, n: int) -> Any:
-        out = np.empty(n, np.uint8)
+        out = scratch(n)
         unshuffle(data, out.data, size)
         return out
 
     return decode
 
 
-def by_frame(data: memoryview, n: int, size: int, flags: int) -> Any:
+def by_frame(size: int, data: memoryview, n: int) -> Any:
     """Have Blosc unshuffle what it takes for a block that did not get smaller."""
-    words = (n, n, n + 24, 20, n)
-    head = bytes((2, 1, flags, size)) + b"".join(w.to_bytes(4, "little") for w in words)
-    out = np.empty(n, np.uint8)
-    numcodecs.blosc.decompress(b"".join((head, data)), out)
+    out = scratch(n)
+    unshuffle_stored(data, out, size, n, STORED_BYTES)
     return out
 
 
 def by_frame_of_blocks(size: int, data: memoryview, n: int) -> Any:
     """Have Blosc unshuffle the bits of blocks of 2048 elements."""
-    block = min(2048, n // size) * size
-    count = n // block
-    frame = np.empty(16 + 4 * count + n + 4 * count, np.uint8)
-    frame[:4] = (2, 1, 0x14, size)
-    frame[4:16].view("<u4")[:] = n, block, frame.size
-    frame[16 : 16 + 4 * count].view("<u4")[:] = 16 + 4 * count + np.arange(count) * (block + 4)
-    table = frame[16 + 4 * count :].reshape(count, block + 4)
-    table[:, :4].view("<u4")[:] = block
-    table[:, 4:] = np.frombuffer(data, np.uint8).reshape(count, block)
     out = np.empty(n, np.uint8)
-    numcodecs.blosc.decompress(frame, out)
+    unshuffle_stored(data, out, size, min(2048 * size, n), STORED_BITS)
     return out
 
 
@@ -196,7 +200,7 @@ def shuffle(size: int) -> Work:
     config = {"id": "shuffle", "elementsize": size}
     ways: dict[str, Callable[[], Decode]] = {
         "zlib-into": lambda: by_zlib_into(size),
-        "Blosc, as stored": lambda: partial(by_frame, size=size, flags=0x11),
+        "Blosc, as stored": lambda: partial(by_frame, size),
         "numpy, by planes": lambda: partial(by_planes, size),
         "numpy, transposed": lambda: partial(by_transposition, size),
         "numcodecs": of_numcodecs(config),
@@ -316,6 +320,7 @@ WORKS: dict[str, Work] = {
         {
             "numcodecs": of_numcodecs({"id": "fletcher32"}),
             "imagecodecs": checked("imagecodecs", "h5checksum_fletcher32"),
+            "numpy": lambda: lambda data, n: (fletcher32(data[:-4]), data[:-4])[1],
         },
         shuffled=False,
     ),
@@ -326,7 +331,7 @@ WORKS: dict[str, Work] = {
                 lambda value: lambda data, n: (value(bytes(data[:-4])), data[:-4])[1]
             )(imported("google_crc32c", "value")),
             "fastcrc": checked("fastcrc.crc32", "iscsi"),
-            "crc32c": checked("crc32c", "crc32c"),
+            "numpy": lambda: lambda data, n: (crc32c(data[:-4]), data[:-4])[1],
         },
         lambda data: data + imported("google_crc32c", "value")(data).to_bytes(4, "little"),
         shuffled=False,
@@ -364,9 +369,19 @@ def chunks(work: Work, size: int) -> tuple[list[memoryview], list[bytes]]:
     return [memoryview(bytes(numcodec(part))) for part in parts], parts
 
 
+def of_virtualds(codec: Codec) -> Decode:
+    if not isinstance(codec, Shuffle):
+        return codec.decode
+
+    def decode(data: memoryview, n: int) -> Any:
+        codec.decode_into(data, out := scratch(n))
+        return out
+
+    return decode
+
+
 def ways_of(work: Work) -> Iterator[tuple[str, Decode]]:
-    ours = codec_from_zarr_v2(work.config)
-    yield "virtualds", ours.decode
+    yield "virtualds", of_virtualds(codec_from_zarr_v2(work.config))
     for name, way in work.ways.items():
         try:
             yield name, way()
