@@ -371,7 +371,7 @@ def test_the_checksum_without_libraries_is_that_of_google(data: bytes) -> None:
 
 
 def test_the_checksum_without_libraries_of_much_data() -> None:
-    for size in (1023, 1024, 1025, 10**6 + 1):
+    for size in (1025, 2**16 - 1, 2**16, 2**16 + 1023, 10**6 + 1):
         data = np.random.default_rng(size).bytes(size)
         assert crc32c(data) == google_crc32c.value(data)
 

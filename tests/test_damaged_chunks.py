@@ -32,7 +32,7 @@ FAMILIES = {
     "checksums": ("fletcher32", "crc32c", "crc32c before"),
     "szip": ("szip",),
 }
-STEPS = {"jpegls": 16}
+STEPS = {"jpegls": 40}
 """Of so many damaged chunks one is decoded: CharLS may look for seconds for the end of a number."""
 FASTER = {
     "deflate": [("deflate",), ("deflate", "isal"), ("deflate", "isal", "zlib_ng")],
@@ -106,7 +106,7 @@ def check(found: dict[str, Any]) -> None:
         assert set(what["counts"]) <= {"CodecError", "sound", "undetected"}, name
         if name.rpartition(" ")[0] in CHECKED:
             assert "undetected" not in what["counts"], name
-        assert sum(what["counts"].values()) > 10
+        assert sum(what["counts"].values()) > 5
 
 
 @pytest.mark.parametrize("family", ALL)

@@ -22,6 +22,8 @@ POLYNOMIAL = 0x82F63B78
 """Castagnoli's, its highest power in the lowest bit."""
 ALL = 0xFFFFFFFF
 """What a register begins with, and what is added at the end."""
+FEW = 2**16
+"""Bytes from which on numpy is faster than a loop."""
 LANE = 1024
 """Bytes of a part of the data, where numpy takes all parts a byte further at a time."""
 
@@ -111,16 +113,23 @@ def crc32c(data: Buffer) -> int:
     """
     raw = np.frombuffer(data, np.uint8)
     register, table = np.array([ALL], np.uint32), _table()
-    whole = raw.size // LANE
+    # few lanes cost more than a loop
+    whole = raw.size // LANE if raw.size >= FEW else 0
     lanes = np.zeros(whole, np.uint32)
-    for column in raw[: whole * LANE].reshape(whole, LANE).T:
+    for column in raw[: whole * LANE].reshape(whole, LANE).T if whole else ():
         lanes = _taken_over(lanes, column, table)
     over = _over_a_lane()
     for lane in lanes:
         register = _applied(over, register) ^ lane
-    for byte in raw[whole * LANE :]:
-        register = _taken_over(register, byte, table)
-    return int(register[0]) ^ ALL
+    return _looped(int(register[0]), raw[whole * LANE :].tobytes()) ^ ALL
+
+
+def _looped(register: int, data: bytes) -> int:
+    """Take a register over byte by byte."""
+    table = _table().tolist()
+    for byte in data:
+        register = table[(register ^ byte) & 0xFF] ^ register >> 8
+    return register
 
 
 def _taken_over(registers: Registers, data: Any, table: Registers) -> Registers:

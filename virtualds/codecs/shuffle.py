@@ -20,7 +20,9 @@ from virtualds.decompressors import LARGEST_FRAME, STORED_BYTES, unshuffle_store
 Unshuffle = Callable[[Buffer, npt.NDArray[np.uint8], int], None]
 VECTORISED = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
-FEW = 2**14
+TILED = (2, 4, 8, 16)
+"""Element sizes for which Blosc has code of its own; others it unshuffles byte by byte."""
+FEW = 2**15
 """Bytes from which on Blosc is faster than numpy, whatever it costs to ask it."""
 LONG = 8
 """Element size from which on numpy transposes few bytes faster than it copies planes."""
@@ -89,9 +91,9 @@ def _fastest(itemsize: int) -> Unshuffle:
 
 def portable(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
     """Unshuffle with what is installed everywhere: numpy and, for longer chunks, Blosc."""
-    if FEW <= len(data) <= LARGEST_FRAME and itemsize < 256:
+    if itemsize in TILED and FEW <= len(data) <= LARGEST_FRAME:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
-    elif itemsize < LONG:
+    elif itemsize < LONG or len(data) >= FEW:
         by_planes(data, out, itemsize)
     else:
         planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
