@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"checksum", "errors", "grid", "options", "packed_columns", "urls"},
+    {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
+from virtualds.decompressors import Buffer as Buffer
 from virtualds.errors import UnsupportedError
 
-Buffer = bytes | bytearray | memoryview
 NO_FILTERS: dict[str, Any] = {
     "zlib": False,
     "szip": False,

@@ -43,6 +43,9 @@ class Lzf(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = needed_package("imagecodecs", "lzf")
+        if not len(data):
+            # the decoder looks at the first byte before it looks for the end
+            raise CodecError("lzf: there are no bytes")
         room = MOST * len(data) if nbytes is None else nbytes
         try:
             out = imagecodecs.lzf_decode(data, header=False, out=room)

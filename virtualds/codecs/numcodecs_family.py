@@ -1,4 +1,4 @@
-"""Codecs that numcodecs decodes as fast as anything: zstd, lz4, bzip2, Blosc and their like.
+"""Codecs that numcodecs knows: zstd, lz4, bzip2, Blosc and their like.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
 whose configurations are laid down by the Zarr v3 codec specifications.
@@ -10,13 +10,13 @@ shuffle, compressor), registered with The HDF Group.
 from __future__ import annotations
 
 import json
-import lzma
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.decompressors import DAMAGE, blosc, lz4, zstd
 from virtualds.errors import UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
@@ -30,8 +30,12 @@ BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
 BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
 """Those that numcodecs is built with."""
-DAMAGE = (RuntimeError, ValueError, OSError, EOFError, MemoryError, lzma.LZMAError)
-"""What the codecs raise for damaged bytes; a damaged length asks for more memory than there is."""
+DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
+    "zstd": zstd,
+    "lz4": lz4,
+    "blosc": blosc,
+}
+"""Codecs that are decoded without the ceremony of a codec of numcodecs, which small chunks feel."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,9 @@ class Numcodecs(Codec):
         return {}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        if self.id == "blosc":
-            _check_blosc(memoryview(data), nbytes)
+        direct = DIRECT.get(self.id)
         try:
-            out = memoryview(_instance(self.config).decode(data)).cast("B")
+            out = direct(data, nbytes) if direct else _decode(self.config, data)
         except DAMAGE as error:
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
@@ -153,16 +156,8 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
     }
 
 
-def _check_blosc(data: memoryview, nbytes: int | None) -> None:
-    """Refuse a buffer that is shorter than its header says: Blosc would read past its end.
-
-    Blosc chunk format 2: bytes 4 to 8 hold the decoded length, 12 to 16 that of the buffer.
-    """
-    decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
-    if len(data) < 16 or encoded > len(data):
-        raise CodecError(f"blosc: {len(data)} bytes of a buffer of {max(encoded, 16)}")
-    if decoded >= 2**31 or nbytes not in (None, decoded):
-        raise CodecError(f"blosc: decodes to {decoded} bytes where {nbytes} belong")
+def _decode(config: str, data: Buffer) -> memoryview:
+    return memoryview(_instance(config).decode(data)).cast("B")
 
 
 @cache

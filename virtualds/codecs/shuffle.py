@@ -15,8 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.codec import Buffer, Codec
+from virtualds.decompressors import LARGEST_FRAME, STORED_BYTES, unshuffle_stored
 
 Unshuffle = Callable[[Buffer, npt.NDArray[np.uint8], int], None]
+VECTORISED = (2, 4, 8)
+"""Element sizes that zlib-into unshuffles."""
+TILED = (2, 4, 8, 16)
+"""Element sizes for which Blosc has code of its own; others it unshuffles byte by byte."""
+FEW = 2**15
+"""Bytes from which on Blosc is faster than numpy, whatever it costs to ask it."""
+LONG = 8
+"""Element size from which on numpy transposes few bytes faster than it copies planes."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +68,39 @@ class Shuffle(Codec):
 
     def decode_into(self, data: Buffer, out: npt.NDArray[np.uint8]) -> None:
         """Unshuffle ``data`` into ``out``, which has the same length."""
-        whole = len(data) - len(data) % self.itemsize
-        source = memoryview(data)
-        unshuffle = _fast() if self.itemsize in (2, 4, 8) else _plain
-        if whole:
-            unshuffle(source[:whole], out[:whole], self.itemsize)
-        if whole < len(data):
-            out[whole:] = np.frombuffer(source[whole:], np.uint8)
+        rest = len(data) % self.itemsize
+        if rest:
+            source = memoryview(data)
+            out[-rest:] = np.frombuffer(source[-rest:], np.uint8)
+            data, out = source[:-rest], out[:-rest]
+        if len(data):
+            _fastest(self.itemsize)(data, out, self.itemsize)
 
 
 @cache
-def _fast() -> Unshuffle:
-    """Return the vectorised unshuffle where its wheel exists, else numpy's."""
+def _fastest(itemsize: int) -> Unshuffle:
+    """Return the vectorised unshuffle where its wheel exists, else the portable one."""
+    if itemsize not in VECTORISED:
+        return portable
     try:
         from zlib_into import unshuffle
     except ImportError:
-        return _plain
+        return portable
     return lambda data, out, itemsize: unshuffle(data, out.data, itemsize)
 
 
-def _plain(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
+def portable(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
+    """Unshuffle with what is installed everywhere: numpy and, for longer chunks, Blosc."""
+    if itemsize in TILED and FEW <= len(data) <= LARGEST_FRAME:
+        unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
+    elif itemsize < LONG or len(data) >= FEW:
+        by_planes(data, out, itemsize)
+    else:
+        planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
+        np.copyto(out.reshape(-1, itemsize), planes.T)
+
+
+def by_planes(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
     """Unshuffle plane by plane: the order in which numpy touches the least memory."""
     planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
     elements = out.reshape(-1, itemsize)

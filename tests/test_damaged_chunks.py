@@ -1,0 +1,133 @@
+"""Damage ends in an error or is no longer than the chunk, and never ends the process.
+
+Each family of codecs is tried in a process of its own, with what is encoded right before a page
+that cannot be read, and again without the packages that are only faster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from test_codecs import CHECKED, CONFIGS, SZIP, encoded
+from test_hdf5_filters import FILTERS, Filter, codecs_of, raw_chunks, store
+
+PROGRAM = Path(__file__).with_name("damaged_chunks.py")
+SIZES = (50, 20_000)
+"""Elements of chunks, few and more than fit into one block of anything."""
+FAMILIES = {
+    "deflate": ("zlib", "zlib 0", "zlib 9", "gzip"),
+    "zstd": ("zstd", "zstd checksum"),
+    "lz4": ("lz4",),
+    "blosc": ("blosc", "blosc zstd"),
+    "older": ("bz2", "lzma"),
+    "shuffle": ("shuffle 4", "shuffle 8", "shuffle 3"),
+    "checksums": ("fletcher32", "crc32c", "crc32c before"),
+    "szip": ("szip",),
+}
+STEPS = {"jpegls": 40}
+"""Of so many damaged chunks one is decoded: CharLS may look for seconds for the end of a number."""
+FASTER = {
+    "deflate": [("deflate",), ("deflate", "isal"), ("deflate", "isal", "zlib_ng")],
+    "zstd": [("zstandard",)],
+    "shuffle": [("zlib_into",)],
+    "checksums": [("fastcrc",), ("fastcrc", "google_crc32c")],
+    "bitshuffle": [("imagecodecs",), ("zstandard",), ("imagecodecs", "zstandard")],
+}
+"""What families are decoded without, too."""
+
+
+def of_zarr(name: str) -> dict[str, dict[str, Any]]:
+    config = SZIP if name == "szip" else CONFIGS[name]
+    found = {}
+    for size in SIZES:
+        size = size // 64 * 64 or 64
+        data = (np.cumsum(np.random.default_rng(size).integers(0, 9, size)) % 9999).astype("<i2")
+        raw = encoded(config, data.tobytes())
+        found[f"{name} {size}"] = {"config": config, "raw": raw.hex(), "nbytes": data.nbytes}
+    return found
+
+
+def of_hdf5(family: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    with h5py.File("nowhere", "w", driver="core", backing_store=False) as file:
+        for name in (n for n in FILTERS if n.split()[0].rstrip(",") == family):
+            chosen = FILTERS[name]
+            for dtype in {chosen.dtypes[0], chosen.dtypes[-1]}:
+                data = (np.arange(9000) // 12 % 90).reshape(1, 90, 100).astype(dtype)
+                label = f"{name} {dtype}"
+                store(file, label, Filter(chosen.number, chosen.how), data, data.shape)
+                codec = codecs_of(file[label])[-1]
+                _, _, raw = next(raw_chunks(file[label]))
+                nbytes = len(codec.decode(raw, None))
+                config = codec.to_zarr_v2()
+                step = STEPS.get(family, 1)
+                found[label] = {"config": config, "raw": raw.hex(), "nbytes": nbytes, "step": step}
+    return found
+
+
+HDF5 = sorted({name.split()[0].rstrip(",") for name in FILTERS} - {"zstd", "blosc", "bzip2"})
+ALL = [f"zarr {name}" for name in FAMILIES] + [f"hdf5 {name}" for name in HDF5]
+
+
+def run(family: str, folder: Path, missing: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what became of the chunks of a family, in a process that has to live."""
+    where, _, name = family.partition(" ")
+    if where == "zarr":
+        chunks = {key: chunk for one in FAMILIES[name] for key, chunk in of_zarr(one).items()}
+    else:
+        chunks = of_hdf5(name)
+    path = folder / "chunks.json"
+    path.write_text(json.dumps(chunks))
+    path_of_package = str(Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(path), *missing],
+        env={**os.environ, "PYTHONPATH": path_of_package},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found
+    return found
+
+
+def check(found: dict[str, Any]) -> None:
+    for name, what in found.items():
+        assert len(what["sound"]) == 64, f"{name}: {what['sound']}"
+        assert set(what["counts"]) <= {"CodecError", "sound", "undetected"}, name
+        if name.rpartition(" ")[0] in CHECKED:
+            assert "undetected" not in what["counts"], name
+        assert sum(what["counts"].values()) > 5
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_damage_is_an_error_or_keeps_the_length(family: str, tmp_path: Path) -> None:
+    check(run(family, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("family", "missing"),
+    [
+        pytest.param(family, missing, id=f"{family} without {' '.join(missing)}")
+        for family in ALL
+        for missing in FASTER.get(family.split()[1], [])
+    ],
+)
+def test_what_is_only_faster_is_not_needed(
+    family: str, missing: tuple[str, ...], tmp_path: Path
+) -> None:
+    without = run(family, tmp_path, missing)
+    check(without)
+    complete = run(family, tmp_path)
+    assert {name: what["sound"] for name, what in without.items()} == {
+        name: what["sound"] for name, what in complete.items()
+    }

@@ -1,0 +1,251 @@
+"""The libraries that decompress, of each kind the fastest that is installed.
+
+Which one is the fastest was measured: ``docs/performance.md``. What they raise for damaged bytes is
+in `DAMAGE`; the codecs, which know what a chunk should have become, turn it into their own error.
+"""
+
+from __future__ import annotations
+
+import lzma
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Buffer = bytes | bytearray | memoryview
+DAMAGE: tuple[type[Exception], ...] = (
+    RuntimeError,
+    ValueError,
+    OSError,
+    EOFError,
+    MemoryError,
+    lzma.LZMAError,
+)
+"""What is raised for damaged bytes; a damaged length asks for more memory than there is."""
+SPARE = 64
+"""Bytes of room that isal and zlib-ng want beyond the last one, to inflate in one go."""
+RATIO = 256
+"""More than LZ4 makes of a byte."""
+STORED_BYTES, STORED_BITS = 0x11, 0x14
+"""Blosc's flags of blocks that are not split, and whose bytes, or bits, are shuffled."""
+LARGEST_FRAME = 2**24
+"""Bytes that Blosc is asked to unshuffle at most: it takes memory of thrice its block."""
+_threads = threading.local()
+
+
+# ---------------------------------------------------------------------- deflate
+
+
+@dataclass(frozen=True)
+class Inflater:
+    """A library for streams of a known length, whatever follows them.
+
+    Parameters
+    ----------
+    zlib, gzip : callable
+        Take a stream and the decoded length; the result may have another one. Of several gzip
+        members only the first is decoded.
+    damage : tuple of exception types
+        What they raise.
+    """
+
+    zlib: Callable[[Buffer, int], Buffer]
+    gzip: Callable[[Buffer, int], Buffer]
+    damage: tuple[type[Exception], ...]
+
+
+def _libdeflate() -> Inflater:
+    import deflate
+
+    damage = (deflate.DeflateError, ValueError)
+    return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, damage)
+
+
+def _isal() -> Inflater:
+    from isal import isal_zlib
+
+    return _like_zlib(isal_zlib, SPARE)
+
+
+def _zlib_ng() -> Inflater:
+    from zlib_ng import zlib_ng
+
+    return _like_zlib(zlib_ng, SPARE)
+
+
+def _python() -> Inflater:
+    return _like_zlib(zlib, 0)
+
+
+def _like_zlib(module: Any, spare: int) -> Inflater:
+    decompress = module.decompress
+    return Inflater(
+        lambda data, nbytes: decompress(data, wbits=15, bufsize=nbytes + spare),
+        lambda data, nbytes: decompress(data, wbits=31, bufsize=nbytes + spare),
+        (module.error,),
+    )
+
+
+INFLATERS = (_libdeflate, _isal, _zlib_ng, _python)
+"""The fastest first; Python's own is always there."""
+
+
+@cache
+def inflater() -> Inflater:
+    """Return the fastest library for deflate that is installed."""
+    for library in INFLATERS[:-1]:
+        try:
+            return library()
+        except ImportError:
+            continue
+    return _python()
+
+
+# ---------------------------------------------------------------------- zstd and LZ4
+
+
+def zstd(data: Buffer, nbytes: int | None) -> Buffer:
+    """Return what zstd frames decode to.
+
+    numcodecs makes a context for every call, which takes longer than a chunk of 100 KB; zstandard
+    keeps the one of the thread. Whatever it does not decode to ``nbytes`` is left to numcodecs.
+    """
+    library = _zstandard()
+    if library is not None and nbytes:
+        try:
+            # a damaged length asks for no memory
+            if library.frame_content_size(data) in (-1, nbytes):
+                found: bytes = _context(library).decompress(
+                    data, max_output_size=nbytes, allow_extra_data=False
+                )
+                if len(found) == nbytes:
+                    return found
+        except library.ZstdError:
+            pass
+    decoded: bytes = _numcodecs_zstd()(data)
+    return decoded
+
+
+@cache
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
+
+
+def _context(library: Any) -> Any:
+    """Return the decompressor of this thread: no two threads may use one."""
+    try:
+        return _threads.zstd
+    except AttributeError:
+        _threads.zstd = library.ZstdDecompressor()
+        return _threads.zstd
+
+
+@cache
+def _numcodecs_zstd() -> Callable[[Buffer], bytes]:
+    from numcodecs import zstd
+
+    decompress: Callable[[Buffer], bytes] = zstd.decompress
+    return decompress
+
+
+def lz4(data: Buffer, nbytes: int | None) -> Buffer:
+    """Return what an LZ4 block behind its decoded length, as numcodecs frames it, decodes to.
+
+    The length takes four bytes, little-endian.
+    """
+    size = int.from_bytes(data[:4], "little")
+    if size > RATIO * len(data) or nbytes not in (None, size):
+        raise ValueError(f"{len(data)} bytes say they decode to {size} where {nbytes} belong")
+    found: bytes = _numcodecs_lz4()(data)
+    return found
+
+
+def lz4_block(data: Buffer, nbytes: int) -> Buffer:
+    """Return what a bare LZ4 block decodes to."""
+    return lz4(b"".join((nbytes.to_bytes(4, "little"), data)), nbytes)
+
+
+@cache
+def _numcodecs_lz4() -> Callable[[Buffer], bytes]:
+    from numcodecs import lz4
+
+    decompress: Callable[[Buffer], bytes] = lz4.decompress
+    return decompress
+
+
+# ---------------------------------------------------------------------- Blosc
+
+
+def blosc(data: Buffer, nbytes: int | None) -> Buffer:
+    """Return what a Blosc chunk decodes to.
+
+    A chunk that is shorter than its header says is refused: Blosc would read past its end. Blosc
+    chunk format 2: bytes 4 to 8 hold the decoded length, 12 to 16 that of the chunk.
+    """
+    decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
+    if len(data) < 16 or encoded > len(data):
+        raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
+    if decoded >= 2**31 or nbytes not in (None, decoded):
+        raise ValueError(f"decodes to {decoded} bytes where {nbytes} belong")
+    found: bytes = _blosc().decompress(data)
+    return found
+
+
+def unshuffle_stored(
+    data: Buffer, out: npt.NDArray[np.uint8], itemsize: int, block: int, flags: int
+) -> None:
+    """Have Blosc unshuffle bytes or bits, as a chunk of blocks that compression left as they were.
+
+    A block that is as long as what it decodes to is stored: each stands behind its length. All
+    blocks have ``block`` bytes, but the last may be shorter.
+
+    Parameters
+    ----------
+    data : buffer
+        Shuffled, in blocks of ``block`` bytes.
+    out : array of bytes
+        As long as ``data``, at most `LARGEST_FRAME`.
+    itemsize : int
+        Below 256.
+    block : int
+        A multiple of ``itemsize``.
+    flags : int
+        `STORED_BYTES` or `STORED_BITS`.
+    """
+    size = len(data)
+    whole, rest = divmod(size, block)
+    count = whole + (rest > 0)
+    start = 16 + 4 * count
+    frame = np.empty(start + 4 * count + size, np.uint8)
+    frame[:4] = 2, 1, flags, itemsize
+    frame[4:16].view("<u4")[:] = size, block, frame.size
+    frame[16:start].view("<u4")[:] = start + np.arange(count) * (4 + block)
+    source = np.frombuffer(data, np.uint8)
+    end = start + whole * (4 + block)
+    blocks = frame[start:end].reshape(whole, 4 + block)
+    blocks[:, :4] = np.frombuffer(block.to_bytes(4, "little"), np.uint8)
+    blocks[:, 4:] = source[: whole * block].reshape(whole, block)
+    if rest:
+        frame[end : end + 4] = np.frombuffer(rest.to_bytes(4, "little"), np.uint8)
+        frame[end + 4 :] = source[whole * block :]
+    _blosc().decompress(frame, out)
+
+
+@cache
+def _blosc() -> Any:
+    from numcodecs import blosc
+
+    # Blosc's threads are one pool of the whole process, behind a lock, and chunks are decoded side
+    # by side already. Who said True keeps it.
+    if blosc.use_threads is None:
+        blosc.use_threads = False
+    return blosc
