@@ -125,7 +125,7 @@ def serving(handler: Any, **attributes: Any) -> Iterator[tuple[str, Counts]]:
     counts = Counts()
     for name, value in {"counts": counts, "ranges": [], **attributes}.items():
         setattr(server, name, value)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", counts

@@ -136,7 +136,7 @@ def _running(folder: Path) -> Iterator[Any]:
     server: Any = Server(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
     server.ranges = []
     server.served = Served(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield server

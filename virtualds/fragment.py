@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,11 @@ class CodecPipeline:
         """The value that a missing chunk is full of: its fill value through the packing."""
         stored = np.full((1,), self.fill_value, self.dtype.newbyteorder("="))
         return (self.packing.decode(stored) if self.packing else stored)[0]
+
+    @cached_property
+    def hidden_size(self) -> int:
+        """How many elements a chunk stores for each one that the array can show."""
+        return prod(e.length for e in self.layout if isinstance(e, Hidden))
 
     def stored_shape(self, encoded: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a stored chunk that has these lengths along the array's axes."""

@@ -8,16 +8,32 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
+import remote
 from sets import STEPS, SUFFIXES
 
+Result = dict[str, Any]
+"""Median seconds, greatest peak memory in MB, and the value that all readers agree on."""
+
+NATIVE = ("netcdf4", "h5netcdf", "hidefix")
+VIRTUAL = ("kerchunk", "virtualizarr", "icechunk")
 READERS = {
-    "full": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
-    "slice": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
-    "point": ("virtualds", "netcdf4", "h5netcdf", "hidefix", "kerchunk"),
+    "full": ("virtualds", "limit", *NATIVE, *VIRTUAL),
+    "slice": ("virtualds", *NATIVE, *VIRTUAL),
+    "point": ("virtualds", *NATIVE, *VIRTUAL),
+    "raw": ("virtualds", "limit", *NATIVE, *VIRTUAL),
+    "tiny": ("virtualds", *NATIVE),
+    "walk": ("virtualds", *NATIVE),
+    "cold": ("virtualds", *NATIVE),
+    "http-chunks": ("virtualds", "kerchunk", "icechunk"),
+    "http-runs": ("virtualds", "kerchunk", "icechunk"),
+    "http-scan": ("virtualds", "virtualizarr"),
+    "http-scan-100": ("virtualds", "virtualizarr"),
     "cluster": ("virtualds", "h5netcdf"),
     "index": ("virtualds", "h5py"),
     "concat": ("virtualds", "virtualizarr"),
@@ -32,15 +48,27 @@ READERS = {
 """What is measured for every work, virtualds first; of some, ways of ours to store the same."""
 MODULES = {"netcdf4": "netCDF4"}
 """Names of the modules of readers that are called otherwise."""
-STORED = ("regular", "uniform", "ragged", "mixed", "unshuffled", "recoded", *SUFFIXES)
+STORED = ("limit", "regular", "uniform", "ragged", "mixed", "unshuffled", "recoded", *SUFFIXES)
 """Ways to store, which need nothing to be installed."""
+
+
+COMPRESSED = {"compression": "gzip", "shuffle": True}
 
 
 def make_inputs(folder: Path) -> None:
     """Write the input files, unless they are there."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "one.nc").exists():
-        _write_field(folder / "one.nc")
+    fields = {
+        "one.nc": ((96, 1024, 1024), {"chunks": (1, 512, 512), **COMPRESSED}),
+        "raw.nc": ((96, 1024, 1024), {"chunks": (1, 512, 512)}),
+        "tiny.nc": ((96, 1024, 1024), {"chunks": (1, 32, 32)}),
+        "walk.nc": ((72, 540, 720), {"chunks": (24, 90, 180), **COMPRESSED}),
+    }
+    for name, (shape, options) in fields.items():
+        if not (folder / name).exists():
+            _write_field(folder / name, shape, options)
+    if not (folder / "remote").exists():
+        remote.write_files(folder / "remote")
     if not (folder / "index.nc").exists():
         with h5py.File(folder / "index.nc", "w", libver="latest") as file:
             values = np.arange(4_000_000, dtype="f4").reshape(1000, 1000, 4)
@@ -81,17 +109,17 @@ def _write_months(folder: Path) -> None:
             begin += size
 
 
-def _write_field(path: Path) -> None:
+def _write_field(path: Path, shape: tuple[int, int, int], options: dict[str, Any]) -> None:
     """Write waves with a little noise, rounded as observations are."""
     rng = np.random.default_rng(11)
-    y, x = np.meshgrid(np.linspace(0, 6, 1024), np.linspace(0, 9, 1024), indexing="ij")
+    steps, rows, columns = shape
+    y, x = np.meshgrid(np.linspace(0, 6, rows), np.linspace(0, 9, columns), indexing="ij")
     with h5py.File(path, "w") as file:
-        options = {"chunks": (1, 512, 512), "compression": "gzip", "shuffle": True}
-        field = file.create_dataset("t", (96, 1024, 1024), "f4", **options)
-        for step in range(96):
+        field = file.create_dataset("t", shape, "f4", **options)
+        for step in range(steps):
             wave = 280 + 15 * np.sin(y) * np.cos(x) + 5 * np.sin(step / 7 + x)
             field[step] = np.round(wave + rng.normal(0, 0.3, y.shape), 2)
-        for axis, (name, size) in enumerate({"time": 96, "y": 1024, "x": 1024}.items()):
+        for axis, (name, size) in enumerate(zip(("time", "y", "x"), shape, strict=True)):
             scale = file.create_dataset(name, data=np.arange(float(size)))
             scale.make_scale(name)
             field.dims[axis].attach_scale(scale)
@@ -102,29 +130,44 @@ def is_installed(reader: str) -> bool:
     return reader in STORED or importlib.util.find_spec(MODULES.get(reader, reader)) is not None
 
 
-def measure(work: str, reader: str, folder: Path) -> dict[str, float]:
+def measure(work: str, reader: str, folder: Path) -> Result:
     """Run one work in a process of its own."""
     program = Path(__file__).parent / "works.py"
     command = [sys.executable, str(program), work, reader, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: Result = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
-def compare(work: str, folder: Path, runs: int) -> None:
-    """Print the medians of one work for every reader, in turn so that noise hits all alike."""
-    readers = [reader for reader in READERS[work] if is_installed(reader)]
-    found: dict[str, list[dict[str, float]]] = {reader: [] for reader in readers}
+def compare(work: str, folder: Path, readers: Sequence[str], runs: int) -> dict[str, Result]:
+    """Measure one work for every reader, in turn so that noise hits all alike, and print it."""
+    found: dict[str, list[dict[str, Any]]] = {r: [] for r in readers if is_installed(r)}
     for _ in range(runs):
-        for reader in readers:
-            found[reader].append(measure(work, reader, folder))
-    first = statistics.median(m["seconds"] for m in found[readers[0]])
+        for reader, measured in found.items():
+            measured.append(measure(work, reader, folder))
+    results = {reader: _median(measured) for reader, measured in found.items()}
+    first = next(iter(results.values()))["seconds"]
     print(f"== {work}")
-    for reader, measured in found.items():
-        seconds = statistics.median(m["seconds"] for m in measured)
-        peak = max(m["peak_mb"] for m in measured)
-        check = measured[0]["check"]
-        print(f"  {reader:14} {seconds:9.3f} s  x{seconds / first:6.2f}  {peak:6.0f} MB  {check}")
+    for reader, result in results.items():
+        ratio = result["seconds"] / first
+        told = f"{result['peak_mb']:6.0f} MB  {result['check']}"
+        print(f"  {reader:14} {result['seconds']:9.3f} s  x{ratio:6.2f}  {told}", flush=True)
+    return results
+
+
+def _median(measured: Sequence[dict[str, Any]]) -> Result:
+    return {
+        "seconds": statistics.median(m["seconds"] for m in measured),
+        "peak_mb": max(m["peak_mb"] for m in measured),
+        "check": measured[0]["check"],
+    }
+
+
+def record(path: Path, work: str, results: dict[str, Result]) -> None:
+    """Put the results of a work beside those of others, for the page that shows them."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known[work] = results
+    path.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def follow(folder: Path) -> None:
@@ -146,13 +189,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("work", nargs="*", default=list(READERS), help=", ".join(READERS))
     parser.add_argument("--runs", type=int, default=3)
-    arguments = parser.parse_args()
-    make_inputs(arguments.folder)
-    for work in arguments.work:
+    parser.add_argument("--record", type=Path, help="JSON file that results are kept in")
+    parser.add_argument("--file", type=Path, action="append", default=[], help="to be read whole")
+    chosen = parser.parse_args()
+    make_inputs(chosen.folder)
+    for path in chosen.file:
+        results = compare("files", path.resolve(), ("virtualds", *NATIVE), chosen.runs)
+        if chosen.record:
+            record(chosen.record, f"file {path.name}", results)
+    for work in [] if chosen.file else chosen.work:
         if work == "scale":
-            follow(arguments.folder)
-        else:
-            compare(work, arguments.folder, arguments.runs)
+            follow(chosen.folder)
+            continue
+        results = compare(work, chosen.folder, READERS[work], chosen.runs)
+        if chosen.record:
+            record(chosen.record, work, results)
 
 
 if __name__ == "__main__":

@@ -14,37 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import remote
 import xarray as xr
+from readers import reading, reading_cold, reading_file, walking
 from sets import STEPS, opening, scaling, writing
 
 Job = Callable[[], Any]
 warnings.filterwarnings("ignore")
-
-
-def opener(reader: str, path: Path) -> Job:
-    """Return what opens a file lazily with a reader."""
-    if reader in ("netcdf4", "h5netcdf", "hidefix"):
-        return lambda: xr.open_dataset(path, engine=reader)
-    refs = f"{tempfile.mkdtemp()}/refs.json"
-    if reader == "virtualds":
-        import virtualds
-
-        virtualds.open_virtual_dataset(path).virtual.to_manifest(refs)
-        return lambda: xr.open_dataset(refs, engine="virtual")
-    from kerchunk.hdf import SingleHdf5ToZarr
-
-    with open(refs, "w") as target:
-        json.dump(SingleHdf5ToZarr(str(path), inline_threshold=0).translate(), target)
-    return lambda: xr.open_dataset(refs, engine="kerchunk")
-
-
-def reading(reader: str, folder: Path, key: Any) -> Job:
-    """Return a job that opens the field and reads a part of it."""
-    open_field = opener(reader, folder / "one.nc")
-    # what a process pays once, and fresh memory, which virtual machines hand out slowly
-    open_field()["t"][-1, -1, -1].values.sum()
-    np.ones(2**27).sum()
-    return lambda: float(open_field()["t"][key].values.sum(dtype="f8"))
 
 
 def averaging(reader: str, folder: Path) -> Job:
@@ -224,9 +200,18 @@ def importing(reader: str, folder: Path) -> Job:
 
 
 JOBS: dict[str, Callable[[str, Path], Job]] = {
-    "full": lambda reader, folder: reading(reader, folder, slice(None)),
-    "slice": lambda reader, folder: reading(reader, folder, 40),
-    "point": lambda reader, folder: reading(reader, folder, (slice(None), 700, 300)),
+    "full": lambda reader, folder: reading(reader, folder / "one.nc", slice(None)),
+    "slice": lambda reader, folder: reading(reader, folder / "one.nc", 40),
+    "point": lambda reader, folder: reading(reader, folder / "one.nc", np.s_[:, 700, 300]),
+    "raw": lambda reader, folder: reading(reader, folder / "raw.nc", slice(None)),
+    "tiny": lambda reader, folder: reading(reader, folder / "tiny.nc", slice(24)),
+    "walk": lambda reader, folder: walking(reader, folder / "walk.nc"),
+    "cold": lambda reader, folder: reading_cold(reader, folder / "one.nc"),
+    "files": lambda reader, path: reading_file(reader, path),
+    "http-chunks": lambda reader, folder: remote.reading(reader, folder / "remote", remote.CORNER),
+    "http-runs": lambda reader, folder: remote.reading(reader, folder / "remote", slice(None)),
+    "http-scan": lambda reader, folder: remote.scanning(reader, folder / "remote", 1),
+    "http-scan-100": lambda reader, folder: remote.scanning(reader, folder / "remote", 100),
     "cluster": averaging,
     "index": indexing,
     "concat": concatenating,
@@ -242,6 +227,15 @@ JOBS |= {
 }
 
 
+def peak_memory() -> float:
+    """Return the peak memory of this process in MB; what Unix tells may be that of its parent."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(lines["VmHWM"].split()[0]) / 1024
+
+
 def main() -> None:
     """Prepare, measure, and print."""
     work, reader, folder = sys.argv[1:]
@@ -249,7 +243,7 @@ def main() -> None:
     begin = time.perf_counter()
     check = job()
     seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_memory()
     if callable(check):
         check = check()
     print(json.dumps({"seconds": seconds, "peak_mb": peak, "check": check}))

@@ -337,7 +337,7 @@ class _Unlisted(http.server.SimpleHTTPRequestHandler):
 def website(tmp_path: Path) -> Iterator[str]:
     handler = functools.partial(_Unlisted, directory=str(tmp_path))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()

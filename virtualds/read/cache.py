@@ -39,13 +39,12 @@ class ChunkKey(NamedTuple):
 def key_of(batch: Batch, task: Task) -> ChunkKey | None:
     """Return what a chunk is kept under; None if it is wanted whole, or not worth it."""
     pipeline = batch.pipelines[task.pipeline]
-    shape = pipeline.stored_shape(task.encoded)
-    size = prod(shape)
+    size = prod(task.encoded) * pipeline.hidden_size
     if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST:
         return None
     if not task.points and size == prod(part.stop - part.start for part in task.outer):
         return None
-    file = batch.fragment.manifest.files[batch.file]
+    file, shape = batch.fragment.manifest.files[batch.file], pipeline.stored_shape(task.encoded)
     return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape)
 
 

@@ -42,6 +42,15 @@ class Decoder:
         self._steps = [(codec.decode, size) for codec, size in steps][::-1]
         if self._shuffle:
             self._steps.pop()
+        self._hidden = tuple(
+            e.index if isinstance(e, Hidden) else slice(None) for e in pipeline.layout
+        )
+        shown = [e for e in pipeline.layout if isinstance(e, int)]
+        self._order = None if shown == sorted(shown) else tuple(np.argsort(shown).tolist())
+        # such a chunk is a stretch of memory as the array has it
+        self._is_straight = pipeline.packing is None and pipeline.layout == tuple(
+            range(len(encoded))
+        )
 
     def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
         """Return the numbers as they are stored.
@@ -67,6 +76,25 @@ class Decoder:
             self._shuffle.decode_into(data, out)
         else:
             out[:] = np.frombuffer(data, np.uint8)
+
+    def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
+        """Return stored chunks along the axes of the array; those of a grid stay in front."""
+        before = len(grid)
+        chunk = stored[(*(slice(None),) * before, *self._hidden, ...)]
+        if self._order is not None:
+            chunk = chunk.transpose(*range(before), *(before + i for i in self._order))
+        # axes that the file does not have are one element long: no copy
+        return chunk.reshape((*grid, *self.encoded))
+
+    def whole_target(self, task: Task, out: Array) -> Bytes | None:
+        """Return the bytes of the result that a whole chunk is, if it is a stretch of it."""
+        if not self._is_straight or task.points or task.more or self.pipeline.dtype != out.dtype:
+            return None
+        target = out[(*task.outer, ...)]
+        if not target.flags.c_contiguous or target.shape != self.encoded:
+            return None
+        whole: Bytes = target.reshape(-1).view(np.uint8)
+        return whole
 
     def _undone(self, data: Buffer) -> Buffer:
         """Undo the codecs from the last one back to the shuffle."""
@@ -94,17 +122,17 @@ def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
     CodecError
         The bytes do not decode to a chunk of this shape.
     """
-    if (target := whole_target(decoder, task, out)) is not None:
+    if (target := decoder.whole_target(task, out)) is not None:
         decoder.decode_into(data, target)
     else:
-        place_stored(decoder.pipeline, decoder.decode(data), task, out)
+        place_stored(decoder, decoder.decode(data), task, out)
 
 
-def place_stored(pipeline: CodecPipeline, stored: Array, task: Task, out: Array) -> None:
+def place_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
     """Write what a task selects of a decoded chunk into the result, place by place."""
-    chunk = _show(pipeline, stored, task.encoded)
+    chunk = decoder.show(stored)
     for inner, outer in task.places:
-        _write(pipeline, _select(chunk, inner, task.points), out, outer)
+        _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
 
 
 def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array) -> None:
@@ -115,24 +143,22 @@ def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
     CodecError
         The bytes do not decode to chunks of this shape; its argument ``item`` is which one.
     """
-    pipeline, count = decoder.pipeline, len(data)
+    count = len(data)
     rows = scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
     for number, (row, encoded) in enumerate(zip(rows, data, strict=True)):
         try:
             decoder.decode_into(encoded, row)
         except CodecError as error:
             raise TileError(number, error) from error
-    place_rows(pipeline, rows.reshape(-1), tile, decoder.shape, out)
+    place_rows(decoder, rows.reshape(-1), tile, out)
 
 
-def place_rows(
-    pipeline: CodecPipeline, rows: Buffer | Bytes, tile: Tile, shape: tuple[int, ...], out: Array
-) -> None:
+def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -> None:
     """Write the decoded chunks of a tile, which lie one behind the other, into the result."""
-    stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *shape)
-    ndim = len(tile.grid)
-    shown = _show(pipeline, stored, tile.encoded, tile.grid)
+    pipeline, ndim = decoder.pipeline, len(tile.grid)
+    stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
     # chunk numbers along every axis, each followed by the elements within them
+    shown = decoder.show(stored, tile.grid)
     shown = shown.transpose([i for axis in range(ndim) for i in (axis, ndim + axis)])
     box = list(chain.from_iterable(zip(tile.grid, tile.encoded, strict=True)))
     target = out[tile.outer].reshape(box)
@@ -145,26 +171,6 @@ class TileError(CodecError):
     def __init__(self, item: int, error: CodecError) -> None:
         super().__init__(str(error))
         self.item = item
-
-
-def _show(
-    pipeline: CodecPipeline,
-    stored: Array,
-    encoded: tuple[int, ...],
-    grid: tuple[int, ...] = (),
-) -> Array:
-    """Return stored chunks along the axes of the array, where they have the lengths ``encoded``.
-
-    Axes of a grid of them come first, and stay.
-    """
-    before = len(grid)
-    hidden = tuple(e.index if isinstance(e, Hidden) else slice(None) for e in pipeline.layout)
-    shown = [e for e in pipeline.layout if isinstance(e, int)]
-    chunk = stored[(*(slice(None),) * before, *hidden, ...)]
-    if shown != sorted(shown):
-        chunk = chunk.transpose(*range(before), *(before + i for i in np.argsort(shown)))
-    # axes that the file does not have are one element long: no copy
-    return chunk.reshape((*grid, *encoded))
 
 
 def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
@@ -192,17 +198,3 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
         packing.decode_into(out[(*outer, ...)], stored)
     else:
         out[outer] = packing.decode(stored)
-
-
-def whole_target(decoder: Decoder, task: Task, out: Array) -> Bytes | None:
-    """Return the bytes of the result that a whole chunk is, if it is one run of it as stored."""
-    pipeline = decoder.pipeline
-    if pipeline.packing or task.points or task.more or pipeline.dtype != out.dtype:
-        return None
-    target = out[(*task.outer, ...)]
-    if target.shape != task.encoded or not target.flags.c_contiguous:
-        return None
-    if pipeline.layout != tuple(range(out.ndim)):
-        return None
-    whole: Bytes = target.reshape(-1).view(np.uint8)
-    return whole

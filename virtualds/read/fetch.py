@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from virtualds.checksum import mismatch
 from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
-from virtualds.manifest import INLINE, MISSING
+from virtualds.manifest import INLINE, MISSING, SourceFile
 from virtualds.options import get_options
 from virtualds.read.ahead import Way, ahead
 from virtualds.read.cache import chunk_cache, key_of
@@ -32,7 +32,7 @@ from virtualds.read.pool import run_all
 from virtualds.read.ranges import Run, join_ranges
 from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
-from virtualds.store import StoreError
+from virtualds.store import Range, StoreError
 from virtualds.stores import store_for
 from virtualds.urls import host_of
 
@@ -41,7 +41,7 @@ Data = Sequence[Buffer]
 
 
 ANNOUNCED = 16
-"""Batches that a disk is told of before they are read."""
+"""Batches that a disk is told of at once, while it is asked for as many."""
 
 
 class Kept(NamedTuple):
@@ -72,18 +72,20 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     run_all(ahead(work, _way_of, reading.fetch), reading.finish)
 
 
-def _announced(works: Iterable[Work]) -> Iterator[Work]:
-    """Yield work, some of it later, so that disks can be told what comes."""
-    waiting: deque[Work] = deque()
-    for work in works:
-        # the first is wanted before a disk could do anything about it
-        if waiting and not isinstance(work, Kept) and work.file >= 0:
-            file = work.fragment.manifest.files[work.file]
-            store_for(file.url).expect(file, work.ranges)
-        waiting.append(work)
-        if len(waiting) > ANNOUNCED:
-            yield waiting.popleft()
-    yield from waiting
+def _announced(works: Iterator[Work]) -> Iterator[Work]:
+    """Yield work, a group later than it comes, so that disks can be told of the next one."""
+    group = list(islice(works, ANNOUNCED))
+    while group:
+        following = list(islice(works, ANNOUNCED))
+        ranges: dict[SourceFile, list[Range]] = {}
+        for work in following:
+            if not isinstance(work, Kept) and work.file >= 0:
+                file = work.fragment.manifest.files[work.file]
+                ranges.setdefault(file, []).extend(work.ranges)
+        for file, expected in ranges.items():
+            store_for(file.url).expect(file, expected)
+        yield from group
+        group = following
 
 
 def _way_of(work: Work) -> Way | None:
@@ -171,7 +173,8 @@ class _Reading:
         work, data = item
         if isinstance(work, Kept):
             for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
-                place_stored(work.batch.pipelines[task.pipeline], stored, task, self.out)
+                decoder = Decoder(work.batch.pipelines[task.pipeline], task.encoded)
+                place_stored(decoder, stored, task, self.out)
             return
         data = self.fetch(work) if data is None else data
         for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=False)):
@@ -187,7 +190,7 @@ class _Reading:
         decoder = Decoder(tile.pipelines[tile.pipeline], tile.encoded)
         try:
             if decoder.is_plain and all(len(chunk) == decoder.nbytes for chunk in data):
-                place_rows(decoder.pipeline, b"".join(data), tile, decoder.shape, self.out)
+                place_rows(decoder, b"".join(data), tile, self.out)
             else:
                 place_tile(decoder, data, tile, self.out)
         except TileError as error:
@@ -211,7 +214,7 @@ class _Reading:
         elif self.keeps and (key := key_of(batch, task)):
             stored = decoder.decode(encoded, to_keep=True)
             chunk_cache().put(key, stored)
-            place_stored(decoder.pipeline, stored, task, self.out)
+            place_stored(decoder, stored, task, self.out)
         else:
             place(decoder, encoded, task, self.out)
 

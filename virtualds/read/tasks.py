@@ -18,12 +18,18 @@ import numpy as np
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import Ints, Projection, Run
 from virtualds.manifest import COLUMNS, Column
+from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
 from virtualds.store import Range, Reach
 from virtualds.stores import store_for
 
 BATCH_TASKS = 256
 BATCH_BYTES = 2**20
+"""Encoded bytes of a batch at most."""
+PLAIN_BATCH_BYTES = 2**21
+"""Likewise, where there is nothing to decode: asking takes a larger share of the time."""
+SMALLEST_BATCH = 2**18
+"""Bytes below which a batch is not made smaller to give every core some."""
 BLOCK_TASKS = 2**16
 
 IN_MEMORY = Reach(gap=0, run=BATCH_BYTES, at_once=0)
@@ -176,7 +182,7 @@ def _cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
 def _order_in_files(file: Column | int, offset: Column | int) -> Ints | None:
     """Return the order in which rows lie in their files, None if they are in it."""
     keys = [key for key in (offset, file) if not isinstance(key, int)]
-    if not keys or all((np.diff(key) >= 0).all() for key in keys):
+    if not any((key[1:] < key[:-1]).any() for key in keys):
         return None
     order = np.lexsort(keys)
     return None if (np.diff(order) > 0).all() else order
@@ -283,10 +289,12 @@ def merged(tasks: Iterable[Numbered]) -> list[Numbered]:
 
 def batches(part: Part, tasks: Iterable[Numbered]) -> Iterator[Batch]:
     """Gather chunks that lie in one file: near ones up to a number and a size, far ones by run."""
+    largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
+    most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
         reach = reach_of(part.fragment, file)
         rows = (task for _, task in group)
-        cut = _by_run(rows, reach) if reach.at_once else _by_size(rows)
+        cut = _by_run(rows, reach) if reach.at_once else _by_size(rows, most)
         for some in cut:
             yield Batch(part.fragment, part.pipelines, file, some)
 
@@ -296,11 +304,11 @@ def reach_of(fragment: Fragment, file: int) -> Reach:
     return IN_MEMORY if file < 0 else store_for(fragment.manifest.files[file].url).reach
 
 
-def _by_size(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+def _by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
     rows: list[Task] = []
     nbytes = 0
     for task in tasks:
-        if rows and (len(rows) == BATCH_TASKS or nbytes + task.length > BATCH_BYTES):
+        if rows and (len(rows) == BATCH_TASKS or nbytes + task.length > most):
             yield rows
             rows, nbytes = [], 0
         rows.append(task)

@@ -20,7 +20,6 @@ from virtualds.manifest import COLUMNS
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
 from virtualds.read.tasks import (
-    BATCH_BYTES,
     Batch,
     Part,
     batches,
@@ -37,6 +36,8 @@ MOST_CHUNKS = 2**13
 """Chunks of a tile, unless one row of the grid has more."""
 FEWEST = 16
 """Chunks that a box has on average where tiles pay."""
+LARGEST = 2**20
+"""Decoded bytes of a tile of near chunks at most, so that it is moved while the cache holds it."""
 SMALLEST = 2**17
 """Decoded bytes below which a tile is not made smaller to give every core some."""
 
@@ -96,7 +97,7 @@ def _tiles(part: Part, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
         part.fragment, int(part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)])
     )
     # some for every core, or a long request
-    most = min(BATCH_BYTES, max(SMALLEST, nbytes * prod(grid) // (4 * cores())))
+    most = min(LARGEST, max(SMALLEST, nbytes * prod(grid) // (4 * cores())))
     for box in _boxes(grid, nbytes, reach.run if reach.at_once else most):
         some = [p.part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
         tile = _tile(part, some)
@@ -109,7 +110,7 @@ def _largest(part: Part, inside: Sequence[Projection], nbytes: int) -> int:
     reach = reach_of(part.fragment, int(file))
     if reach.at_once:
         return reach.run
-    return min(BATCH_BYTES, max(SMALLEST, nbytes // (4 * cores())))
+    return min(LARGEST, max(SMALLEST, nbytes // (4 * cores())))
 
 
 def _boxes(

@@ -31,6 +31,8 @@ WITHIN = "within"
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of Linux's renameat2(2)."""
 
+KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
+"""Whether the system tells what it has read already, and can be asked to read ahead."""
 WORTH_EXPECTING = 2**16
 """Bytes below which reading ahead gains nothing."""
 
@@ -54,7 +56,7 @@ class LocalStore:
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
         wanted = sum(length for _, length in ranges)
-        if not hasattr(os, "posix_fadvise") or wanted < WORTH_EXPECTING:
+        if not KNOWS_WHAT_IT_HOLDS or wanted < WORTH_EXPECTING:
             return
         begin = min(offset for offset, _ in ranges)
         span = max(offset + length for offset, length in ranges) - begin
@@ -63,7 +65,8 @@ class LocalStore:
             handle = _open(local_path(file.url), file.options)
             try:
                 for offset, length in [(begin, span)] if span < 2 * wanted else ranges:
-                    os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
+                    if not _is_at_hand(handle, offset):
+                        os.posix_fadvise(handle, offset, length, os.POSIX_FADV_WILLNEED)
             finally:
                 os.close(handle)
 
@@ -233,6 +236,14 @@ def _lock_of(path: str) -> str:
     if len(os.fsencode(name)) > 240:
         name = version_of(os.fsencode(name))
     return os.path.join(folder, f".{name}.lock")
+
+
+def _is_at_hand(handle: int, offset: int) -> bool:
+    """Say whether the system has read a byte of a file before: to ask it again takes its time."""
+    try:
+        return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
 
 
 def _is_lock(name: str) -> bool:

@@ -1,0 +1,78 @@
+"""A web server on loopback whose answers take a while: python latency_server.py FOLDER DELAY_MS.
+
+It prints its port. ``GET /counts`` answers how many requests and bytes there were since it was
+asked last, and how many requests were open at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from aiohttp import web
+
+
+class Files:
+    """The files of a folder, and ranges of them (RFC 9110, section 14)."""
+
+    def __init__(self, folder: Path, delay: float) -> None:
+        self._folder, self._delay = folder.resolve(), delay
+        self._open = 0
+        self._counts = {"requests": 0, "bytes": 0, "at_once": 0}
+
+    async def counts(self, request: web.Request) -> web.Response:
+        """Tell what has been asked for, and begin to count anew."""
+        found = dict(self._counts)
+        self._counts = dict.fromkeys(found, 0)
+        return web.json_response(found)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Wait, then send a file or a range of it."""
+        self._open += 1
+        self._counts["requests"] += 1
+        self._counts["at_once"] = max(self._counts["at_once"], self._open)
+        try:
+            await asyncio.sleep(self._delay)
+            return self._sent(request)
+        finally:
+            self._open -= 1
+
+    def _sent(self, request: web.Request) -> web.Response:
+        path = (self._folder / request.match_info["path"]).resolve()
+        if not path.is_relative_to(self._folder) or not path.is_file():
+            return web.Response(status=404)
+        size = path.stat().st_size
+        headers = {"Accept-Ranges": "bytes", "ETag": f'"{path.stat().st_mtime_ns:x}"'}
+        if request.method == "HEAD":
+            return web.Response(headers={**headers, "Content-Length": str(size)})
+        wanted = request.http_range
+        if wanted.start is None and wanted.stop is None:
+            begin, end, status = 0, size, 200
+        else:
+            begin, end, _ = wanted.indices(size)
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+            status = 206
+        with path.open("rb") as file:
+            file.seek(begin)
+            body = file.read(end - begin)
+        self._counts["bytes"] += len(body)
+        return web.Response(status=status, body=body, headers=headers)
+
+
+async def serve(folder: Path, delay: float) -> None:
+    """Serve until killed."""
+    files = Files(folder, delay)
+    app = web.Application()
+    app.router.add_get("/counts", files.counts)
+    app.router.add_route("*", "/{path:.*}", files.answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), float(sys.argv[2]) / 1000))
