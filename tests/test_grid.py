@@ -246,7 +246,7 @@ def test_the_parts_of_an_axis_make_it_again(
 def projected(found: Projection, size: int) -> list[tuple[int, int] | None]:
     """What a projection puts into each place of the result."""
     out: list[tuple[int, int] | None] = [None] * size
-    for chunk, inner, outer in zip(*found, strict=True):
+    for chunk, inner, outer in zip(found.chunk, found.inner, found.outer, strict=True):
         if isinstance(inner, slice):
             within = list(range(inner.start, inner.stop, inner.step))
         else:
@@ -287,6 +287,15 @@ def test_a_projection_covers_exactly_what_is_selected(
     found = axis.project(key, before)
     assert projected(found, positions.size) == expected
     assert (np.diff(found.chunk) > 0).all()
+    bounds = [run.first for run in found.runs] + [run.stop for run in found.runs[-1:]]
+    assert bounds == sorted({0, found.chunk.size, *bounds})[: len(bounds)]
+    for run in found.runs:
+        encoded = {int(axis.slabs(c, c + 1).encoded[0]) for c in found.chunk[run.first : run.stop]}
+        taken = {
+            (inner.start, inner.stop, inner.step) if isinstance(inner, slice) else inner.tobytes()
+            for inner in found.inner[run.first : run.stop]
+        }
+        assert not run.whole or [(0, n, 1) for n in encoded] == list(taken)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, unique=True).map(sorted))

@@ -134,7 +134,9 @@ def measure(work: str, reader: str, folder: Path) -> Result:
     """Run one work in a process of its own."""
     program = Path(__file__).parent / "works.py"
     command = [sys.executable, str(program), work, reader, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ChildProcessError(f"{work} by {reader}: {done.stderr.strip().splitlines()[-1]}")
     found: Result = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -143,8 +145,12 @@ def compare(work: str, folder: Path, readers: Sequence[str], runs: int) -> dict[
     """Measure one work for every reader, in turn so that noise hits all alike, and print it."""
     found: dict[str, list[dict[str, Any]]] = {r: [] for r in readers if is_installed(r)}
     for _ in range(runs):
-        for reader, measured in found.items():
-            measured.append(measure(work, reader, folder))
+        for reader, measured in tuple(found.items()):
+            try:
+                measured.append(measure(work, reader, folder))
+            except ChildProcessError as error:
+                print(error)
+                del found[reader]
     results = {reader: _median(measured) for reader, measured in found.items()}
     first = next(iter(results.values()))["seconds"]
     print(f"== {work}")
