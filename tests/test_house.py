@@ -21,6 +21,7 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
+    | {"netcdf3_header"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import virtualds.parsers.hdf5 as hdf5
+import virtualds.parsers.netcdf3 as netcdf3
 import virtualds.parsers.zarr as zarr
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
@@ -46,6 +47,7 @@ class Parser:
 
 PARSERS: tuple[Parser, ...] = (
     Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
+    Parser("netcdf3", (".nc3",), netcdf3.detect, netcdf3.read),
     # no suffix: what is called so may as well be a reference set
     Parser("zarr", (), zarr.detect, zarr.read, zarr.MARKERS),
 )
