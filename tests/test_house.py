@@ -21,7 +21,7 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
     | {"access", "file_lock", "strict_json", "text"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
-    | {"netcdf3_header"}
+    | {"netcdf3_header", "archive_index"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
@@ -29,7 +29,7 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "record_changes"},
+    | {"hdf5_storage", "hdf5_values", "record_changes", "archived"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "zarr_served"},
@@ -82,6 +82,7 @@ STAGES = {
         "obstore_ranges",
         "fsspec_ranges",
         "fsspec_store",
+        "archive",
     ),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
+from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import detected, named
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
@@ -188,7 +189,7 @@ def _read(
             f"does"
         )
     if isinstance(reader, Parser):
-        return reader.read(source, group, skip)
+        return in_plain_files(reader.read(source, group, skip))
     read: Callable[..., ManifestGroup] = reader.read
     chosen = {} if snapshot is None else {"snapshot": snapshot}
     return read(source, group, skip, allow, **chosen)

@@ -188,7 +188,7 @@ class _Parser:
         name = self.name()
         kind = self.type()
         count = self.number(self.wide)
-        raw = self.bytes(count * kind.itemsize)
+        raw = self.padded(count * kind.itemsize)
         if kind == TYPES[CHAR]:
             # as netCDF4-python: a fill value stays bytes, text is UTF-8 without its zeros
             text = raw.decode("utf-8", "replace").replace("\0", "")
@@ -228,7 +228,7 @@ class _Parser:
         return TYPES[number]
 
     def name(self) -> str:
-        raw, place = self.bytes(self.number(self.wide)), self.place
+        raw, place = self.padded(self.number(self.wide)), self.place
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -240,7 +240,7 @@ class _Parser:
     def number(self, width: int) -> int:
         return int.from_bytes(self.take(width), "big")
 
-    def bytes(self, count: int) -> bytes:
+    def padded(self, count: int) -> bytes:
         """Take bytes, and those that pad them."""
         return self.take(_padded(count))[:count]
 
