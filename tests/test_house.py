@@ -19,7 +19,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
-    | {"access", "file_lock", "strict_json", "text"},
+    | {"access", "file_lock", "strict_json", "text", "numpy_header"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
     | {"netcdf3_header", "archive_index"}
     | {"lazy_manifest", "records"},
@@ -29,12 +29,12 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "record_changes", "archived"},
+    | {"hdf5_storage", "hdf5_values", "record_changes", "archived", "flat_arrays"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "zarr_served"},
     {"api", "zarr_view"},
-    {"writing"},
+    {"writing", "flat"},
     {"accessor", "combine", "zarr_adapter"},
     {"backend", "demo", "zarr_python"},
     {"cli", "__init__"},
@@ -110,6 +110,7 @@ PUBLIC = {
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_flat",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",

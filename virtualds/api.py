@@ -143,7 +143,7 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
-    with _opening(absolute), scanning(absolute, settled):
+    with opening(absolute), scanning(absolute, settled):
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
         found = _read(reader, source, group, skip, allowed, snapshot)
     if found.problems:
@@ -154,7 +154,7 @@ def open_group(
 
 
 @contextmanager
-def _opening(url: str) -> Iterator[None]:
+def opening(url: str) -> Iterator[None]:
     """Tell what a store says of a file that does not open, with its url and what to do."""
     try:
         yield
@@ -205,7 +205,7 @@ def _fetch_coordinates(url: str, group: ManifestGroup) -> None:
                 there = manifest.file >= 0
                 rows = zip(manifest.offset[there], manifest.length[there], strict=True)
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
-    with _opening(url):
+    with opening(url):
         fetch_ahead(wanted)
 
 

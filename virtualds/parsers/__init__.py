@@ -8,6 +8,8 @@ from typing import Protocol
 
 import virtualds.parsers.hdf5 as hdf5
 import virtualds.parsers.netcdf3 as netcdf3
+import virtualds.parsers.numpy_files as numpy_files
+import virtualds.parsers.safetensors as safetensors
 import virtualds.parsers.zarr as zarr
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
@@ -48,6 +50,9 @@ class Parser:
 PARSERS: tuple[Parser, ...] = (
     Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
     Parser("netcdf3", (".nc3",), netcdf3.detect, netcdf3.read),
+    Parser("npy", (".npy",), numpy_files.detect, numpy_files.read),
+    Parser("npz", (".npz",), numpy_files.detect_archive, numpy_files.read_archive),
+    Parser("safetensors", (".safetensors",), safetensors.detect, safetensors.read),
     # no suffix: what is called so may as well be a reference set
     Parser("zarr", (), zarr.detect, zarr.read, zarr.MARKERS),
 )
