@@ -114,7 +114,7 @@ def _header(source: SourceFile) -> tuple[Header, int]:
                     f"{url}: its header would have more than {LONGEST} bytes; the file is damaged, "
                     f"fetch it again"
                 ) from error
-            wanted = min(max(error.stop, GROWS * wanted), LONGEST)
+            wanted = min(max(error.stop + FIRST * PAGE, GROWS * wanted), LONGEST)
 
 
 def _shape(variable: Variable, records: int) -> tuple[int, ...]:
