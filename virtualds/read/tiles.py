@@ -25,7 +25,6 @@ from virtualds.read.tasks import (
     batches,
     box_tasks,
     distinct_tasks,
-    encoded_lengths,
     reach_of,
 )
 from virtualds.store import Range
@@ -84,8 +83,7 @@ def _pays(part: Part) -> bool:
 
 def _chunk_bytes(part: Part, inside: Sequence[Projection]) -> int:
     """Return how many bytes a chunk of a box has once decoded."""
-    numbered = enumerate(p.part(0, 1) for p in inside)
-    elements = prod(encoded_lengths(part.fragment, axis, p)[0] for axis, p in numbered)
+    elements = prod(int(p.encoded[0]) for p in inside)
     return elements * max(p.dtype.itemsize for p in part.pipelines)
 
 
@@ -139,7 +137,7 @@ def _tile(part: Part, inside: Sequence[Projection]) -> Tile | None:
         part.pipelines,
         int(file[0]),
         int(pipeline[0]),
-        tuple(encoded_lengths(part.fragment, i, p.part(0, 1))[0] for i, p in enumerate(inside)),
+        tuple(int(p.encoded[0]) for p in inside),
         tuple(p.chunk.size for p in inside),
         tuple(slice(p.outer[0].start, p.outer[-1].stop) for p in inside),
         list(zip(cells["offset"].tolist(), cells["length"].tolist(), strict=True)),
