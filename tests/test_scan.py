@@ -507,6 +507,19 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -
     assert HELD >= 2 * MOST
 
 
+def test_what_is_fetched_does_not_push_out_what_it_is_wanted_with(
+    monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr("virtualds.blocks.HELD", 10)
+    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
+    monkeypatch.setattr("virtualds.blocks.MOST", 4)
+    blocks, _ = blocks_of(data)
+    for page in (0, 20, 30, 40, 50, 60, 70):
+        blocks.read(page * PAGE, 9)
+    assert len(blocks._pages) == 10
+    assert blocks.read(3 * PAGE, 4 * PAGE) == data[3 * PAGE : 7 * PAGE]
+
+
 def test_what_is_going_to_be_read_is_fetched_together(data: bytes) -> None:
     blocks, store = blocks_of(data)
     blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE)])

@@ -88,9 +88,11 @@ class Scan:
 
     def held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return bytes of the scanned file that are held."""
-        if self._main is None or (file.url, file.options) != (self.url, self.options):
+        # the scan may end meanwhile, in another thread
+        main = self._main
+        if main is None or (file.url, file.options) != (self.url, self.options):
             return None
-        return self._main.held(offset, length)
+        return main.held(offset, length)
 
     def close(self) -> None:
         """Let go of all that is held: connections keep the context in which they were made."""
