@@ -177,7 +177,7 @@ class _Reading:
                 place_stored(decoder, stored, task, self.out)
             return
         data = self.fetch(work) if data is None else data
-        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=False)):
+        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=True)):
             if expected and work.file != MISSING and (reason := mismatch(encoded, expected)):
                 raise self._error(work, number, reason)
         if isinstance(work, Tile):
