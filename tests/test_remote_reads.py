@@ -33,6 +33,11 @@ WAYS = {
     "obstore": None,
     "fsspec": StorageOptions(client_kwargs={"cookies": {"way": "fsspec"}}),
 }
+# Sessions are shared by all who give the same options: nobody else gives these.
+IMPATIENT_WAYS = {
+    "obstore": StorageOptions(headers={"X-Way": "impatient"}),
+    "fsspec": StorageOptions(client_kwargs={"cookies": {"way": "impatient"}}),
+}
 S3_WAYS: dict[str, dict[str, Any]] = {
     "obstore": {},
     "fsspec": {"config_kwargs": {"user_agent_extra": "fsspec"}},
@@ -43,7 +48,6 @@ PASSING = {
     "retry-after": Fault("status", 503, {"Retry-After": "0"}),
     "cut": Fault("cut"),
     "short": Fault("short"),
-    "slow": Fault("slow", seconds=2.0),
 }
 LASTING = {
     "401": (Fault("status", 401), "PermissionError"),
@@ -60,8 +64,6 @@ LASTING = {
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting costs nothing here."""
     monkeypatch.setattr(retry, "FIRST_WAIT", 0.002)
-    for module in (fsspec_ranges, obstore_ranges):
-        monkeypatch.setattr(module, "READ_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -150,6 +152,18 @@ def test_a_forked_child_asks_through_fsspec(served: Served) -> None:
 def test_what_may_pass_is_asked_for_again(served: Served, fault: str, way: str) -> None:
     served.faults.append(PASSING[fault])
     assert STORE.get_ranges(source(served, way), [(10, 20)]) == [DATA[10:30]]
+    assert agents(served) == [way, "fsspec"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_takes_too_long_is_asked_again(
+    served: Served, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fsspec_ranges, obstore_ranges):
+        monkeypatch.setattr(module, "READ_TIMEOUT", 1.0)
+    served.faults.append(Fault("slow", seconds=5.0))
+    file = SourceFile(f"{served.url}/a.bin", options=IMPATIENT_WAYS[way])
+    assert STORE.get_ranges(file, [(10, 20)]) == [DATA[10:30]]
     assert agents(served) == [way, "fsspec"]
 
 

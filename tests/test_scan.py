@@ -298,7 +298,7 @@ def test_a_truncated_file_is_told_from_a_server_that_fails(
         virtualds.open_virtual_dataset(cut)
     with counting_server(tmp_path) as (url, _), pytest.raises(FormatError) as remote:
         virtualds.open_virtual_dataset(f"{url}/cut.nc")
-        assert str(remote.value) == str(local.value).replace(f"file://{tmp_path}", url)
+    assert str(remote.value) == str(local.value).replace(f"file://{tmp_path}", url)
 
 
 def test_damage_behind_the_first_block_is_found_alike(large: Path, tmp_path: Path) -> None:
