@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from range_server import Fault, Served, faulty_server
+from range_server import Fault, RangeHandler, Served, faulty_server, running
 
 from virtualds import SourceFile, set_options
 from virtualds.manifest import StorageOptions
@@ -114,6 +115,37 @@ def test_as_many_requests_are_under_way_as_threads_ask(served: Served, way: str)
         found = list(pool.map(lambda n: STORE.get_ranges(file, [(n, 9)])[0], range(64)))
     assert found == [DATA[n : n + 9] for n in range(64)]
     assert agents(served) == [way] * 64
+
+
+class Watched(RangeHandler):
+    """Notes how many requests are under way, each of which waits for another three."""
+
+    def send_part(self, *args: Any) -> None:
+        server: Any = self.server
+        with server.lock:
+            server.live += 1
+            server.most = max(server.most, server.live)
+        server.four.wait(30)
+        with server.lock:
+            server.live -= 1
+        super().send_part(*args)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_more_requests_are_under_way_than_the_setting_says(tmp_path: Path, way: str) -> None:
+    """However many threads ask for however many ranges."""
+    (tmp_path / "a.bin").write_bytes(DATA)
+    handler, ranges = partial(Watched, directory=str(tmp_path)), [(n, 9) for n in range(20)]
+    watch = {"lock": threading.Lock(), "four": threading.Barrier(4), "live": 0, "most": 0}
+    with (
+        running(handler, ranges=[], **watch) as server,
+        set_options(max_requests=4),
+        ThreadPoolExecutor(3) as pool,
+    ):
+        file = SourceFile(f"{server.url}/a.bin", options=WAYS[way])
+        found = list(pool.map(lambda _: STORE.get_ranges(file, ranges), range(3)))
+    assert found == [[DATA[n : n + 9] for n in range(20)]] * 3
+    assert server.most == 4
 
 
 @pytest.mark.parametrize("way", WAYS)
