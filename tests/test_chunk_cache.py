@@ -118,6 +118,14 @@ def test_the_option_turns_it_off(array: ManifestArray) -> None:
     assert len(store.ranges) == 2
 
 
+def test_turning_it_off_gives_the_memory_back_with_the_next_read(array: ManifestArray) -> None:
+    array.read((0, 0, slice(None)))
+    assert chunk_cache().nbytes
+    with set_options(chunk_cache=0):
+        array.read((slice(None), 0, 0))
+        assert not chunk_cache().nbytes
+
+
 @pytest.mark.parametrize("how", ["modified", "gone"])
 def test_a_kept_chunk_of_a_file_that_has_changed_is_an_error(
     array: ManifestArray, how: str

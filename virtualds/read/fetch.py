@@ -229,9 +229,10 @@ class _Reading:
             They are, but their file is no longer the one that was scanned.
         """
         cache = chunk_cache()
-        is_used = get_options().chunk_cache and cache.nbytes
+        cache.shrink()
+        is_empty = not cache.nbytes
         for batch in batches:
-            if not isinstance(batch, Batch) or not is_used:
+            if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
             keys = (key_of(batch, task) for task in batch.tasks)
