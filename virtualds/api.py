@@ -19,6 +19,7 @@ from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser
+from virtualds.read.cache import chunk_cache
 from virtualds.scan import fetch_ahead, scanning
 from virtualds.store import Range, StoreError
 from virtualds.urls import normalise_url, scheme_of
@@ -142,6 +143,7 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
+    chunk_cache().open()
     with _opening(absolute), scanning(absolute, settled):
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
         found = _read(reader, source, group, skip, allowed, snapshot)
