@@ -1,9 +1,9 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group, or over a tree of groups. What netCDF makes of HDF5's structure is `virtualds.hdf5_structure`.
-The values of a dataset are references into chunks (`virtualds.hdf5_storage`) or into the datasets
-that it is put together from (`virtualds.hdf5_mapping`); what neither can hold is read through h5py
-(`virtualds.hdf5_values`).
+This is the walk over a group, or over all groups below one (`virtualds.hdf5_groups`). What netCDF
+makes of HDF5's structure is `virtualds.hdf5_structure`. The values of a dataset are references into
+chunks (`virtualds.hdf5_storage`) or into the datasets that it is put together from
+(`virtualds.hdf5_mapping`); what neither can hold is read through h5py (`virtualds.hdf5_values`).
 """
 
 from __future__ import annotations
