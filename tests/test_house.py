@@ -28,14 +28,14 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "record_changes"},
+    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
-    {"appending", "detection", "materialize", "zarr_served"},
+    {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing"},
     {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "zarr_python"},
+    {"backend", "demo", "tree_accessor", "zarr_python"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
@@ -109,6 +109,7 @@ PUBLIC = {
     "drop_sources",
     "expire_snapshots",
     "open_virtual_dataset",
+    "open_virtual_datatree",
     "open_virtual_mfdataset",
     "set_options",
     "snapshots",

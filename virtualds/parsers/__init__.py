@@ -33,6 +33,8 @@ class Parser:
         Takes the first bytes of a file, or a marker, and says whether it is of this format.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
+    read_tree : callable
+        The same with all groups below that one, of which ``read`` need not know more than names.
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one.
     """
@@ -41,11 +43,18 @@ class Parser:
     suffixes: tuple[str, ...]
     detect: Callable[[bytes], bool]
     read: ReadSource
+    read_tree: ReadSource
     markers: tuple[str, ...] = ()
 
 
 PARSERS: tuple[Parser, ...] = (
-    Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
+    Parser(
+        "hdf5",
+        (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"),
+        hdf5.detect,
+        hdf5.read,
+        hdf5.read_tree,
+    ),
     # no suffix: what is called so may as well be a reference set
-    Parser("zarr", (), zarr.detect, zarr.read, zarr.MARKERS),
+    Parser("zarr", (), zarr.detect, zarr.read, zarr.read, zarr.MARKERS),
 )
