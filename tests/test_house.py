@@ -50,6 +50,7 @@ STAGES = {
         "manifests",
         "manifest_files",
         "arrays",
+        "shards",
         "values",
         "document",
         "nodes",

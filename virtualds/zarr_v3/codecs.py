@@ -218,7 +218,7 @@ def _array_codecs(
     made = dtype
     for name, config in chain:
         if name == "transpose":
-            layout = tuple(layout[i] for i in _order_of(config, ndim))
+            layout = tuple(layout[i] for i in order_of_axes(config, ndim))
             continue
         codec = _filter(name, config, made)
         if not codec.maps_arrays:
@@ -255,7 +255,7 @@ def _filter(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec
     return codec_from_zarr_v3(**_arguments(entry), itemsize=dtype.itemsize)
 
 
-def _order_of(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
+def order_of_axes(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
     """Return the order of the codec ``transpose``; drafts of Zarr v3 had letters for two."""
     order: Any = config.get("order")
     axes = list(range(ndim))

@@ -20,6 +20,7 @@ from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.document import CONSOLIDATED
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
+from virtualds.zarr_v3.shards import without_shards
 from virtualds.zarr_v3.values import is_text, text_from_chunks
 
 GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
@@ -136,7 +137,7 @@ class NodesReader:
         notes = self._noted("arrays", path)
         attributes = self._attributes(node, notes)
         dims = _dims(node)
-        parts = self.parts_of(path, node)
+        node, parts = without_shards(node, self.parts_of(path, node))
         if is_text(node):
             grid = _regular_grid(node)
             values = text_from_chunks(node, _chunks(parts([grid], 0)))
