@@ -28,7 +28,7 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "record_changes"},
+    | {"hdf5_storage", "hdf5_values", "record_changes", "varying_array"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "zarr_served"},
@@ -51,6 +51,7 @@ STAGES = {
         "manifest_files",
         "arrays",
         "shards",
+        "varying",
         "values",
         "document",
         "nodes",

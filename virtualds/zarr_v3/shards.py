@@ -48,7 +48,8 @@ KEPT = 128
 _kept: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT)
 
 
-class Level(NamedTuple):
+@dataclass(frozen=True)
+class Level:
     """What shards hold: chunks, or shards of the next level.
 
     Parameters
@@ -266,7 +267,7 @@ class ShardTable:
         length = shards.length.astype(np.int64)
         stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, held))
         rows = _Rows(file[row], offset[row], length[row], *stacked)
-        sources = (*shards.files, *shards.inline)
+        sources: list[SourceFile | bytes] = [*shards.files, *shards.inline]
         for level in self.levels:
             rows = _looked_up(rows, level, self.levels[-1].chunk, sources)
         return _manifest(rows, sources).reshape(ids.shape)
@@ -357,7 +358,7 @@ def _manifest(rows: _Rows, sources: Sequence[SourceFile | bytes]) -> ChunkManife
     for row in held.tolist():
         data, begin = sources[file[row]], int(offset[row])
         file[row], offset[row] = INLINE, len(inline)
-        inline.append(bytes(data[begin : begin + int(rows.length[row])]))  # type: ignore[arg-type]
+        inline.append(bytes(data[begin : begin + int(rows.length[row])]))
     return ChunkManifest.build(
         file.shape, files=files, file=file, offset=offset, length=rows.length, inline=inline
     ).pruned()
