@@ -425,7 +425,8 @@ def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
 def _reads_as(fill: Any, attribute: Any) -> bool:
     """Say whether missing chunks read alike for a reader that knows only the attribute."""
     if attribute is None:
-        return bool(fill == np.zeros((), np.asarray(fill).dtype))
+        kind = np.asarray(fill).dtype
+        return bool(np.isnat(fill) if kind.kind in "mM" else fill == np.zeros((), kind))
     return same_scalar(fill, attribute)
 
 

@@ -109,6 +109,9 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     order = metadata.get("order", "C")
     axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
+    if fill is None and dtype.kind in "mM":
+        # what nobody laid down is no time, as zarr-python has it
+        fill = "NaT"
     pipeline = CodecPipeline(
         dtype,
         codecs=tuple(codec_from_zarr_v2(step) for step in steps if step is not None),

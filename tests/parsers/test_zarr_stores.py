@@ -1,0 +1,53 @@
+"""What is in a Zarr store reads as xarray and zarr-python read it, whatever it is and however it is encoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from zarr_stores import STORES
+
+import virtualds
+
+pytestmark = [
+    # zarr-python warns of what no specification has
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*specification.*"),
+]
+
+
+def native(path: Path, **how: Any) -> xr.Dataset:
+    with xr.open_zarr(path, **how) as found:
+        return found.load()
+
+
+def opened(path: Path, **how: Any) -> xr.Dataset:
+    """As virtual as can be."""
+    try:
+        return virtualds.open_virtual_dataset(path, loadable_variables=[], **how)
+    except virtualds.UnsupportedError:
+        # what decodes only as a whole has to be loaded
+        return virtualds.open_virtual_dataset(path, **how)
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("consolidated", [False, True], ids=["plain", "consolidated"])
+def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidated: bool) -> None:
+    STORES[name].write(tmp_path / "s", consolidated)
+    ways: list[dict[str, Any]] = [{"decode_cf": False}]
+    if STORES[name].array.get("dtype") != "|V3":
+        # xarray itself cannot mask what cannot be hashed
+        ways.append({})
+    for how in ways:
+        expected = native(tmp_path / "s", consolidated=consolidated, **how)
+        found = opened(tmp_path / "s", **how)
+        part = {"y": slice(1, None, 3)} if "y" in found.dims else {}
+        xr.testing.assert_identical(found.isel(part).virtual.load().load(), expected.isel(part))
+        xr.testing.assert_identical(found.virtual.load().load(), expected)
+        wanted = expected.a.encoding.get("_FillValue")
+        np.testing.assert_equal(found.a.encoding.get("_FillValue"), wanted)
