@@ -73,6 +73,7 @@ STAGES = {
         "cache",
         "decode",
         "ahead",
+        "gather",
         "fetch",
     ),
     "stores": (

@@ -360,7 +360,7 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
     if not count:
         return manifest
     chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
-    data = _encoded(chunk.tobytes(), array.pipeline)
+    data = _encoded(chunk, array.pipeline)
     if count * len(data) > MOST_INLINE:
         raise UnsupportedError(
             f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
@@ -430,10 +430,11 @@ def _reads_as(fill: Any, attribute: Any) -> bool:
     return same_scalar(fill, attribute)
 
 
-def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
-    """Encode the bytes of one chunk."""
+def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
+    """Encode one chunk; filters of arrays need to know what it is one of."""
     import numcodecs
 
+    data: Any = chunk
     for codec in pipeline.codecs:
         try:
             encoder = numcodecs.get_codec(codec.to_zarr_v2())
@@ -442,5 +443,5 @@ def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
                 f"its missing chunks have a fill value that would have to be encoded, which cannot "
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
-        data = bytes(encoder.encode(data))
-    return data
+        data = encoder.encode(data)
+    return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)

@@ -51,6 +51,31 @@ def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidat
         np.testing.assert_equal(found.a.encoding.get("_FillValue"), wanted)
 
 
+CANNOT_BE_WRITTEN = {
+    # masked strings are NaN, which is no string
+    ("v2 text objects", ".virtual.zarr"): "only strings can be written",
+    ("v2 text objects", ".json"): "only strings can be written",
+    # Zarr v2 has the orders C and F
+    ("v3 transpose in 3-D", ".json"): "permuted",
+}
+
+
+@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
+@pytest.mark.parametrize("name", STORES)
+def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:
+    STORES[name].write(tmp_path / "s")
+    expected = native(tmp_path / "s", consolidated=False)
+    refs = tmp_path / f"refs{suffix}"
+    if (name, suffix) in CANNOT_BE_WRITTEN:
+        with pytest.raises(virtualds.UnsupportedError, match=CANNOT_BE_WRITTEN[name, suffix]):
+            opened(tmp_path / "s").virtual.to_manifest(refs)
+        return
+    # as stored: some of them decode only as a whole
+    opened(tmp_path / "s", decode_cf=False).virtual.to_manifest(refs)
+    found = virtualds.open_virtual_dataset(refs)
+    xr.testing.assert_identical(found.virtual.load().load(), expected)
+
+
 @pytest.mark.parametrize("name", BYTE_BY_BYTE)
 def test_records_are_those_of_zarr(tmp_path: Path, name: str) -> None:
     BYTE_BY_BYTE[name].write(tmp_path / "s")

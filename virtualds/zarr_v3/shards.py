@@ -7,7 +7,7 @@ only the index is read, by one request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -22,13 +22,11 @@ from virtualds.fragment import CodecPipeline
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.read.ahead import Way, ahead
 from virtualds.read.decode import Decoder
-from virtualds.read.pool import run_all
+from virtualds.read.gather import gathered
 from virtualds.records import RecordCache
 from virtualds.referenced_files import unreachable
 from virtualds.stores import store_for
-from virtualds.urls import host_of
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.codecs import Entry, order_of_axes
 from virtualds.zarr_v3.data_types import name_and_configuration
@@ -369,31 +367,18 @@ def _manifest(rows: _Rows, sources: Sequence[SourceFile | bytes]) -> ChunkManife
 
 def _read_indexes(shards: Sequence[_Shard], level: Level) -> list[npt.NDArray[np.uint64]]:
     """Read the indexes of shards, many at a time."""
-    found: dict[int, npt.NDArray[np.uint64]] = {}
-    read = partial(_index, shards, level)
+    return gathered(shards, _url, partial(_index, level=level))
 
-    def finish(item: tuple[int, npt.NDArray[np.uint64] | None]) -> None:
-        number, index = item
-        found[number] = read(number) if index is None else index
 
-    numbers: Iterator[int] = iter(range(len(shards)))
-    run_all(ahead(numbers, partial(_way, shards, level), read), finish)
-    return [found[number] for number in range(len(shards))]
+def _url(shard: _Shard) -> str | None:
+    return None if isinstance(shard.file, bytes) else shard.file.url
 
 
 def _at_once(file: SourceFile) -> int:
     return store_for(file.url).reach.at_once
 
 
-def _way(shards: Sequence[_Shard], level: Level, number: int) -> Way | None:
-    file = shards[number].file
-    if isinstance(file, bytes) or not (at_once := _at_once(file)):
-        return None
-    return Way(host_of(file.url), at_once, _index_size(level, shards[number].counts))
-
-
-def _index(shards: Sequence[_Shard], level: Level, number: int) -> npt.NDArray[np.uint64]:
-    shard = shards[number]
+def _index(shard: _Shard, level: Level) -> npt.NDArray[np.uint64]:
     return _kept.get((shard, level), lambda: _read_index(shard, level))
 
 
@@ -436,9 +421,9 @@ def _index_size(level: Level, counts: Sequence[int]) -> int:
         size = None if size is None else codec.encoded_size(size)
         if size is None:
             raise UnsupportedError(
-                f"codec {SHARDING!r}: its index is encoded with {codec.zarr_v2_id!r}, which the "
-                f"specification forbids, as its length depends on what it holds; open the data "
-                f"with zarr-python"
+                f"codec {SHARDING!r}: its index is encoded with {codec.to_zarr_v2()['id']!r}, "
+                f"which the specification forbids, as its length depends on what it holds; open "
+                f"the data with zarr-python"
             )
     return size or 0
 
