@@ -28,7 +28,7 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes"},
+    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
@@ -50,6 +50,8 @@ STAGES = {
         "manifests",
         "manifest_files",
         "arrays",
+        "shards",
+        "varying",
         "values",
         "document",
         "nodes",
@@ -71,6 +73,7 @@ STAGES = {
         "cache",
         "decode",
         "ahead",
+        "gather",
         "fetch",
     ),
     "stores": (

@@ -56,7 +56,9 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     for reader in READERS:
         if not _markers(reader) and reader.detect(head):
             return reader, source
-    if not head and (found := _marked(url, options)) is not None:
+    # web servers show folders as pages
+    is_page = head.lstrip()[:1] == b"<"
+    if (not head or is_page) and (found := _marked(url, options)) is not None:
         return found
     names = [reader.name for reader in READERS]
     raise FormatError(
