@@ -19,8 +19,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
-    | {"access", "file_lock", "strict_json", "text"},
+    | {"access", "file_lock", "strict_json", "text", "numpy_header"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
+    | {"netcdf3_header", "archive_index"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
@@ -28,12 +29,13 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"},
+    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"}
+    | {"archived", "flat_arrays"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
-    {"writing"},
+    {"writing", "flat"},
     {"accessor", "combine", "zarr_adapter"},
     {"backend", "demo", "tree_accessor", "zarr_python"},
     {"cli", "__init__"},
@@ -84,6 +86,7 @@ STAGES = {
         "obstore_ranges",
         "fsspec_ranges",
         "fsspec_store",
+        "archive",
     ),
 }
 
@@ -111,6 +114,7 @@ PUBLIC = {
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_flat",
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",

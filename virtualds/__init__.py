@@ -19,6 +19,7 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
 )
+from virtualds.flat import open_flat
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
@@ -53,6 +54,7 @@ __all__ = [
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_flat",
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",
