@@ -29,14 +29,15 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "record_changes", "archived", "flat_arrays"},
+    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"}
+    | {"archived", "flat_arrays"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
-    {"appending", "detection", "materialize", "zarr_served"},
+    {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat"},
     {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "zarr_python"},
+    {"backend", "demo", "tree_accessor", "zarr_python"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
@@ -51,6 +52,8 @@ STAGES = {
         "manifests",
         "manifest_files",
         "arrays",
+        "shards",
+        "varying",
         "values",
         "document",
         "nodes",
@@ -72,6 +75,7 @@ STAGES = {
         "cache",
         "decode",
         "ahead",
+        "gather",
         "fetch",
     ),
     "stores": (
@@ -112,6 +116,7 @@ PUBLIC = {
     "expire_snapshots",
     "open_flat",
     "open_virtual_dataset",
+    "open_virtual_datatree",
     "open_virtual_mfdataset",
     "set_options",
     "snapshots",

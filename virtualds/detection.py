@@ -64,7 +64,9 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
             return _only_content(f"{scheme}://::{url}", options)
-    if not head and (found := _marked(url, options)) is not None:
+    # web servers show folders as pages
+    is_page = head.lstrip()[:1] == b"<"
+    if (not head or is_page) and (found := _marked(url, options)) is not None:
         return found
     names = [reader.name for reader in READERS]
     raise FormatError(
