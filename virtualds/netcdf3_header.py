@@ -156,8 +156,8 @@ class _Parser:
         )
 
     def header(self) -> Header:
-        numrecs = self.number(self.wide)
-        streaming = numrecs == 256**self.wide - 1
+        streaming = self.data[self.place : self.place + self.wide] == b"\xff" * self.wide
+        numrecs = self.number(self.wide) if streaming else self.count()
         dimensions = tuple(self.list_of(DIMENSIONS, "dimensions", self.dimension))
         _demand_unique(self, "dimension", [d.name for d in dimensions])
         if sum(not d.length for d in dimensions) > 1:
@@ -179,7 +179,7 @@ class _Parser:
         return [read() for _ in range(count)]
 
     def dimension(self) -> Dimension:
-        return Dimension(self.name(), self.number(self.wide))
+        return Dimension(self.name(), self.count())
 
     def attributes(self) -> dict[str, Any]:
         return dict(self.list_of(ATTRIBUTES, "attributes", self.attribute))
@@ -236,6 +236,14 @@ class _Parser:
         if not text or "\0" in text:
             raise self.damage(f"the name {raw[:64]!r}", place)
         return text
+
+    def count(self) -> int:
+        """Take a number of elements, which has a sign that it does not use."""
+        found = self.number(self.wide)
+        # CDF-1 says so too, and files of four thousand million elements exist all the same
+        if found >= 2**63:
+            raise self.damage(f"a length of {found}", self.place - self.wide)
+        return found
 
     def number(self, width: int) -> int:
         return int.from_bytes(self.take(width), "big")

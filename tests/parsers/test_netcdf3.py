@@ -287,6 +287,10 @@ DAMAGED = {
         "more than one dimension",
     ),
     "one name twice": (_header(0, 0x0A, 2, "a", 1, "a", 2, *NONE), "two dimensions are called 'a'"),
+    "a negative length": (
+        b"CDF\5" + struct.pack(">QIQQ4sq", 0, 0x0A, 1, 1, b"a", -4) + bytes(24),
+        "a length of 18446744073709551612",
+    ),
     "another type": (
         _header(0, *NONE, 0x0C, 1, "a", 7, 1, 0, *NONE),
         "type 7, of 1 to 6",
