@@ -14,7 +14,9 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 from virtualds import ManifestArray, ReadError, set_options
 from virtualds.manifest import SourceFile
 from virtualds.read import ahead as ahead_module
-from virtualds.read.ahead import Way, ahead
+from virtualds.read import pool as pool_module
+from virtualds.read.ahead import Ahead, Way
+from virtualds.read.pool import run_all
 
 
 def served(array: ManifestArray, url: str) -> ManifestArray:
@@ -116,7 +118,7 @@ def test_as_many_are_under_way_as_the_host_takes() -> None:
             live -= 1
         return item * 2
 
-    found = dict(ahead(range(50), lambda item: FAR, fetch))
+    found = dict(Ahead(range(50), lambda item: FAR, fetch))
     assert found == {i: 2 * i for i in range(50)}
     assert most == 4
 
@@ -130,7 +132,7 @@ def test_what_lies_about_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(item)
         return item
 
-    rows = ahead(range(100), lambda item: Way("http://many", 64, 300), fetch)
+    rows = Ahead(range(100), lambda item: Way("http://many", 64, 300), fetch)
     next(rows)
     time.sleep(0.2)
     assert len(asked) <= 4
@@ -142,7 +144,7 @@ def test_near_items_are_handed_on_unfetched() -> None:
         assert item % 2
         return item
 
-    rows = list(ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
+    rows = list(Ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
     assert sorted(rows) == [(i, i if i % 2 else None) for i in range(10)]
 
 
@@ -156,7 +158,7 @@ def test_who_stops_early_leaves_nothing_asked_for() -> None:
             gate.wait(10)
         return item
 
-    rows = ahead(range(8), lambda item: Way("http://stop", 2, 1), fetch)
+    rows = Ahead(range(8), lambda item: Way("http://stop", 2, 1), fetch)
     assert next(rows) == (0, 0)
     rows.close()  # type: ignore[attr-defined]
     gate.set()
@@ -171,4 +173,34 @@ def test_an_error_of_a_request_comes_where_its_answer_would() -> None:
         return item
 
     with pytest.raises(ReadError, match="no answer"):
-        list(ahead(range(10), lambda item: FAR, fetch))
+        list(Ahead(range(10), lambda item: FAR, fetch))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ReadError])
+@pytest.mark.parametrize("where", ["caller", "helper"])
+def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], where: str
+) -> None:
+    """One thread waits for an answer, as the owner of the queue, while the other one fails."""
+    monkeypatch.setattr(pool_module, "cores", lambda: 2)
+    answer, met = threading.Event(), threading.Barrier(2)
+    too_late = threading.Timer(20, answer.set)
+    too_late.start()
+
+    def fetch(item: int) -> int:
+        if item > 1:
+            answer.wait()
+        return item
+
+    def work(item: tuple[int, int | None]) -> None:
+        met.wait(20)
+        is_caller = threading.current_thread() is threading.main_thread()
+        if is_caller == (where == "caller"):
+            time.sleep(0.1)
+            raise error("enough")
+
+    with pytest.raises(error, match="enough"):
+        run_all(Ahead(range(6), lambda item: Way("http://deaf", 4, 1), fetch), work)
+    assert not answer.is_set()
+    too_late.cancel()
+    answer.set()
