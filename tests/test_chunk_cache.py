@@ -81,6 +81,18 @@ def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:
     assert chunk_cache().nbytes == before
 
 
+def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
+    """A checksum is taken off without a copy, from bytes that were read with those of others."""
+    codecs = ({"id": "fletcher32"},)
+    array = virtual(VALUES, tmp_path, chunks=(1, 100, 100), codecs=codecs)
+    exactly(array.read((slice(None), slice(0, 50), 0)), VALUES[:, :50, 0])
+    kept: Any = next(reversed(chunk_cache()._chunks.values()))
+    assert kept.nbytes == 100 * 100 * 8
+    while (behind := getattr(kept, "base", getattr(kept, "obj", None))) is not None:
+        kept = behind
+    assert len(kept) == 100 * 100 * 8
+
+
 def test_what_does_not_fit_is_not_kept(array: ManifestArray) -> None:
     """It would push out the rest, and itself before it is asked for again."""
     before = chunk_cache().nbytes
@@ -107,6 +119,14 @@ def test_the_option_turns_it_off(array: ManifestArray) -> None:
         for _ in range(2):
             exactly(array.read((0, 0, 0)), VALUES[0, 0, 0])
     assert len(store.ranges) == 2
+
+
+def test_turning_it_off_gives_the_memory_back_with_the_next_read(array: ManifestArray) -> None:
+    array.read((0, 0, slice(None)))
+    assert chunk_cache().nbytes
+    with set_options(chunk_cache=0):
+        array.read((slice(None), 0, 0))
+        assert not chunk_cache().nbytes
 
 
 @pytest.mark.parametrize("how", ["modified", "gone"])

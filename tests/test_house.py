@@ -19,8 +19,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
-    | {"access", "file_lock", "strict_json", "text"},
+    | {"access", "file_lock", "strict_json", "text", "numpy_header"},
     {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
+    | {"netcdf3_header", "archive_index"}
     | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
@@ -28,14 +29,15 @@ FLOORS = (
     {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "record_changes"},
+    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"}
+    | {"archived", "flat_arrays"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
-    {"appending", "detection", "materialize", "zarr_served"},
+    {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
-    {"writing"},
+    {"writing", "flat"},
     {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "zarr_python"},
+    {"backend", "demo", "tree_accessor", "zarr_python"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
@@ -50,6 +52,8 @@ STAGES = {
         "manifests",
         "manifest_files",
         "arrays",
+        "shards",
+        "varying",
         "values",
         "document",
         "nodes",
@@ -71,6 +75,7 @@ STAGES = {
         "cache",
         "decode",
         "ahead",
+        "gather",
         "fetch",
     ),
     "stores": (
@@ -81,6 +86,7 @@ STAGES = {
         "obstore_ranges",
         "fsspec_ranges",
         "fsspec_store",
+        "archive",
     ),
 }
 
@@ -108,7 +114,9 @@ PUBLIC = {
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_flat",
     "open_virtual_dataset",
+    "open_virtual_datatree",
     "open_virtual_mfdataset",
     "set_options",
     "snapshots",

@@ -259,6 +259,27 @@ class ChunkManifest:
         """Return the manifest with every source file replaced by what ``change`` makes of it."""
         return replace(self, files=tuple(map(change, self.files)))
 
+    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
+        """Return the manifest with every file being a piece of another one.
+
+        Parameters
+        ----------
+        places : sequence of SourceFile and int
+            For every file of the table, the one that it lies in, and at which byte it begins there.
+        """
+        files: dict[SourceFile, int] = {}
+        numbers = [files.setdefault(file, len(files)) for file, _ in places]
+        # the codes of what lies in no file count from the end
+        table = np.array([*numbers, INLINE, MISSING], np.int32)
+        shift = np.array([*(begin for _, begin in places), 0, 0], np.int64)
+        offset = compact(self.offset) + shift[compact(self.file)]
+        return replace(
+            self,
+            files=tuple(files),
+            file=_settle(table[compact(self.file)], self.shape),
+            offset=_settle(offset, self.shape),
+        )
+
     def pruned(self) -> ChunkManifest:
         """Return the manifest with only those files in its table that a chunk lies in."""
         used = np.unique(compact(self.file))

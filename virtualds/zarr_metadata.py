@@ -109,6 +109,9 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     order = metadata.get("order", "C")
     axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
+    if fill is None and dtype.kind in "mM":
+        # what nobody laid down is no time, as zarr-python has it
+        fill = "NaT"
     pipeline = CodecPipeline(
         dtype,
         codecs=tuple(codec_from_zarr_v2(step) for step in steps if step is not None),
@@ -206,6 +209,8 @@ def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
 def _fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
     if value is None or dtype.kind == "O":
         return None
+    if dtype.kind == "U" and value == 0:
+        return np.asarray("", dtype)[()]
     if dtype.kind in "SV":
         raw = base64.standard_b64decode(value) if isinstance(value, str) else bytes(dtype.itemsize)
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
@@ -224,6 +229,8 @@ def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
         return base64.standard_b64encode(scalar.tobytes()).decode()
     if dtype.kind == "c":
         return [fill_to_zarr_v2(part, np.dtype("f8")) for part in (scalar.real, scalar.imag)]
+    if dtype.kind in "mM":
+        return int(scalar.astype("i8"))
     if dtype.kind == "f" and not np.isfinite(scalar):
         return "NaN" if np.isnan(scalar) else "Infinity" if scalar > 0 else "-Infinity"
     return scalar.item()

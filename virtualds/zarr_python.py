@@ -76,7 +76,13 @@ def zarr_store(
         ) from error
     skip = (drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ())
     found = open_group(
-        url, group=group, skip=skip, options=storage_options, allow=allow, snapshot=snapshot
+        url,
+        group=group,
+        below=True,
+        skip=skip,
+        options=storage_options,
+        allow=allow,
+        snapshot=snapshot,
     )
     options = StorageOptions.of(storage_options)
     origin = adapter.Origin(normalise_url(url), group, snapshot, options, skip)

@@ -27,6 +27,8 @@ from virtualds.strict_json import parsed, uncollected
 from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 
+CONSOLIDATED = ".zmetadata"
+"""The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
 
@@ -244,7 +246,7 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     # older readers expect metadata as JSON text inside the JSON
     members = [
         f"{json.dumps(key)}:{json.dumps(json.dumps(value, **COMPACT_JSON))}"
-        for key, value in hierarchy.metadata.items()
+        for key, value in _consolidated(hierarchy.metadata).items()
     ]
     for path, manifest in hierarchy.manifests.items():
         members += _references(path, manifest, folders)
@@ -253,6 +255,16 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     texts = {name: folder for folder, name in folders.items()}
     named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
     return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
+
+
+def _consolidated(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata with a copy of all in one place, if there are groups below the root.
+
+    zarr-python lists what it is not told there, and of a reference set it lists the root alone.
+    """
+    if not any(key.endswith("/.zgroup") for key in metadata):
+        return metadata
+    return {CONSOLIDATED: {"zarr_consolidated_format": 1, "metadata": metadata}, **metadata}
 
 
 def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:

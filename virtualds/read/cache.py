@@ -90,11 +90,16 @@ class ChunkCache:
     def put(self, key: ChunkKey, stored: npt.NDArray[Any]) -> None:
         """Keep a chunk, and let those go that were not used for longest."""
         stored.flags.writeable = False
-        most = get_options().chunk_cache
         with self._lock:
             if key not in self._chunks:
                 self._chunks[key] = stored
                 self.nbytes += stored.nbytes
+        self.shrink()
+
+    def shrink(self) -> None:
+        """Let go of what is more than the option allows, which may have been changed."""
+        most = get_options().chunk_cache
+        with self._lock:
             while self.nbytes > most:
                 self.nbytes -= self._chunks.popitem(last=False)[1].nbytes
 

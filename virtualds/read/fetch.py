@@ -180,7 +180,7 @@ class _Reading:
                 place_stored(decoder, stored, task, self.out)
             return
         data = self.fetch(work) if data is None else data
-        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=False)):
+        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=True)):
             if expected and work.file != MISSING and (reason := mismatch(encoded, expected)):
                 raise self._error(work, number, reason)
         if isinstance(work, Tile):
@@ -232,9 +232,10 @@ class _Reading:
             They are, but their file is no longer the one that was scanned.
         """
         cache = chunk_cache()
-        is_used = get_options().chunk_cache and cache.nbytes
+        cache.shrink()
+        is_empty = not cache.nbytes
         for batch in batches:
-            if not isinstance(batch, Batch) or not is_used:
+            if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
             keys = (key_of(batch, task, self.opened) for task in batch.tasks)

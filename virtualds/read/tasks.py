@@ -305,12 +305,16 @@ def _by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
 
 
 def _by_run(tasks: Iterable[Task], reach: Reach) -> Iterator[list[Task]]:
-    """Cut tasks, whose offsets rise, where a request for all of them would be wasteful."""
+    """Cut tasks where a request for all of them would be wasteful.
+
+    Their offsets rise, but for a block of tasks that begins in front of the one before.
+    """
     rows: list[Task] = []
     begin = end = 0
     for task in tasks:
         stop = task.offset + task.length
-        if rows and (task.offset - end > reach.gap or stop - begin > reach.run):
+        follows = begin <= task.offset <= end + reach.gap
+        if rows and not (follows and stop - begin <= reach.run):
             yield rows
             rows = []
         if not rows:

@@ -91,19 +91,18 @@ def _tiles(part: Part, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
     """Yield the tiles of a box of equal chunks that are taken whole."""
     nbytes = _chunk_bytes(part, inside)
     grid = [p.chunk.size for p in inside]
-    reach = reach_of(
-        part.fragment, int(part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)])
-    )
-    # some for every core, or a long request
-    most = min(LARGEST, max(SMALLEST, nbytes * prod(grid) // (4 * cores())))
-    for box in _boxes(grid, nbytes, reach.run if reach.at_once else most):
+    most = _largest(part, inside, nbytes * prod(grid))
+    for box in _boxes(grid, nbytes, most):
         some = [p.part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
         tile = _tile(part, some)
         yield from [tile] if tile else batches(part, distinct_tasks(part.fragment, some))
 
 
 def _largest(part: Part, inside: Sequence[Projection], nbytes: int) -> int:
-    """Return how many decoded bytes a tile has at most: a long request, or some for every core."""
+    """Return how many decoded bytes a tile of a box of ``nbytes`` has at most.
+
+    As many as a long request where the file is far, else so few that every core gets some tiles.
+    """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
     reach = reach_of(part.fragment, int(file))
     if reach.at_once:
