@@ -41,12 +41,15 @@ class Case:
         xarray's engine for it; ``h5netcdf`` where the netCDF library refuses the file.
     options : dict
         Of `xr.open_dataset`, for that engine.
+    source : str
+        The parser that reads it.
     """
 
     write: Writer
     group: str | None = None
     engine: str = "netcdf4"
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: str = "hdf5"
 
     def native(self, path: Path, **options: Any) -> xr.Dataset:
         """What xarray itself makes of the file, in memory."""
@@ -1022,7 +1025,7 @@ def filters_of_netcdf(path: Path) -> None:
 
 # ---------------------------------------------------------------------- Zarr stores
 
-ZARR: dict[str, Any] = {"engine": "zarr", "options": {"consolidated": True}}
+ZARR: dict[str, Any] = {"engine": "zarr", "options": {"consolidated": True}, "source": "zarr"}
 
 
 def zarr_dataset() -> xr.Dataset:
@@ -1115,13 +1118,13 @@ def _write_classic(path: Path, form: str) -> None:
 
 
 def _classic_case(form: str) -> Case:
-    return Case(lambda path: _write_classic(path, form))
+    return Case(lambda path: _write_classic(path, form), source="netcdf3")
 
 
 CASES |= {form.lower(): _classic_case(form) for form in CLASSIC}
 
 
-@case()
+@case(source="netcdf3")
 def classic_with_one_record_variable(path: Path) -> None:
     # its records follow each other without padding
     with classic(path, time=None, n=3) as file:
@@ -1129,7 +1132,7 @@ def classic_with_one_record_variable(path: Path) -> None:
         file.createVariable("n", "i1", ("n",))[:] = [1, 2, 3]
 
 
-@case()
+@case(source="netcdf3")
 def classic_without_records(path: Path) -> None:
     with classic(path, time=None, x=3) as file:
         file.createVariable("v", "f4", ("time", "x"))
@@ -1137,13 +1140,13 @@ def classic_without_records(path: Path) -> None:
         file.createVariable("x", "f8", ("x",))[:] = [1, 2, 3]
 
 
-@case()
+@case(source="netcdf3")
 def classic_without_anything(path: Path) -> None:
     with classic(path):
         pass
 
 
-@case()
+@case(source="netcdf3")
 def classic_of_scipy(path: Path) -> None:
     with netcdf_file(path, "w", version=2) as file:
         file.title = b"of scipy"
@@ -1160,7 +1163,7 @@ def classic_of_scipy(path: Path) -> None:
             v.units = b"K"
 
 
-@case()
+@case(source="netcdf3")
 def classic_of_many_records(path: Path) -> None:
     with classic(path, time=None, x=3) as file:
         file.createVariable("time", "i4", ("time",))[:] = np.arange(2000)
