@@ -8,6 +8,7 @@ make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
@@ -154,8 +155,7 @@ class ChunkManifest:
         """
         given = (file, offset, length, pipeline, checksum)
         columns = {
-            name: _settle(_as_column(name, np.asarray(value)), shape)
-            for name, value in zip(COLUMNS, given, strict=True)
+            name: _column(name, value, shape) for name, value in zip(COLUMNS, given, strict=True)
         }
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         _check(manifest)
@@ -353,6 +353,20 @@ def _digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text).hexdigest(), [*options]
+
+
+def _column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
+    """Return a column over the grid, of integers that it can hold."""
+    kind = np.dtype(COLUMNS[name])
+    if type(value) is int:
+        # as broadcasting does, in a tenth of the time; too large a number is told of below
+        try:
+            raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
+        except OverflowError:
+            raw = b""
+        if raw:
+            return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
+    return _settle(_as_column(name, np.asarray(value)), shape)
 
 
 def _settle(column: Column, shape: tuple[int, ...]) -> Column:
