@@ -118,6 +118,7 @@ PUBLIC = {
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",
+    "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
     "zarr_store",

@@ -8,7 +8,7 @@
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
-from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
     AccessError,
@@ -58,6 +58,7 @@ __all__ = [
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",
+    "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
     "zarr_store",
