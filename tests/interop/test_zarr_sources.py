@@ -1,4 +1,4 @@
-"""VirtualiZarr opens the same Zarr stores: where both refer to chunks, they refer to the same bytes."""
+"""VirtualiZarr opens the same Zarr stores: where both refer to chunks, to the same bytes."""
 
 from __future__ import annotations
 
