@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,11 @@ from transforms import assert_identical
 import virtualds
 from virtualds.formats import FORMATS
 
-SUFFIXES = {form.name: form.suffixes[0] for form in FORMATS if form.update is not None}
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
 EPOCH = "days since 2000-01-01"
 
 

@@ -11,7 +11,7 @@ from virtualds.errors import UnsupportedError, cannot_hold
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import to_json
 from virtualds.storage_notes import declared
-from virtualds.zarr_metadata import fill_to_attribute, is_exact
+from virtualds.zarr_metadata import fill_to_attribute, is_exact, obstacles
 from virtualds.zarr_v3.arrays import array_to_v3
 from virtualds.zarr_v3.document import Document, is_node_path, values_folder
 from virtualds.zarr_v3.manifests import Part
@@ -42,7 +42,9 @@ class Plan(NamedTuple):
     notes: dict[str, dict[str, Any]]
 
 
-def plan(group: ManifestGroup, root: str, before: Document | None = None) -> Plan:
+def plan(
+    group: ManifestGroup, root: str, before: Document | None = None, plain: str | None = None
+) -> Plan:
     """Return what there is to write of a group.
 
     Parameters
@@ -52,21 +54,23 @@ def plan(group: ManifestGroup, root: str, before: Document | None = None) -> Pla
         Url of the folder that it is to be.
     before : Document, optional
         The snapshot of the set that is there.
+    plain : str, optional
+        Name of a format that holds plain Zarr only: no array of our extensions.
 
     Raises
     ------
     UnsupportedError
         The variables that Zarr v3 has no form for; all of them are named.
     """
-    planner = _Planner(root, before)
+    planner = _Planner(root, before, plain is not None)
     planned = list(planner.planned(group))
     if problems := [problem for _, _, found in planned for problem in found]:
         raise cannot_hold(
             root,
-            "zarr-v3",
+            plain or "zarr-v3",
             problems,
             "load these variables before writing (ds.virtual.load()), or leave them out "
-            "(ds.drop_vars)",
+            "(ds.drop_vars)" + ("; zarr-v3 can hold more" if plain else ""),
         )
     return Plan({path: node for path, node, _ in planned}, planner.notes)
 
@@ -77,6 +81,7 @@ class _Planner:
 
     root: str
     before: Document | None
+    plain: bool = False
     notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
 
     def planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
@@ -121,6 +126,9 @@ class _Planner:
         elif data is not None:
             # files that nothing refers to any more may have changed
             metadata, parts = array_to_v3(data.pruned())
+            if self.plain and metadata["chunk_grid"]["name"] != "regular":
+                found = obstacles(data) or ["Zarr has no plain form for how it is stored"]
+                raise UnsupportedError("; ".join(found))
         attributes, notes = self._attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
