@@ -550,6 +550,8 @@ def test_bounds_in_other_units_get_no_attributes(tmp_path: Path) -> None:
 
 
 def test_a_remote_set_of_local_files_grows_if_it_may(files: list[Path], target: Path) -> None:
+    if target.suffix == ".icechunk":
+        pytest.skip("Icechunk knows nothing of fsspec's memory")
     url = f"memory://{uuid4().hex}/{target.name}"
     virtual(files[0]).virtual.to_manifest(url)
     with pytest.raises(virtualds.AccessError, match="allow="):

@@ -230,6 +230,13 @@ def store_of(target: Any, branch: str, url: str) -> Any:
         return store
 
 
+def parent_of(repository: Any, snapshot: str, url: str) -> str | None:
+    """Return the id of the snapshot that one follows."""
+    with told(url):
+        found: str | None = repository.lookup_snapshot(snapshot).parent_id
+        return found
+
+
 def commits(target: Any) -> bool:
     """Say whether what is written to a target is for the library to commit."""
     return isinstance(target, icechunk.Repository)
@@ -242,6 +249,12 @@ def documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
     """Return the metadata of all nodes by path, groups before what they hold."""
     with told(url):
         return waited(_documents(store))
+
+
+def document(store: Any, path: str, url: str) -> dict[str, Any]:
+    """Return the metadata of a node, nothing if there is none."""
+    with told(url):
+        return waited(_document(store, path)) or {}
 
 
 async def _documents(store: Any) -> dict[str, dict[str, Any]]:
@@ -281,20 +294,17 @@ async def _references(store: Any, path: str) -> References:
     inline: dict[int, bytes] = {}
     batches: list[tuple[Any, ...]] = []
     total = 0
-    async for places, kinds, paths, offsets, lengths, held in store.array_chunk_iterator(
-        f"/{path}"
-    ):
-        rows = [numbers.setdefault(text, len(numbers)) for text in paths]
-        batches.append((places, kinds, np.array(rows, np.int64), offsets, lengths))
+    async for where, kind, paths, offset, length, held in store.array_chunk_iterator(f"/{path}"):
+        numbered = [numbers.setdefault(text, len(numbers)) for text in paths]
+        batches.append((where, kind, np.array(numbered, np.int64), offset, length))
         inline |= {total + row: data for row, data in held.items()}
         total += len(paths)
     if not batches:
         none = np.zeros(0, np.int64)
         return References(none.reshape(0, 0), none, none, none, none, [], {})
-    places, kind, path, offset, length = (
-        np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)
-    )
-    return References(places, kind, path, offset, length, list(numbers), inline)
+    columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)]
+    places, kinds, rows, offsets, lengths = columns
+    return References(places, kinds, rows, offsets, lengths, list(numbers), inline)
 
 
 def chunks(store: Any, keys: Sequence[str], url: str) -> list[bytes]:

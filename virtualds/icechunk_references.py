@@ -19,6 +19,8 @@ from virtualds.referenced_files import ReferencedFiles
 
 KEPT = 8
 """Arrays whose references are kept in memory."""
+NOTES = "virtualds"
+"""Where notes stand in the metadata of nodes, beside what Zarr says."""
 CHUNKS = "chunks"
 """Where a repository keeps chunks of its own (Icechunk specification, "Layout")."""
 
@@ -69,11 +71,10 @@ class RepositoryReferences:
         self._open()
 
     def _open(self) -> None:
-        beginning = SourceFile(f"{self.root}/repo", options=self.options)
-        self._files = ReferencedFiles(beginning, {}, self.allow)
+        self._beginning = SourceFile(f"{self.root}/repo", options=self.options)
         # its own chunks need no permission, as long as they lie in it
         within = None if self.allow.prefixes is None else (self.root,)
-        self._own = ReferencedFiles(beginning, {}, Allowed(within))
+        self._own = ReferencedFiles(self._beginning, {}, Allowed(within))
         self._kept: RecordCache[Any] = RecordCache(KEPT)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -111,7 +112,21 @@ class RepositoryReferences:
             with adapter().told(self.root):
                 return repository.readonly_session(snapshot_id=self.snapshot).store
 
-        return self._kept.get(None, opened)
+        return self._kept.get("store", opened)
+
+    @property
+    def files(self) -> ReferencedFiles:
+        """The files that the snapshot refers to, with the fingerprints that it has noted."""
+
+        def noted() -> ReferencedFiles:
+            repository = adapter().repository_at(place_of(self.root, self.options), self.root)
+            parent = adapter().parent_of(repository, self.snapshot, self.root)
+            return ReferencedFiles(
+                self._beginning, noted_sources(self.store, self.root, parent), self.allow
+            )
+
+        found: ReferencedFiles = self._kept.get("files", noted)
+        return found
 
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
@@ -126,7 +141,20 @@ class RepositoryReferences:
         """Return the file of a location of Icechunk, or of a chunk of its own."""
         if native:
             return self._own.file(f"{self.root}/{CHUNKS}/{name}")
-        return self._files.file(url_of(name))
+        return self.files.file(url_of(name))
+
+
+def noted_sources(store: Any, root: str, parent: str | None = None) -> Mapping[str, Any]:
+    """Return the fingerprints of files that our notes tell, by their urls.
+
+    With ``parent``, those only that were noted right after that snapshot: what others have
+    committed since may refer to files that have changed.
+    """
+    notes = adapter().document(store, "", root).get(NOTES)
+    if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
+        return {}
+    found: Mapping[str, Any] = notes.get("sources") or {}
+    return found
 
 
 def manifest_of(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifest:

@@ -17,18 +17,20 @@ import numpy as np
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import ConflictError, UnsupportedError, cannot_hold
 from virtualds.group import ManifestGroup
-from virtualds.icechunk_places import Place, containers, location, place_of
+from virtualds.icechunk_places import Place, containers, location, place_of, url_of
 from virtualds.icechunk_references import (
     CHUNKS,
+    NOTES,
     RepositoryReferences,
     RepositoryTable,
     adapter,
     manifest_of,
+    noted_sources,
 )
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
-from virtualds.referenced_files import stored_bytes
-from virtualds.zarr_v3.document import NOTES
+from virtualds.referenced_files import ReferencedFiles, stored_bytes
+from virtualds.zarr_v3.manifest_files import fingerprints
 from virtualds.zarr_v3.manifests import Part, chunk_key
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.nodes import NodesReader
@@ -162,9 +164,7 @@ def write(
         raise FileExistsError(f"{target.name}: exists already; pass mode='w' to replace it")
     if there:
         adapter().cleared(store, target.name)
-    writer = _Writer(store, target)
-    for path, node in planned.nodes.items():
-        writer.write(path, node, planned.notes)
+    _Writer(store, target).write_all(planned)
     target.commit(store, message or "Written by virtualds")
 
 
@@ -208,9 +208,7 @@ def update(
     nodes = adapter().documents(store, target.name)
     gone = [path for path in nodes if path and path not in planned.nodes]
     adapter().removed(store, gone, target.name)
-    writer = _Writer(store, target, known, nodes)
-    for path, node in planned.nodes.items():
-        writer.write(path, node, planned.notes)
+    _Writer(store, target, known, nodes).write_all(planned)
     target.commit(store, message or "Changed by virtualds")
 
 
@@ -316,7 +314,9 @@ class _Known:
         self._target = target
         self._found: dict[tuple[str, tuple[int, ...]], ChunkManifest] = {}
         root = target.root or "file:///"
-        self._references = RepositoryReferences(root, target.options, "", allow)
+        source = SourceFile(f"{root}/repo", options=target.options)
+        self._own = ReferencedFiles(source, {})
+        self._files = ReferencedFiles(source, noted_sources(store, target.name), allow)
 
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array."""
@@ -324,8 +324,13 @@ class _Known:
             found = adapter().references(self._store, path, self._target.name)
             if self._target.root is None:
                 found = self._with_values(path, found)
-            self._found[path, grid] = manifest_of(found, grid, self._references.file)
+            self._found[path, grid] = manifest_of(found, grid, self._file)
         return self._found[path, grid]
+
+    def _file(self, name: str, native: bool) -> SourceFile:
+        if native:
+            return self._own.file(f"{self._target.root}/{CHUNKS}/{name}")
+        return self._files.file(url_of(name))
 
     def _with_values(self, path: str, found: Any) -> Any:
         rows = np.flatnonzero(found.kind == adapter().NATIVE)
@@ -345,6 +350,22 @@ class _Writer:
     target: _Target
     known: _Known | None = None
     nodes: Mapping[str, Any] | None = None
+
+    def write_all(self, planned: Plan) -> None:
+        """Write what is planned, and note what references do not tell."""
+        parts = [
+            part
+            for node in planned.nodes.values()
+            if isinstance(node, PlannedArray)
+            for part in node.parts
+        ]
+        sources = fingerprints(parts, lambda url: url)
+        sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
+        if sources:
+            noted = {"after": self.store.session.snapshot_id, "sources": sources}
+            planned.notes["groups"][""] = planned.notes["groups"].get("", {}) | noted
+        for path, node in planned.nodes.items():
+            self.write(path, node, planned.notes)
 
     def write(
         self, path: str, node: dict[str, Any] | PlannedArray, notes: Mapping[str, Any]
