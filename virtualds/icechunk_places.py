@@ -96,12 +96,25 @@ def container_of(url: str, options: Mapping[str, Any] | None) -> tuple[str, Plac
             f"{url}: Icechunk refers to no files there; these are known: {sorted(PLACES)}"
         )
     if scheme == "file":
-        folder = posixpath.dirname(local_path(url)).rstrip("/") + "/"
-        return location(f"file://{folder}"), Place("local", {"path": folder})
+        folder = _plain(posixpath.dirname(local_path(url)))
+        return f"file://{folder}", Place("local", {"path": folder})
     host = "/".join(url.split("/")[:3]) + "/"
     place = place_of(host, options)
     told = {n: v for n, v in place.arguments.items() if n in CONTAINER.get(place.kind, ())}
     return host, Place(place.kind, told)
+
+
+def _plain(folder: str) -> str:
+    """Return the innermost folder above whose names Icechunk finds: none of them is quoted.
+
+    Examples
+    --------
+    >>> _plain("/data/in put/2001"), _plain("/data/2001")
+    ('/data/', '/data/2001/')
+    """
+    names = folder.strip("/").split("/")
+    quoted = (n for n, name in enumerate(names) if quote(name, safe=SAFE) != name)
+    return "/".join(["", *names[: next(quoted, len(names))], ""]).replace("//", "/")
 
 
 def containers(files: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[str, Place]:

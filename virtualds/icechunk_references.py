@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -169,28 +170,31 @@ def manifest_of(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
     file_of : callable
         Takes a path, and whether it is that of a chunk of the repository; returns the file.
     """
-    shape = np.array(grid, np.int64)
     places = found.places.reshape(len(found.kind), len(grid))
-    inside = (places < shape).all(1)
-    rows = np.flatnonzero(inside)
-    columns = {name: np.zeros(grid, np.int64) for name in ("offset", "length")}
-    file = np.full(grid, MISSING, np.int64)
-    where = tuple(places[rows].T)
+    rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
     kind, path = found.kind[rows], found.path[rows]
+    held = kind == adapter().INLINE
     native = np.zeros(len(found.paths), bool)
     native[path[kind == adapter().NATIVE]] = True
-    # what nothing inside of the grid lies in is no file of the array
-    used = np.unique(path[kind != adapter().INLINE])
+    # a path in which no chunk of the grid lies is that of no file of the array
+    used = np.unique(path[~held])
     numbers = np.full(len(found.paths), MISSING, np.int64)
     numbers[used] = np.arange(used.size)
-    files = [file_of(found.paths[n], bool(native[n])) for n in used.tolist()]
-    held = kind == adapter().INLINE
-    inline = [found.inline[row] for row in rows[held].tolist()]
-    counted = np.where(held, np.cumsum(held) - 1, found.offset[rows])
-    file[where] = np.where(held, INLINE, numbers[path] if path.size else MISSING)
-    columns["offset"][where] = counted
-    columns["length"][where] = found.length[rows]
-    return ChunkManifest.build(grid, files=files, file=file, inline=inline, **columns)
+    columns = {
+        "file": np.where(held, INLINE, numbers[path]),
+        "offset": np.where(held, np.cumsum(held) - 1, found.offset[rows]),
+        "length": found.length[rows],
+    }
+    where = np.ravel_multi_index(tuple(places[rows].T), grid) if grid else np.zeros_like(rows)
+    spread = {name: np.full(prod(grid), MISSING if name == "file" else 0) for name in columns}
+    for name, column in columns.items():
+        spread[name][where] = column
+    return ChunkManifest.build(
+        grid,
+        files=[file_of(found.paths[n], bool(native[n])) for n in used.tolist()],
+        inline=[found.inline[row] for row in rows[held].tolist()],
+        **{name: column.reshape(grid) for name, column in spread.items()},
+    )
 
 
 @dataclass(frozen=True)

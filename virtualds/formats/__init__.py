@@ -142,7 +142,7 @@ FORMATS: tuple[Format, ...] = (
         icechunk.write,
         icechunk.update,
         markers=icechunk.MARKERS,
-        choices=("message", "branch"),
+        choices=("message", "branch", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
     ),

@@ -41,6 +41,8 @@ MARKERS = ("repo", "refs/branch.main/ref.json")
 MAGIC = "ICE🧊CHUNK".encode()
 """What files of Icechunk begin with (Icechunk specification, "File layout")."""
 MAIN = "main"
+GRIDS = ("regular", "rectilinear")
+"""Chunk grids of Zarr; the second one is an experiment of zarr-python."""
 
 
 def detect(marker: bytes) -> bool:
@@ -129,6 +131,7 @@ def write(
     replace: bool = True,
     message: str | None = None,
     branch: str = MAIN,
+    rectilinear: bool = False,
 ) -> None:
     """Write a snapshot, all of it or nothing.
 
@@ -146,6 +149,9 @@ def write(
         Of the commit.
     branch : str
         That the snapshot goes to.
+    rectilinear : bool
+        Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
+        which readers turn on.
 
     Raises
     ------
@@ -157,7 +163,7 @@ def write(
         Another writer was faster; nothing has changed.
     """
     target = _Target.of(url, options, branch)
-    planned = plan(group, target.name, plain="icechunk")
+    planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     store = target.opened(_needed(planned, target))
     there = bool(adapter().documents(store, target.name))
     if there and not replace:
@@ -176,13 +182,14 @@ def update(
     *,
     message: str | None = None,
     branch: str = MAIN,
+    rectilinear: bool | None = None,
 ) -> None:
     """Commit what becomes of a branch; chunks that stay where they are are not written again.
 
     Parameters
     ----------
-    url, options, message, branch
-        As in `write`.
+    url, options, message, branch, rectilinear
+        As in `write`; by default chunks may differ in length where some do already.
     change : callable
         Takes the whole set and returns what it is to be.
     allow : Allowed
@@ -203,9 +210,12 @@ def update(
     before = _reader(store, target.name, known.manifest).group(None)
     if (after := change(before)) is before:
         return
-    planned = plan(after, target.name, plain="icechunk")
-    store = target.opened(_needed(planned, target), store)
     nodes = adapter().documents(store, target.name)
+    if rectilinear is None:
+        there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
+        rectilinear = "rectilinear" in there
+    planned = plan(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    store = target.opened(_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
     adapter().removed(store, gone, target.name)
     _Writer(store, target, known, nodes).write_all(planned)
@@ -407,8 +417,9 @@ class _Writer:
         there = None if self.nodes is None else self.nodes.get(path)
         if there is None or self.known is None or there.get("node_type") != "array":
             return None
-        same = ("data_type", "chunk_grid", "codecs", "fill_value")
-        if any(there.get(n) != metadata.get(n) for n in same):
+        same = ("data_type", "codecs", "fill_value")
+        grids = [node["chunk_grid"]["name"] for node in (there, metadata)]
+        if any(there.get(n) != metadata.get(n) for n in same) or grids[0] != grids[1]:
             return None
         axes = axes_from_v3(there["shape"], there["chunk_grid"])
         old = self.known.manifest(path, tuple(axis.nchunks for axis in axes)).loaded()

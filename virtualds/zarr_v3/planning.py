@@ -43,7 +43,11 @@ class Plan(NamedTuple):
 
 
 def plan(
-    group: ManifestGroup, root: str, before: Document | None = None, plain: str | None = None
+    group: ManifestGroup,
+    root: str,
+    before: Document | None = None,
+    form: str = "zarr-v3",
+    grids: tuple[str, ...] = (),
 ) -> Plan:
     """Return what there is to write of a group.
 
@@ -54,23 +58,25 @@ def plan(
         Url of the folder that it is to be.
     before : Document, optional
         The snapshot of the set that is there.
-    plain : str, optional
-        Name of a format that holds plain Zarr only: no array of our extensions.
+    form : str
+        Name of the format, for errors.
+    grids : tuple of str
+        For a format that holds plain Zarr only: the chunk grids that it may have.
 
     Raises
     ------
     UnsupportedError
         The variables that Zarr v3 has no form for; all of them are named.
     """
-    planner = _Planner(root, before, plain is not None)
+    planner = _Planner(root, before, grids)
     planned = list(planner.planned(group))
     if problems := [problem for _, _, found in planned for problem in found]:
         raise cannot_hold(
             root,
-            plain or "zarr-v3",
+            form,
             problems,
             "load these variables before writing (ds.virtual.load()), or leave them out "
-            "(ds.drop_vars)" + ("; zarr-v3 can hold more" if plain else ""),
+            "(ds.drop_vars)" + ("; zarr-v3 can hold more" if grids else ""),
         )
     return Plan({path: node for path, node, _ in planned}, planner.notes)
 
@@ -81,7 +87,7 @@ class _Planner:
 
     root: str
     before: Document | None
-    plain: bool = False
+    grids: tuple[str, ...] = ()
     notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
 
     def planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
@@ -126,9 +132,7 @@ class _Planner:
         elif data is not None:
             # files that nothing refers to any more may have changed
             metadata, parts = array_to_v3(data.pruned())
-            if self.plain and metadata["chunk_grid"]["name"] != "regular":
-                found = obstacles(data) or ["Zarr has no plain form for how it is stored"]
-                raise UnsupportedError("; ".join(found))
+            self._check_grid(metadata["chunk_grid"]["name"], data)
         attributes, notes = self._attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
@@ -138,6 +142,14 @@ class _Planner:
             "storage_transformers": metadata.get("storage_transformers", []),
         }
         return PlannedArray(metadata, parts, values, bool(known))
+
+    def _check_grid(self, name: str, array: ManifestArray) -> None:
+        """Refuse an array that is more than the plain Zarr of a format."""
+        if self.grids and name not in self.grids:
+            found = obstacles(array) or ["Zarr has no plain form for how it is stored"]
+            if name == "rectilinear":
+                found.append("rectilinear=True writes it for those who have that grid")
+            raise UnsupportedError("; ".join(found))
 
     def _known_values(self, path: str, array: ManifestArray) -> bool:
         """Say whether an array is just the values that stand at its place already."""
