@@ -390,7 +390,9 @@ def test_a_repository_in_s3_refers_to_files_in_s3(
         icechunk.s3_storage(
             bucket=root.removeprefix("s3://"), prefix="refs.icechunk", **place, **secrets
         ),
-        authorize_virtual_chunk_access={f"{root}/": icechunk.s3_credentials(**secrets)},
+        authorize_virtual_chunk_access=icechunk.containers_credentials(
+            {f"{root}/": icechunk.s3_credentials(**secrets)}
+        ),
     )
     theirs = xr.open_zarr(repo.readonly_session("main").store, consolidated=False)
     xr.testing.assert_identical(theirs.load(), native(files))
