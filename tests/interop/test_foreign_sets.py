@@ -267,6 +267,17 @@ SETS: dict[str, Make] = {
     "virtualds zarr-v3": of_virtualds(".zarr"),
 }
 
+UNLIKE_THE_FILE = {
+    # cut, compressed, or filled in another way than the netCDF4 file that they are joined with, or
+    # with HDF5's fill value for a _FillValue: Zarr v2 has no form for both in one array
+    "kerchunk of netCDF3",
+    "generators",
+    "virtualizarr json",
+    "virtualizarr json, some loaded",
+    "virtualizarr parquet",
+    "zarr v3 among references",
+}
+
 FORMATS = (".json", ".parquet", ".zarr")
 
 
@@ -317,8 +328,8 @@ def test_sets_are_joined_with_files_and_written(
     try:
         joined.virtual.to_manifest(target)
     except virtualds.UnsupportedError as error:
-        # what a tool changed of the layout is said, and the third format holds it
-        assert "cannot hold" in str(error) and suffix != ".zarr"
+        # zarr-v3 holds them
+        assert "cannot hold" in str(error) and suffix != ".zarr" and name in UNLIKE_THE_FILE
         return
     like_native(xr.open_dataset(target, engine="virtual").load(), expected)
 
