@@ -35,7 +35,7 @@ def named(name: str, url: str, options: StorageOptions | None) -> Found:
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader = known[name]
-    if _markers(reader):
+    if reader.markers:
         return reader, SourceFile(url, options=options)
     return reader, described(url, options)
 
@@ -59,7 +59,7 @@ def detected(url: str, options: StorageOptions | None) -> Found:
             raise
         return found
     for reader in READERS:
-        if not _markers(reader) and reader.detect(head):
+        if not reader.markers and reader.detect(head):
             return reader, source
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
@@ -94,7 +94,7 @@ def _only_content(root: str, options: StorageOptions | None) -> Found:
 def _marked(url: str, options: StorageOptions | None) -> Found | None:
     """Return the parser or format of a folder, None if it is of none."""
     url, denied = url.rstrip("/"), None
-    names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
+    names = dict.fromkeys(name for reader in READERS for name in reader.markers)
     for name in names:
         try:
             marker = store_for(url).read_all(below(url, name), options)
@@ -104,15 +104,8 @@ def _marked(url: str, options: StorageOptions | None) -> Found | None:
             denied = error
             continue
         for reader in READERS:
-            if name in _markers(reader) and reader.detect(marker):
+            if name in reader.markers and reader.detect(marker):
                 return reader, SourceFile(url, options=options)
     if denied is not None:
         raise denied
     return None
-
-
-def _markers(reader: Parser | Format) -> tuple[str, ...]:
-    """Return the files that make a folder what is read here; none if it reads files."""
-    if isinstance(reader, Parser):
-        return reader.markers
-    return () if reader.marker is None else (reader.marker,)
