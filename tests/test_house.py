@@ -25,7 +25,7 @@ FLOORS = (
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
-    {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
+    {"array", "headers", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"hdf5_storage", "hdf5_values", "record_changes"},
@@ -101,6 +101,7 @@ PUBLIC = {
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
+    "Parser",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
@@ -108,6 +109,7 @@ PUBLIC = {
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_source",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",

@@ -22,10 +22,12 @@ from virtualds.errors import (
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.headers import open_source
 from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
+from virtualds.parsers import Parser
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
 
@@ -44,6 +46,7 @@ __all__ = [
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
+    "Parser",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
@@ -51,6 +54,7 @@ __all__ = [
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_source",
     "open_virtual_dataset",
     "open_virtual_mfdataset",
     "set_options",

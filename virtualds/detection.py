@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from virtualds.errors import FormatError
 from virtualds.formats import FORMATS, Format
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.parsers import PARSERS, Parser
+from virtualds.parsers import PARSERS, Parser, plugins, recognises
 from virtualds.scan import described, head_of
 from virtualds.stores import store_for
 
@@ -27,6 +29,9 @@ def named(name: str, url: str, options: StorageOptions | None) -> Found:
         The file does not exist or may not be read.
     """
     known = {reader.name: reader for reader in READERS}
+    if name not in known:
+        # those of other packages are imported only if they are needed; none may stand in for ours
+        known = {parser.name: parser for parser in plugins()} | known
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader = known[name]
@@ -58,7 +63,10 @@ def detected(url: str, options: StorageOptions | None) -> Found:
             return reader, source
     if not head and (found := _marked(url, options)) is not None:
         return found
-    names = [reader.name for reader in READERS]
+    for parser in plugins():
+        if not parser.markers and recognises(parser, head):
+            return parser, source
+    names = [reader.name for reader in (*READERS, *plugins())]
     raise FormatError(
         f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
         f"or open the file with xarray's own engines"
@@ -67,8 +75,15 @@ def detected(url: str, options: StorageOptions | None) -> Found:
 
 def _marked(url: str, options: StorageOptions | None) -> Found | None:
     """Return the parser or format of a folder, None if it is of none."""
+    return _marked_by(READERS, url, options) or _marked_by(plugins(), url, options)
+
+
+def _marked_by(
+    readers: Sequence[Parser | Format], url: str, options: StorageOptions | None
+) -> Found | None:
+    """Return which of some readers reads a folder, None if none does."""
     url, denied = url.rstrip("/"), None
-    names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
+    names = dict.fromkeys(name for reader in readers for name in _markers(reader))
     for name in names:
         try:
             marker = store_for(url).read_all(f"{url}/{name}", options)
@@ -77,7 +92,7 @@ def _marked(url: str, options: StorageOptions | None) -> Found | None:
         except PermissionError as error:
             denied = error
             continue
-        for reader in READERS:
+        for reader in readers:
             if name in _markers(reader) and reader.detect(marker):
                 return reader, SourceFile(url, options=options)
     if denied is not None:
