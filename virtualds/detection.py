@@ -28,10 +28,10 @@ def named(name: str, url: str, options: StorageOptions | None) -> Found:
     OSError
         The file does not exist or may not be read.
     """
-    known = {reader.name: reader for reader in READERS}
+    known: dict[str, Parser | Format] = {reader.name: reader for reader in READERS}
     if name not in known:
         # those of other packages are imported only if they are needed; none may stand in for ours
-        known = {parser.name: parser for parser in plugins()} | known
+        known = {**{parser.name: parser for parser in plugins()}, **known}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader = known[name]

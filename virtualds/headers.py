@@ -19,7 +19,7 @@ from virtualds.urls import local_path, scheme_of
 
 
 def open_source(source: SourceFile) -> BinaryIO:
-    """Open a source file, local or remote, for reading, as `open` in mode ``"rb"`` does.
+    r"""Open a source file, local or remote, for reading, as `open` in mode ``"rb"`` does.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def open_source(source: SourceFile) -> BinaryIO:
     --------
     >>> with open_source(SourceFile("file:///data/2001.nc")) as file:  # doctest: +SKIP
     ...     file.read(4)
-    b'\\x89HDF'
+    b'\x89HDF'
     """
     if scheme_of(source.url) == "file":
         return open(local_path(source.url), "rb")

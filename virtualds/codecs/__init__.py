@@ -29,6 +29,7 @@ from virtualds.codecs.numcodecs_family import (
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.szip import Szip
+from virtualds.codecs.tiff import Differences, FloatDifferences, Jpeg, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
 from virtualds.codecs.zfp import Zfp
 from virtualds.codecs.zlib import Gzip, Zlib
@@ -50,6 +51,11 @@ CODECS: tuple[type[Codec], ...] = (
     Blosc2Frame,
     Zfp,
     JpegLs,
+    Differences,
+    FloatDifferences,
+    Lzw,
+    PackBits,
+    Jpeg,
 )
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
@@ -185,13 +191,18 @@ __all__ = [
     "Codec",
     "CodecError",
     "Crc32c",
+    "Differences",
     "Fletcher32",
+    "FloatDifferences",
     "Gzip",
+    "Jpeg",
     "JpegLs",
     "Lz4Blocks",
     "Lzf",
+    "Lzw",
     "Nbit",
     "Numcodecs",
+    "PackBits",
     "ScaleOffset",
     "Shuffle",
     "Szip",
