@@ -26,7 +26,8 @@ FLOORS = (
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values", "tiff_pages"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"}
+    | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"hdf5_storage", "hdf5_values", "record_changes"},
     {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},

@@ -98,7 +98,6 @@ def page_array(
     """
     _refuse_what_is_no_array(keyframe)
     cut = _cut(keyframe)
-    fill = np.asarray(_nodata(keyframe)).tobytes()
     grid = tuple(axis.nchunks for axis in cut)
     offsets, lengths = _places(pages, leading, keyframe, prod(grid))
     there = lengths > 0
@@ -112,7 +111,8 @@ def page_array(
     axes = (*(ChunkAxis.regular(n, 1) for n in leading), *cut)
     codecs, dtype = _codecs(keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in cut))
     layout = tuple(range(len(axes)))
-    fill = np.frombuffer(fill, keyframe.dtype).astype(dtype).tobytes()
+    nodata = nodata_of(keyframe)
+    fill = None if nodata is None else np.asarray(nodata, dtype).tobytes()
     pipeline = CodecPipeline(dtype, codecs, fill, layout)
     array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
     return replace(array, fill_value=pipeline.missing_value)
@@ -230,12 +230,6 @@ def _codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dt
     stored = dtype if predictor is Differences else dtype.newbyteorder("<")
     found = predictor((rows, columns, samples), stored.str)
     return (found, *codecs), dtype.newbyteorder("<")
-
-
-def _nodata(page: Any) -> np.generic:
-    """Return the value of pixels that are not there."""
-    value = nodata_of(page)
-    return page.dtype.type(0) if value is None else value
 
 
 def nodata_of(page: Any) -> Any:

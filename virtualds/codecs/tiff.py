@@ -79,7 +79,8 @@ class Differences(_Predictor):
         bits = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
         found = self._samples(data, nbytes, bits).astype(bits.newbyteorder("<"))
         np.cumsum(found, axis=1, dtype=found.dtype.newbyteorder("="), out=found)
-        return found.reshape(-1).view(np.uint8).data
+        out: memoryview = found.reshape(-1).view(np.uint8).data
+        return out
 
 
 @dataclass(frozen=True)
