@@ -28,6 +28,7 @@ from virtualds.codecs.numcodecs_family import (
 )
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
 from virtualds.codecs.tiff import Differences, FloatDifferences, Jpeg, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
@@ -56,6 +57,7 @@ CODECS: tuple[type[Codec], ...] = (
     Lzw,
     PackBits,
     Jpeg,
+    SignFlip,
 )
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
@@ -205,6 +207,7 @@ __all__ = [
     "PackBits",
     "ScaleOffset",
     "Shuffle",
+    "SignFlip",
     "Szip",
     "Unreadable",
     "Zfp",
