@@ -184,7 +184,8 @@ def _pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 def _packing(cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None) -> dict[str, Any]:
     """Return scale, zero point and blanks as CF has them, in the precision astropy computes in."""
     if meant is not None:
-        return {}
+        # what it would mean for integers without a fill value is not laid down
+        return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
     found: dict[str, Any] = {}
     # section 5.3: few bits need single precision only
     precise = np.float64 if dtype.kind == "f" and dtype.itemsize == 8 else np.float32
