@@ -25,7 +25,15 @@ FLOORS = (
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
-    {"array", "fits_headers", "headers", "hdf5_file", "kerchunk_entries", "kerchunk_records"},
+    {
+        "array",
+        "fits_headers",
+        "grib_messages",
+        "headers",
+        "hdf5_file",
+        "kerchunk_entries",
+        "kerchunk_records",
+    },
     {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"}
     | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}

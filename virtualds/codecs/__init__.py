@@ -15,6 +15,7 @@ from virtualds.codecs.compressed_blocks import (
 )
 from virtualds.codecs.crc32c import Crc32c
 from virtualds.codecs.fletcher32 import Fletcher32
+from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.jpegls import JpegLs
 from virtualds.codecs.lzf import Lzf
 from virtualds.codecs.numcodecs_family import (
@@ -58,6 +59,7 @@ CODECS: tuple[type[Codec], ...] = (
     PackBits,
     Jpeg,
     SignFlip,
+    GribMessage,
 )
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
@@ -196,6 +198,7 @@ __all__ = [
     "Differences",
     "Fletcher32",
     "FloatDifferences",
+    "GribMessage",
     "Gzip",
     "Jpeg",
     "JpegLs",

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 import virtualds.parsers.fits as fits
+import virtualds.parsers.grib as grib
 import virtualds.parsers.hdf5 as hdf5
 import virtualds.parsers.tiff as tiff
 import virtualds.parsers.zarr as zarr
@@ -62,6 +63,7 @@ PARSERS: tuple[Parser, ...] = (
     Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
     Parser("tiff", (".tif", ".tiff", ".btf", ".gtiff"), tiff.detect, tiff.read),
     Parser("fits", (".fits", ".fit", ".fts"), fits.detect, fits.read),
+    Parser("grib", (".grib", ".grib1", ".grib2", ".grb", ".grb2"), grib.detect, grib.read),
     # no suffix: what is called so may as well be a reference set
     Parser("zarr", (), zarr.detect, zarr.read, zarr.MARKERS),
 )
