@@ -19,6 +19,8 @@ from virtualds.errors import FormatError, UnsupportedError
 BEGIN, END = b"GRIB", b"7777"
 NEAR = 64 * 1024
 """Bytes between messages that are searched for the next one: headings of telegrams, padding."""
+PADDING = b"\0 \r\n\x03\x04\x1a"
+"""Bytes that may follow the last message: padding, ends of telegrams."""
 LARGE = 0x800000
 """Lengths of edition 1 from which ECMWF means something else by them."""
 NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
@@ -119,9 +121,10 @@ def _next(file: BinaryIO, place: int, size: int) -> int:
         return place if found else size
     found += file.read(min(NEAR, size - place))
     at = found.find(BEGIN)
-    if at < 0 and len(found) + place < size:
+    if at < 0 and (len(found) + place < size or found.strip(PADDING)):
         raise FormatError(
-            f"GRIB file: no message begins within {NEAR} bytes of byte {place}; it is damaged"
+            f"GRIB file: no message begins within {NEAR} bytes of byte {place}; it is damaged or "
+            f"truncated"
         )
     return place + at if at >= 0 else size
 
@@ -132,9 +135,9 @@ def _second_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, byte
     header, inside = start, 16
     while inside + 5 <= total:
         file.seek(place + inside)
-        lead = file.read(5)
-        length, number = int.from_bytes(lead[:4], "big"), lead[-1]
-        if len(lead) < 5 or length < 5 or not 1 <= number <= 7 or inside + length > total:
+        lead = file.read(5).ljust(5, b"\0")
+        length, number = int.from_bytes(lead[:4], "big"), lead[4]
+        if length < 5 or not 1 <= number <= 7 or inside + length > total:
             break
         if number < 6:
             header += lead + file.read(length - 5)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.blocks import PAGE
 from virtualds.codec import needed_package
 from virtualds.codecs import GribMessage
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -28,8 +29,8 @@ from virtualds.scan import fetch_ahead
 from virtualds.stores import store_for
 from virtualds.urls import local_path, scheme_of
 
-HEADER = 1024
-"""Bytes at the beginning of a message that are fetched with those of others."""
+HEADER = PAGE
+"""Bytes at the beginning of a message that are fetched with those of others: one buffer full."""
 AT_ONCE = 256
 """Headers that are fetched together."""
 ATTRIBUTES = (
@@ -206,6 +207,7 @@ class _Group:
         if self.level == "isobaricInhPa":
             # from the ground upwards, as cfgrib has it
             self.values["level"].reverse()
+        self.told = [n for n in AXES if n != "number" or any("number" in m.keys for m in found)]
         self.axes = [name for name, values in self.values.items() if len(values) > 1]
         self.problems: dict[str, VirtualdsError] = {}
         self.dims, self.shape, self.places = _grid(self.first, places(self.first, eccodes))
@@ -272,8 +274,9 @@ class _Group:
         found |= {"long_name": keys.get("name", "unknown"), "units": keys.get("units", "unknown")}
         if keys.get("cfName", "unknown") != "unknown":
             found["standard_name"] = keys["cfName"]
-        names = [self._shown(axis) for axis in AXES] + [*self.places, "valid_time"]
-        return found | {"coordinates": " ".join(names)}
+        names = [self._shown(axis) for axis in self.told] + [*self.places, "valid_time"]
+        # a message that is not there is missing too
+        return found | {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
 
     def _shown(self, axis: str) -> str:
         """Return what an axis is called: that of levels has the name of their type."""
@@ -281,10 +284,9 @@ class _Group:
 
     def _coordinates(self) -> dict[str, ManifestVariable]:
         found = dict(self.places)
-        for axis, (_, attributes) in AXES.items():
-            values = np.array(self.values[axis])
-            several = axis in self.axes
-            attributes = LEVELS.get(self.level, {}) if axis == "level" else attributes
+        for axis in self.told:
+            values, several = np.array(self.values[axis]), axis in self.axes
+            attributes = LEVELS.get(self.level, {}) if axis == "level" else AXES[axis][1]
             name = self._shown(axis)
             dims = (name,) if several else ()
             found[name] = ManifestVariable(
