@@ -26,8 +26,10 @@ FLOORS = (
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
-    {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"} | {"icechunk_references"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"} | {"fill_values"},
+    {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"}
+    | {"fits_headers", "grib_messages", "headers", "icechunk_references"},
+    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"}
+    | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"}
     | {"archived", "flat_arrays"},
@@ -107,6 +109,7 @@ PUBLIC = {
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
+    "Parser",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
@@ -115,6 +118,7 @@ PUBLIC = {
     "drop_sources",
     "expire_snapshots",
     "open_flat",
+    "open_source",
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",
