@@ -1,6 +1,7 @@
 """Far bytes are asked for together: by the run, many at a time, and no more than is borne."""
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 from virtualds import ManifestArray, ReadError, set_options
 from virtualds.manifest import SourceFile
 from virtualds.read import ahead as ahead_module
+from virtualds.read import pool as pool_module
 from virtualds.read import tasks
-from virtualds.read.ahead import Way, ahead
+from virtualds.read.ahead import Ahead, Way
 from virtualds.read.plan import plan
+from virtualds.read.pool import run_all
 from virtualds.read.ranges import join_ranges
 from virtualds.read.tasks import Batch
 from virtualds.store import Reach
@@ -137,7 +140,7 @@ def test_as_many_are_under_way_as_the_host_takes() -> None:
             live -= 1
         return item * 2
 
-    found = dict(ahead(range(48), lambda item: FAR, fetch))
+    found = dict(Ahead(range(48), lambda item: FAR, fetch))
     assert found == {i: 2 * i for i in range(48)}
     assert most == 4
 
@@ -146,7 +149,7 @@ def test_what_lies_about_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
     monkeypatch.setattr(ahead_module, "MOST_BYTES", 1000)
     items = iter(range(100))
-    rows = ahead(items, lambda item: Way("http://many", 64, 300), lambda item: item)
+    rows = Ahead(items, lambda item: Way("http://many", 64, 300), lambda item: item)
     next(rows)
     assert next(items) <= 4
     assert len(list(rows)) == 98
@@ -157,7 +160,7 @@ def test_near_items_are_handed_on_unfetched() -> None:
         assert item % 2
         return item
 
-    rows = list(ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
+    rows = list(Ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
     assert sorted(rows) == [(i, i if i % 2 else None) for i in range(10)]
 
 
@@ -173,11 +176,11 @@ def test_who_stops_early_leaves_nothing_asked_for() -> None:
             gate.wait(60)
         return item
 
-    rows = ahead(range(8), lambda item: way, fetch)
+    rows = Ahead(range(8), lambda item: way, fetch)
     assert next(rows) == (0, 0)
-    rows.close()  # type: ignore[attr-defined]
+    rows.close()
     gate.set()
-    assert list(ahead([100], lambda item: way, fetch)) == [(100, 100)]
+    assert list(Ahead([100], lambda item: way, fetch)) == [(100, 100)]
     assert set(begun) <= {0, 1, 2, 100}
 
 
@@ -188,4 +191,34 @@ def test_an_error_of_a_request_comes_where_its_answer_would() -> None:
         return item
 
     with pytest.raises(ReadError, match="no answer"):
-        list(ahead(range(10), lambda item: FAR, fetch))
+        list(Ahead(range(10), lambda item: FAR, fetch))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ReadError])
+@pytest.mark.parametrize("where", ["caller", "helper"])
+def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], where: str
+) -> None:
+    """One thread waits for an answer, as the owner of the queue, while the other one fails."""
+    monkeypatch.setattr(pool_module, "cores", lambda: 2)
+    answer, met = threading.Event(), threading.Barrier(2)
+    too_late = threading.Timer(20, answer.set)
+    too_late.start()
+
+    def fetch(item: int) -> int:
+        if item > 1:
+            answer.wait()
+        return item
+
+    def work(item: tuple[int, int | None]) -> None:
+        met.wait(20)
+        is_caller = threading.current_thread() is threading.main_thread()
+        if is_caller == (where == "caller"):
+            time.sleep(0.1)
+            raise error("enough")
+
+    with pytest.raises(error, match="enough"):
+        run_all(Ahead(range(6), lambda item: Way("http://deaf", 4, 1), fetch), work)
+    assert not answer.is_set()
+    too_late.cancel()
+    answer.set()

@@ -209,6 +209,26 @@ def test_what_will_not_pass_is_told_at_once_and_alike(served: Served, fault: str
     assert agents(served) == ["obstore", "fsspec", "fsspec"]
 
 
+LEAVING = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from virtualds import SourceFile
+from virtualds.stores import FsspecStore, retry
+waits = threading.Event()
+wait_before = retry.wait_before
+retry.wait_before = lambda *given: waits.set() or wait_before(*given)
+ThreadPoolExecutor().submit(FsspecStore().get_ranges, SourceFile(sys.argv[1]), [(0, 9)])
+waits.wait()
+"""
+
+
+def test_a_process_that_ends_does_not_wait_to_ask_again(served: Served) -> None:
+    served.always = Fault("status", 503, {"Retry-After": "60"})
+    command = [sys.executable, "-c", LEAVING, f"{served.url}/a.bin"]
+    assert subprocess.run(command, timeout=50).returncode == 0
+    assert len(served.requests) == 1
+
+
 @pytest.mark.parametrize("retries", [0, 1, 3])
 def test_it_is_asked_as_often_as_the_setting_says(served: Served, retries: int) -> None:
     served.always = Fault("status", 503, {"Retry-After": "0"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -263,11 +264,20 @@ TRANSFORMS: dict[str, Callable[[xr.DataTree], xr.DataTree]] = {
 }
 
 
+def on_its_own(tree: xr.DataTree) -> xr.DataTree:
+    """A part of a tree with what it inherits from the rest."""
+    if tree.parent is None:
+        return tree
+    return xr.DataTree.from_dict(
+        {path: node.to_dataset() for path, node in tree.subtree_with_keys}, name=tree.name
+    )
+
+
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("form", SUFFIXES)
 def test_the_square_commutes(form: str, transform: str, forest: Forest, tmp_path: Path) -> None:
     change, name = TRANSFORMS[transform], "parts_of_a_model"
-    expected = change(forest.native(name))
+    expected = on_its_own(change(forest.native(name)))
     tree = change(virtualds.open_virtual_datatree(forest.path(name)))
     xr.testing.assert_identical(tree.virtual.load(), expected)
     target = tmp_path / f"refs{SUFFIXES[form]}"
@@ -276,10 +286,7 @@ def test_the_square_commutes(form: str, transform: str, forest: Forest, tmp_path
     except virtualds.UnsupportedError:
         assert form.startswith("kerchunk")
         tree.virtual.load().virtual.to_manifest(target)
-    if expected.parent is not None:
-        expected = xr.DataTree.from_dict(
-            {path: node.to_dataset() for path, node in expected.subtree_with_keys}
-        )
+    expected.name = None
     xr.testing.assert_identical(lazily(target).load(), expected)
 
 
@@ -296,6 +303,34 @@ def test_trees_are_joined_group_by_group(form: str, tmp_path: Path) -> None:
     joined.virtual.to_manifest(tmp_path / f"refs{SUFFIXES[form]}")
     same(lazily(tmp_path / f"refs{SUFFIXES[form]}"), expected)
     assert "time" not in joined["fixed/c"].dims
+
+
+def test_many_files_are_opened_as_one_tree(tmp_path: Path) -> None:
+    for first in (0, 4):
+        parts_of_a_model(tmp_path / f"{first}.nc", first)
+    paths = [tmp_path / "0.nc", tmp_path / "4.nc"]
+    expected = xr.concat([TREES["parts_of_a_model"].native(p) for p in paths], "time", **JOIN)
+    same(virtualds.open_virtual_mfdatatree(f"{tmp_path}/*.nc", concat_dim="time"), expected)
+    with ThreadPoolExecutor(2) as pool:
+        found = virtualds.open_virtual_mfdatatree(
+            paths, concat_dim="time", parallel=pool, preprocess=lambda tree: tree.isel(x=slice(2))
+        )
+    same(found, expected.isel(x=slice(2)))
+    with counting_server(tmp_path) as (url, _):
+        urls = [f"{url}/{path.name}" for path in paths]
+        same(virtualds.open_virtual_mfdatatree(urls, concat_dim="time"), expected)
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        virtualds.open_virtual_mfdatatree(f"{tmp_path}/*.h5", concat_dim="time")
+
+
+def test_files_whose_groups_differ_do_not_combine(tmp_path: Path) -> None:
+    for name in ("0.nc", "1.nc"):
+        parts_of_a_model(tmp_path / name)
+    with netCDF4.Dataset(tmp_path / "1.nc", "a") as file:
+        file.createGroup("surface/more")
+    with pytest.raises(ValueError, match="isomorphic") as caught:
+        virtualds.open_virtual_mfdatatree(f"{tmp_path}/*.nc", concat_dim="time")
+    assert "while combining 2 files" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("form", SUFFIXES)

@@ -8,7 +8,7 @@
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
-from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
     AccessError,
@@ -23,10 +23,12 @@ from virtualds.flat import open_flat
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.headers import open_source
 from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
+from virtualds.parsers import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
@@ -47,6 +49,7 @@ __all__ = [
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
+    "Parser",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
@@ -55,9 +58,11 @@ __all__ = [
     "drop_sources",
     "expire_snapshots",
     "open_flat",
+    "open_source",
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",
+    "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
     "zarr_store",

@@ -24,7 +24,7 @@ from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.options import get_options
-from virtualds.read.ahead import Way, ahead
+from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all
 from virtualds.referenced_files import stored_bytes
 from virtualds.stores import store_for
@@ -79,17 +79,16 @@ class VaryingArray:
         """Of the values: objects."""
         return DTYPES[self.serialiser]
 
-    @property
-    def encoding(self) -> dict[str, Any]:
-        """What xarray's netCDF backends say of such values."""
-        kind = str if self.serialiser == TEXT else self.dtype
-        return {"dtype": kind, "original_shape": self.shape}
+    def settled(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
+        """Return the values if they are few, else the array, and the encoding of a variable.
 
-    def read_if_small(self) -> Objects | VaryingArray:
-        """Return the values if they are few, else the array."""
-        if prod(self.shape) * self.dtype.itemsize > get_options().small_variable:
-            return self
-        return self.read((slice(None),) * self.ndim)
+        xarray converts strings at once that are declared to be ``str``, as netCDF's are; those that
+        are many are declared to be objects, and wait.
+        """
+        is_large = prod(self.shape) * self.dtype.itemsize > get_options().small_variable
+        kind = self.dtype if is_large or self.serialiser != TEXT else str
+        encoding = {"dtype": kind, "original_shape": self.shape}
+        return (self if is_large else self.read((slice(None),) * self.ndim)), encoding
 
     def read(self, key: Sequence[Any]) -> Objects:
         """Read a selection: per axis an int, a slice, or a 1-D array of positions.
@@ -116,7 +115,7 @@ class VaryingArray:
         for axis, chunks in enumerate(taken):
             manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
         reading = _Reading(self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out)
-        run_all(ahead(reading.wanted(), reading.way, reading.fetch), reading.finish)
+        run_all(Ahead(reading.wanted(), reading.way, reading.fetch), reading.finish)
 
     def decoded(self, data: Buffer, encoded: Sequence[int]) -> Objects:
         """Return the values of a chunk of so many elements along the axes of the array."""
@@ -159,7 +158,7 @@ def varying_from_zarr_v2(
     shape, chunks = tuple(metadata["shape"]), metadata["chunks"]
     axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
-    layout = layout if metadata.get("order", "C") == "C" else layout[::-1]
+    layout = layout if metadata.get("order") != "F" else layout[::-1]
     fill = _fill_from_zarr_v2(metadata.get("fill_value"), serialiser)
     fragments = (Fragment((0,) * len(axes), axes, manifest),)
     empty = fill if fill is not None else "" if serialiser == TEXT else b""
@@ -173,7 +172,7 @@ def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
     if serialiser == TEXT:
         return str(value)
     try:
-        return base64.standard_b64decode(value)
+        return base64.b64decode(value, validate=True)
     except (TypeError, ValueError) as error:
         raise FormatError(f"fill_value {value!r}: it is no base64 of bytes ({error})") from error
 

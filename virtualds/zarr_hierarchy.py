@@ -103,9 +103,10 @@ class HierarchyReader:
             A codec or dtype is not known.
         """
         try:
-            if odd := [key for key in self.metadata if "" in key.split("/")]:
+            if odd := [key for key in self.metadata if {"", ".", ".."} & set(key.split("/"))]:
                 raise FormatError(
-                    f"{self.source.url}: the key {odd[0]!r} has a part without a name"
+                    f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
+                    f"metadata is damaged"
                 )
             return self._group("").group(path)
         except (
@@ -177,7 +178,8 @@ class HierarchyReader:
             values, fill = varying_from_zarr_v2(metadata, manifest)
             if fill is not None:
                 attributes["_FillValue"] = fill
-            return ManifestVariable(dims, values.read_if_small(), attributes, values.encoding)
+            data, encoding = values.settled()
+            return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_zarr_v2(metadata, manifest)
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
         if fill is not None:

@@ -135,6 +135,9 @@ CANNOT_READ: dict[str, dict[str, str]] = {
         "character_arrays": "Object",
         "string_coordinate": "Object",
         "written_by_xarray": "Object",
+        "zarr_v2": "Object",
+        "zarr_v3": "Object",
+        "zarr_shards": "Object",
         # it takes every _FillValue for one that Zarr v3 has encoded
         "missing_chunks_and_fill_attribute_of_another_type": "fill_value",
     },

@@ -70,12 +70,21 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
+    group = _normalised(group)
     store = _Store(source)
     read_version = _read_v3 if store.marker == V3 else _read_v2
     try:
         return read_version(store, frozenset(skip), group)
     except (AttributeError, KeyError, TypeError) as error:
         raise malformed(store.root, error) from error
+
+
+def _normalised(group: str | None) -> str | None:
+    """Return a path as both versions of Zarr have it ("Logical storage paths")."""
+    parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
+    if {".", ".."} & set(parts):
+        raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
+    return "/".join(parts) or None
 
 
 class _Store:
@@ -203,9 +212,10 @@ def _parts_of(
     store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
 ) -> Manifests:
     """Return what says where the chunks of an array lie."""
-    if node.get("storage_transformers"):
+    transformers = [t for t in node.get("storage_transformers") or () if _is_needed(t)]
+    if transformers:
         raise UnsupportedError(
-            f"storage transformers {node['storage_transformers']!r:.200}: chunks lie elsewhere; "
+            f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
             "open the store with parser='zarr-v3'"
         )
     keys = chunk_key(node)
@@ -215,6 +225,10 @@ def _parts_of(
         return [Part(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))]
 
     return parts
+
+
+def _is_needed(extension: Any) -> bool:
+    return not isinstance(extension, Mapping) or extension.get("must_understand") is not False
 
 
 # ---------------------------------------------------------------------- version 2

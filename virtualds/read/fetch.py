@@ -14,7 +14,7 @@ from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
 from virtualds.manifest import INLINE, MISSING, SourceFile
 from virtualds.options import get_options
-from virtualds.read.ahead import Way, ahead
+from virtualds.read.ahead import Ahead, Way
 from virtualds.read.cache import chunk_cache, key_of
 from virtualds.read.decode import (
     Decoder,
@@ -69,7 +69,7 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     keeps = 2 * selection.nbytes <= get_options().chunk_cache
     reading = _Reading(source, out, keeps, chunk_cache().opened)
     work = _announced(reading.without_kept(selection.batches))
-    run_all(ahead(work, _way_of, reading.fetch), reading.finish)
+    run_all(Ahead(work, _way_of, reading.fetch), reading.finish)
 
 
 def _announced(works: Iterator[Work]) -> Iterator[Work]:

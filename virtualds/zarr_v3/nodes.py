@@ -63,6 +63,11 @@ class NodesReader:
             They say what is not known.
         """
         try:
+            if odd := [n for n in self.nodes if n and {"", ".", ".."} & set(n.split("/"))]:
+                raise FormatError(
+                    f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
+                    f"is damaged"
+                )
             return self._group("").group(path)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, VirtualdsError):
@@ -135,8 +140,8 @@ class NodesReader:
         dims = _dims(node)
         node, parts = without_shards(node, self.parts_of(path, node))
         if is_varying(node):
-            values = varying_from_v3(node, parts)
-            return ManifestVariable(dims, values.read_if_small(), attributes, values.encoding)
+            data, encoding = varying_from_v3(node, parts).settled()
+            return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_v3(node, parts)
         if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):
             attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
