@@ -157,7 +157,9 @@ class ManifestArray(DuckArray):
     ) -> ManifestArray:
         """Return the array that one fragment covers, its values as stored."""
         # xarray turns the byte order of numbers, and knows not how to turn that of compound types
-        dtype = pipeline.decoded_dtype if pipeline.dtype.names else pipeline.dtype
+        # of text in another byte order xarray takes bytes for letters
+        is_native = pipeline.dtype.names or pipeline.dtype.kind == "U"
+        dtype = pipeline.decoded_dtype if is_native else pipeline.dtype
         return cls(fragment.shape, dtype, default_fill(dtype), (pipeline,), (fragment,), name)
 
     @classmethod

@@ -15,6 +15,9 @@ from typing import Protocol
 import virtualds.parsers.fits as fits
 import virtualds.parsers.grib as grib
 import virtualds.parsers.hdf5 as hdf5
+import virtualds.parsers.netcdf3 as netcdf3
+import virtualds.parsers.numpy_files as numpy_files
+import virtualds.parsers.safetensors as safetensors
 import virtualds.parsers.tiff as tiff
 import virtualds.parsers.zarr as zarr
 from virtualds.group import ManifestGroup
@@ -42,6 +45,9 @@ class Parser:
         Takes the first bytes of a file, or a marker, and says whether it is of this format.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
+    read_tree : callable
+        The same with all groups below that one, of which ``read`` need not know more than names;
+        by default `read`, as for formats without groups.
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one.
 
@@ -56,16 +62,27 @@ class Parser:
     suffixes: tuple[str, ...]
     detect: Callable[[bytes], bool]
     read: ReadSource
+    read_tree: ReadSource | None = None
     markers: tuple[str, ...] = ()
 
 
 PARSERS: tuple[Parser, ...] = (
-    Parser("hdf5", (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"), hdf5.detect, hdf5.read),
+    Parser(
+        "hdf5",
+        (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"),
+        hdf5.detect,
+        hdf5.read,
+        hdf5.read_tree,
+    ),
+    Parser("netcdf3", (".nc3",), netcdf3.detect, netcdf3.read),
+    Parser("npy", (".npy",), numpy_files.detect, numpy_files.read),
+    Parser("npz", (".npz",), numpy_files.detect_archive, numpy_files.read_archive),
+    Parser("safetensors", (".safetensors",), safetensors.detect, safetensors.read),
     Parser("tiff", (".tif", ".tiff", ".btf", ".gtiff"), tiff.detect, tiff.read),
     Parser("fits", (".fits", ".fit", ".fts"), fits.detect, fits.read),
     Parser("grib", (".grib", ".grib1", ".grib2", ".grb", ".grb2"), grib.detect, grib.read),
     # no suffix: what is called so may as well be a reference set
-    Parser("zarr", (), zarr.detect, zarr.read, zarr.MARKERS),
+    Parser("zarr", (), zarr.detect, zarr.read, markers=zarr.MARKERS),
 )
 
 GROUP = "virtualds.parsers"
