@@ -183,6 +183,8 @@ def test_kinds_of_messages_are_groups(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="heightAboveGround_10") as raised:
         virtualds.open_virtual_dataset(path)
     assert "group=" in str(raised.value)
+    tree = virtualds.open_virtual_datatree(path)
+    assert {name: set(part.data_vars) for name, part in tree.children.items()} == groups
     for group, names in groups.items():
         ds = virtualds.open_virtual_dataset(path, group=group)
         assert set(ds) == names
