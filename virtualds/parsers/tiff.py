@@ -71,7 +71,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        ``"1"``, ``"2"`` ... are overviews, ``"0"`` is what has them, ``"series_1"`` ... further images.
+        ``"1"``, ``"2"`` ... are overviews of ``"0"``, which the root is; ``"series_1"`` ... further
+        images.
     skip : iterable of str
         Names of variables to leave out.
 
