@@ -53,7 +53,7 @@ def open_source(source: SourceFile) -> BinaryIO:
 def damage_of(
     source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
 ) -> Iterator[None]:
-    """Turn what a library complains of within the block into `FormatError`.
+    """Turn what a library complains of within the block into `FormatError`, and name the file.
 
     Parameters
     ----------
@@ -65,7 +65,11 @@ def damage_of(
     """
     try:
         yield
-    except (VirtualdsError, FetchError, FileNotFoundError, PermissionError):
+    except VirtualdsError as error:
+        if source.url not in str(error):
+            error.add_note(f"file {source.url}")
+        raise
+    except (FetchError, FileNotFoundError, PermissionError):
         raise
     except complaints as error:
         raise FormatError(

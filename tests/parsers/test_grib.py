@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -181,6 +183,8 @@ def test_kinds_of_messages_are_groups(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="heightAboveGround_10") as raised:
         virtualds.open_virtual_dataset(path)
     assert "group=" in str(raised.value)
+    tree = virtualds.open_virtual_datatree(path)
+    assert {name: set(part.data_vars) for name, part in tree.children.items()} == groups
     for group, names in groups.items():
         ds = virtualds.open_virtual_dataset(path, group=group)
         assert set(ds) == names
@@ -310,3 +314,33 @@ def test_an_inventory_lets_headers_be_fetched_together(tmp_path: Path) -> None:
         here = virtualds.open_virtual_dataset(tmp_path / "plain.grib2")
         for ds in (*opened.values(), wrong):
             np.testing.assert_array_equal(ds.t[2], here.t[2])
+
+
+@pytest.mark.parametrize("name", ["one message", "missing values", "packed by grid_jpeg"])
+def test_damaged_messages_neither_end_the_process_nor_have_another_size(
+    name: str, tmp_path: Path
+) -> None:
+    path = CASES[name].write(tmp_path / "a.grib")
+    # in a process of its own: what ecCodes does to memory is not to be found out here
+    code = f"""
+import random
+from virtualds.codec import CodecError
+from virtualds.codecs import GribMessage
+data = open({str(path)!r}, "rb").read()
+data = data[:int.from_bytes(data[8:16], "big")]
+size = len(GribMessage().decode(data, None))
+random.seed(5)
+refused = 0
+for at in list(range(4, 240)) + random.sample(range(240, len(data)), 60):
+    damaged = bytearray(data)
+    damaged[at] ^= random.choice((1, 128, 255))
+    try:
+        assert len(GribMessage().decode(bytes(damaged), size)) == size
+    except CodecError:
+        refused += 1
+assert refused > 20, refused
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -324,6 +324,10 @@ def test_overviews_are_groups_on_the_same_ground(cloud: bool, tmp_path: Path) ->
         # the centre of a coarse pixel is the mean of those of the fine ones
         np.testing.assert_allclose(ds.x, full.x.values.reshape(-1, step).mean(1))
         np.testing.assert_allclose(ds.y, full.y.values.reshape(-1, step).mean(1))
+    tree = virtualds.open_virtual_datatree(path)
+    assert list(tree.children) == ["0", "1", "2"]
+    np.testing.assert_array_equal(tree["0/band_data"], full.band_data)
+    assert tree["2"].to_dataset()["band_data"].shape == (128, 96)
     with pytest.raises(FileNotFoundError, match="'3'"):
         virtualds.open_virtual_dataset(path, group="3")
 

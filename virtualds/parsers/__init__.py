@@ -78,9 +78,15 @@ PARSERS: tuple[Parser, ...] = (
     Parser("npy", (".npy",), numpy_files.detect, numpy_files.read),
     Parser("npz", (".npz",), numpy_files.detect_archive, numpy_files.read_archive),
     Parser("safetensors", (".safetensors",), safetensors.detect, safetensors.read),
-    Parser("tiff", (".tif", ".tiff", ".btf", ".gtiff"), tiff.detect, tiff.read),
+    Parser("tiff", (".tif", ".tiff", ".btf", ".gtiff"), tiff.detect, tiff.read, tiff.read_tree),
     Parser("fits", (".fits", ".fit", ".fts"), fits.detect, fits.read),
-    Parser("grib", (".grib", ".grib1", ".grib2", ".grb", ".grb2"), grib.detect, grib.read),
+    Parser(
+        "grib",
+        (".grib", ".grib1", ".grib2", ".grb", ".grb2"),
+        grib.detect,
+        grib.read,
+        grib.read_tree,
+    ),
     # no suffix: what is called so may as well be a reference set
     Parser("zarr", (), zarr.detect, zarr.read, markers=zarr.MARKERS),
 )

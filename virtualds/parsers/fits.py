@@ -17,7 +17,7 @@ from virtualds.codecs import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fits_headers import Part, parts
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers import open_source
+from virtualds.headers import damage_of, open_source
 from virtualds.manifest import SourceFile
 from virtualds.urls import local_path, scheme_of
 
@@ -57,12 +57,12 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         There is no such group.
     """
     skipped = frozenset(skip)
-    with open_source(source) as file:
-        found = list(parts(file, source))
     reader = _Reader(source)
-    for name, part in _named(found).items():
-        if name not in skipped:
-            reader.take(name, part)
+    with damage_of(source, "FITS", (ValueError,)), open_source(source) as file:
+        found = list(parts(file, source))
+        for name, part in _named(found).items():
+            if name not in skipped:
+                reader.take(name, part)
     attributes = _attributes(found[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems

@@ -102,6 +102,40 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
+    kinds, eccodes = _scanned(source)
+    wanted = group.strip("/") if isinstance(group, str) else group
+    if len(kinds) > 1 and not wanted:
+        raise UnsupportedError(
+            f"{source.url}: messages are of {len(kinds)} kinds, by typeOfLevel, stepType, levels "
+            f"and grid; open one of them with group=, which are {sorted(kinds)}"
+        )
+    skipped = frozenset(skip)
+    if not wanted:
+        return _Group(source, next(iter(kinds.values())), eccodes).read(skipped)
+    groups = {
+        name: _Group(source, kind, eccodes).read(skipped) if name == wanted else ManifestGroup()
+        for name, kind in kinds.items()
+    }
+    return ManifestGroup(groups=groups).group(group)
+
+
+def read_tree(
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+) -> ManifestGroup:
+    """Read messages of all kinds, each kind as a group, unless there is only one.
+
+    Parameters and errors are those of `read`.
+    """
+    if group is not None and (not isinstance(group, str) or group.strip("/")):
+        return read(source, group, skip)
+    kinds, eccodes = _scanned(source)
+    skipped = frozenset(skip)
+    groups = {n: _Group(source, kind, eccodes).read(skipped) for n, kind in kinds.items()}
+    return ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
+
+
+def _scanned(source: SourceFile) -> tuple[dict[str, list[Message]], Any]:
+    """Return the messages of a file by kinds, and ecCodes."""
     eccodes = needed_package("eccodes", source.url, "grib", "reading a GRIB file")
     if source.size is None:
         raise UnsupportedError(f"{source.url}: the server does not say how long it is; copy it")
@@ -110,21 +144,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         found = list(messages(file, source.size, eccodes))
     if not found:
         raise FormatError(f"{source.url}: it holds no GRIB message; it is damaged")
-    skipped, kinds = frozenset(skip), _kinds(found)
-    wanted = (group or "").strip("/") if isinstance(group, str | None) else group
-    if len(kinds) > 1 and not wanted:
-        raise UnsupportedError(
-            f"{source.url}: messages are of {len(kinds)} kinds, by typeOfLevel, stepType, levels "
-            f"and grid; open one of them with group=, which are {sorted(kinds)}"
-        )
-    if len(kinds) == 1 and not wanted:
-        return _Group(source, next(iter(kinds.values())), eccodes).read(skipped)
-    groups = {
-        name: _Group(source, kind, eccodes).read(skipped)
-        for name, kind in kinds.items()
-        if name == wanted
-    }
-    return ManifestGroup(groups=groups).group(group)
+    return _kinds(found), eccodes
 
 
 def _fetch_headers(source: SourceFile) -> None:

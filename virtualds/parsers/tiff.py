@@ -71,7 +71,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        ``"1"``, ``"2"`` ... are overviews, ``"series_1"`` ... further images.
+        ``"1"``, ``"2"`` ... are overviews of ``"0"``, which the root is; ``"series_1"`` ... further
+        images.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -104,7 +105,32 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             nested[above] = replace(nested[above], groups={**nested[above].groups, name: found})
         else:
             nested[name] = found
-    return replace(root, groups=nested).group(group)
+    return _numbered(replace(root, groups=nested)).group(group)
+
+
+def read_tree(
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+) -> ManifestGroup:
+    """Read an image and its overviews side by side, since trees have no axes of several lengths.
+
+    Parameters and errors are those of `read`. The image itself is the group ``"0"``, unless it is
+    the only one.
+    """
+    return _side_by_side(read(source, group, skip))
+
+
+def _numbered(found: ManifestGroup) -> ManifestGroup:
+    """Show images that have others below them as the first of these, too."""
+    if not found.groups:
+        return found
+    itself = {"0": replace(found, groups={})}
+    return replace(found, groups=itself | {n: _numbered(g) for n, g in found.groups.items()})
+
+
+def _side_by_side(found: ManifestGroup) -> ManifestGroup:
+    if not found.groups:
+        return found
+    return ManifestGroup(groups={name: _side_by_side(g) for name, g in found.groups.items()})
 
 
 def _name(source: SourceFile) -> str:
