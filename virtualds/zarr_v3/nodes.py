@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable, named_axes
+from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json
 from virtualds.manifest import MISSING
 from virtualds.referenced_files import malformed, stored_bytes
@@ -24,6 +27,13 @@ from virtualds.zarr_v3.values import is_text, text_from_chunks
 
 GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 """Keys that the metadata of a group may have."""
+
+
+class Members(NamedTuple):
+    """The names of what a group holds, in order."""
+
+    arrays: dict[str, None]
+    groups: dict[str, None]
 
 
 @dataclass(frozen=True)
@@ -66,27 +76,39 @@ class NodesReader:
             They say what is not known.
         """
         try:
-            return self._group("").group(path)
+            return self._group(group_path(path, lambda p: self._members[p].groups))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed(self.root, error) from error
 
+    @cached_property
+    def _members(self) -> Mapping[str, Members]:
+        """What every group holds, by path: a look at all nodes for each would take its time."""
+        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        for key, node in self.nodes.items():
+            names = list(takewhile(bool, key.split("/")))
+            whole = "/".join(names) == key
+            for depth, name in enumerate(names, 1):
+                holder = found["/".join(names[: depth - 1])]
+                if depth < len(names) or not whole or node.get("node_type") == "group":
+                    holder.groups[name] = None
+                else:
+                    holder.arrays[name] = None
+        return found
+
     def _group(self, path: str) -> ManifestGroup:
         prefix = f"{path}/" if path else ""
-        variables, children = {}, dict[str, None]()
+        here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
-        for key, node in self.nodes.items():
-            name, _, rest = key.removeprefix(prefix).partition("/")
-            if not key.startswith(prefix) or not name:
-                continue
-            if rest or node.get("node_type") == "group":
-                children[name] = None
-            elif name not in self.skip:
-                variables[name] = self._named_variable(key, node, problems)
+        variables = {
+            name: self._named_variable(prefix + name, self.nodes[prefix + name], problems)
+            for name in here.arrays
+            if name not in self.skip
+        }
         notes = self._noted("groups", path)
         attributes = self._group_attributes(path, notes)
-        groups = {name: self._group(prefix + name) for name in children}
+        groups = {name: self._group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             return ManifestGroup(variables, attributes, groups, encoding, problems)
