@@ -472,7 +472,7 @@ def test_a_group_costs_no_look_at_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.nc"
-    with netcdf(path, x=3) as file:
+    with netcdf(path, x=3, time=None) as file:
         file.createVariable("v", "f4", ("x",))[:] = 1
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1
