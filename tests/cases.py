@@ -6,6 +6,7 @@ its file is what virtualds has to make of it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,11 @@ from typing import Any
 import h5py
 import hdf5plugin
 import netCDF4
+import numcodecs
 import numpy as np
 import xarray as xr
+import zarr
+from scipy.io import netcdf_file
 
 # netCDF4 has HDF5 load plugins of its own, some of which belong to another HDF5 than h5py's
 hdf5plugin.register(force=True)
@@ -37,12 +41,15 @@ class Case:
         xarray's engine for it; ``h5netcdf`` where the netCDF library refuses the file.
     options : dict
         Of `xr.open_dataset`, for that engine.
+    source : str
+        The parser that reads it.
     """
 
     write: Writer
     group: str | None = None
     engine: str = "netcdf4"
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: str = "hdf5"
 
     def native(self, path: Path, **options: Any) -> xr.Dataset:
         """What xarray itself makes of the file, in memory."""
@@ -1014,6 +1021,153 @@ def filters_of_netcdf(path: Path) -> None:
         for name in ("zlib", "zstd", "bzip2", "blosc_lz4", "blosc_zlib", "szip"):
             v = file.createVariable(name, "i2", ("y", "x"), chunksizes=(30, 32), compression=name)
             v[:] = np.arange(40 * 60).reshape(40, 60)
+
+
+# ---------------------------------------------------------------------- Zarr stores
+
+ZARR: dict[str, Any] = {"engine": "zarr", "options": {"consolidated": True}, "source": "zarr"}
+
+
+def zarr_dataset() -> xr.Dataset:
+    """What the stores hold: packed and plain numbers with gaps, times, flags and strings."""
+    values = numbers(7, 6, 8, dtype="f8")
+    values[2, 1] = np.nan
+    times = np.arange("2001-01-01", "2001-01-08", dtype="datetime64[D]").astype("datetime64[ns]")
+    return xr.Dataset(
+        {
+            "plain": (("time", "y", "x"), values.astype("f4"), {"units": "K"}),
+            "packed": (("time", "y", "x"), 280 + values),
+            "counts": (("y", "x"), numbers(6, 8, dtype="i4")),
+            "names": (("y",), np.array(["a", "bcd", "", "ü", "e", "f"], object)),
+        },
+        coords={"time": times, "x": np.arange(8.0)},
+        attrs={"title": "a store", "version": 3, "levels": [1, 2]},
+    )
+
+
+def zarr_store(path: Path, version: int, **how: Any) -> None:
+    """Write a store; the keywords are the encoding of the variables of three dimensions."""
+    packing = {"dtype": "i2", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}
+    encoding = {"plain": how, "packed": packing | how}
+    with warnings.catch_warnings():
+        # consolidated metadata and strings are no part of the specification
+        warnings.simplefilter("ignore")
+        zarr_dataset().to_zarr(path, zarr_format=version, encoding=encoding, consolidated=True)
+
+
+@case(**ZARR)
+def zarr_v2(path: Path) -> None:
+    # the order of bytes in memory, which that of columns would be, is seen in sums
+    zarr_store(path, 2, chunks=(3, 2, 4), compressors=numcodecs.Zlib(3))
+
+
+@case(**ZARR)
+def zarr_v3(path: Path) -> None:
+    turned = zarr.codecs.TransposeCodec(order=(2, 0, 1))
+    zarr_store(
+        path, 3, chunks=(3, 2, 4), filters=[turned], serializer=zarr.codecs.BytesCodec(endian="big")
+    )
+
+
+@case(**ZARR)
+def zarr_shards(path: Path) -> None:
+    zarr_store(path, 3, chunks=(1, 2, 4), shards=(3, 4, 8), compressors=zarr.codecs.GzipCodec())
+
+
+# ---------------------------------------------------------------------- classic netCDF
+
+CLASSIC = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+
+
+def classic(path: Path, form: str = "NETCDF3_CLASSIC", **dims: int | None) -> netCDF4.Dataset:
+    """A new file of a classic format; None is the record dimension."""
+    file = netCDF4.Dataset(path, "w", format=form)
+    for name, size in dims.items():
+        file.createDimension(name, size)
+    return file
+
+
+def _write_classic(path: Path, form: str) -> None:
+    kinds = ["i1", "i2", "i4", "f4", "f8"]
+    if form == "NETCDF3_64BIT_DATA":
+        kinds += ["u1", "u2", "u4", "i8", "u8"]
+    with classic(path, form, time=None, y=3, x=5, n=6) as file:
+        file.title, file.history, file.empty = "classic", "Zürich \u2603\nline", ""
+        file.one, file.several = np.float32(0.1), np.arange(3, dtype="i2")
+        time = file.createVariable("time", "f8", ("time",))
+        time.units = "days since 2001-01-01"
+        for kind in kinds:
+            v = file.createVariable(f"{kind}_records", kind, ("time", "y", "x"))
+            v.set_auto_mask(False)
+            v[:4] = numbers(4, 3, 5, dtype=kind)
+            w = file.createVariable(f"{kind}_fixed", kind, ("x", "y"))
+            w.set_auto_mask(False)
+            w[:] = numbers(5, 3, dtype=kind)
+            w.setncattr("valid", np.array([1, 2], kind))
+            file.createVariable(f"{kind}_alone", kind)[...] = 7
+        time[:] = np.arange(4)
+        # one record takes one byte and is padded to four
+        odd = file.createVariable("odd", "i1", ("time",))
+        odd[:] = [1, 2, 3, 4]
+        names = file.createVariable("names", "S1", ("time", "n"))
+        names[:] = netCDF4.stringtochar(np.array(["ab", "", "abcdef", "x"], "S6"))
+        packed = file.createVariable("packed", "i2", ("time", "x"), fill_value=-9)
+        packed.scale_factor, packed.add_offset = 0.5, 100.0
+        packed[:] = np.ma.masked_less(100 + numbers(4, 5), 100)
+        file.createVariable("never", "f4", ("time", "x"))
+
+
+def _classic_case(form: str) -> Case:
+    return Case(lambda path: _write_classic(path, form), source="netcdf3")
+
+
+CASES |= {form.lower(): _classic_case(form) for form in CLASSIC}
+
+
+@case(source="netcdf3")
+def classic_with_one_record_variable(path: Path) -> None:
+    # its records follow each other without padding
+    with classic(path, time=None, n=3) as file:
+        file.createVariable("v", "i2", ("time", "n"))[:] = numbers(5, 3, dtype="i2") // 2
+        file.createVariable("n", "i1", ("n",))[:] = [1, 2, 3]
+
+
+@case(source="netcdf3")
+def classic_without_records(path: Path) -> None:
+    with classic(path, time=None, x=3) as file:
+        file.createVariable("v", "f4", ("time", "x"))
+        file.createVariable("w", "f4", ("time",))
+        file.createVariable("x", "f8", ("x",))[:] = [1, 2, 3]
+
+
+@case(source="netcdf3")
+def classic_without_anything(path: Path) -> None:
+    with classic(path):
+        pass
+
+
+@case(source="netcdf3")
+def classic_of_scipy(path: Path) -> None:
+    with netcdf_file(path, "w", version=2) as file:
+        file.title = b"of scipy"
+        file.createDimension("t", None)
+        file.createDimension("x", 3)
+        for name, kind, dims in (("v", "f4", ("t", "x")), ("c", "c", ("t", "x")), ("t", "i2", "t")):
+            v = file.createVariable(name, kind, tuple(dims))
+            shape = (2, 3)[: len(dims)]
+            v[:2] = (
+                np.array(list(b"abcdef"), "u1").view("S1").reshape(2, 3)
+                if name == "c"
+                else (np.full(shape, 5))
+            )
+            v.units = b"K"
+
+
+@case(source="netcdf3")
+def classic_of_many_records(path: Path) -> None:
+    with classic(path, time=None, x=3) as file:
+        file.createVariable("time", "i4", ("time",))[:] = np.arange(2000)
+        file.createVariable("v", "f4", ("time", "x"))[:] = numbers(2000, 3)
 
 
 # ---------------------------------------------------------------------- files of the cases

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
-SUFFIXES = {form.name: form.suffixes[0] for form in FORMATS}
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
 PAIRS = [*permutations(SUFFIXES, 2), *((name, name) for name in SUFFIXES)]
 
 

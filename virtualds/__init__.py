@@ -19,13 +19,16 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
 )
+from virtualds.flat import open_flat
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.headers import open_source
 from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
+from virtualds.parsers import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
@@ -46,6 +49,7 @@ __all__ = [
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
+    "Parser",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
@@ -53,6 +57,8 @@ __all__ = [
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_flat",
+    "open_source",
     "open_virtual_dataset",
     "open_virtual_datatree",
     "open_virtual_mfdataset",

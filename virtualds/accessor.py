@@ -169,10 +169,11 @@ class VirtualDatasetAccessor:
 
         Parameters
         ----------
-        url : str or path
+        url : str or path, or an object of Icechunk
             Where to. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
-            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3.
+            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk. Or a
+            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
         format : str, optional
             Name of the format, where the suffix does not say it.
         mode : {"w", "w-", "a", "replace-source"}, optional
@@ -201,7 +202,9 @@ class VirtualDatasetAccessor:
             that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
             many references a record holds. zarr-v3: ``manifest=`` is the form of manifests
             (``"inline"``, ``"json"`` or ``"parquet"``; by default by their size), and
-            ``relative_paths=True`` writes paths of sources relative to the set.
+            ``relative_paths=True`` writes paths of sources relative to the set. icechunk:
+            ``message=`` and ``branch=`` of the commit, and ``rectilinear=True`` allows chunks that
+            differ in length.
 
         Raises
         ------

@@ -13,6 +13,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
+from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import detected, named
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
@@ -20,6 +21,7 @@ from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser, ReadSource
+from virtualds.read.cache import chunk_cache
 from virtualds.scan import fetch_ahead, scanning
 from virtualds.store import Range, StoreError
 from virtualds.tree import virtual_tree
@@ -222,10 +224,13 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
-    with _opening(absolute), scanning(absolute, settled):
+    chunk_cache().open()
+    with opening(absolute), scanning(absolute, settled):
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
         read = _reading(reader, source, below, allowed, snapshot)
         found = read(source, group, skip)
+        if isinstance(reader, Parser):
+            found = in_plain_files(found)
     if problems := found.all_problems() if below else found.problems:
         found = ON_ERROR[on_error](found, problems)
         listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
@@ -234,7 +239,7 @@ def open_group(
 
 
 @contextmanager
-def _opening(url: str) -> Iterator[None]:
+def opening(url: str) -> Iterator[None]:
     """Tell what a store says of a file that does not open, with its url and what to do."""
     try:
         yield
@@ -268,7 +273,7 @@ def _reading(
             f"does"
         )
     if isinstance(reader, Parser):
-        return reader.read_tree if below else reader.read
+        return (reader.read_tree if below else None) or reader.read
     read: Callable[..., ManifestGroup] = reader.read
     chosen = {} if snapshot is None else {"snapshot": snapshot}
     return partial(read, allow=allow, **chosen)
@@ -285,7 +290,7 @@ def _fetch_coordinates(url: str, *groups: ManifestGroup) -> None:
                 there = manifest.file >= 0
                 rows = zip(manifest.offset[there], manifest.length[there], strict=True)
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
-    with _opening(url):
+    with opening(url):
         fetch_ahead(wanted)
 
 

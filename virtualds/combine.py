@@ -45,8 +45,10 @@ def open_virtual_mfdataset(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
+    parser: str | None = None,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -70,8 +72,10 @@ def open_virtual_mfdataset(
         them from the first file without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error, allow
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, on_error
         As in `open_virtual_dataset`.
+    allow, snapshot
+        As in `open_virtual_dataset`, for every file.
 
     Returns
     -------
@@ -98,8 +102,10 @@ def open_virtual_mfdataset(
         group=group,
         storage_options=storage_options,
         decode_cf=decode_cf,
+        parser=parser,
         on_error=on_error,
         allow=allow,
+        snapshot=snapshot,
     )
     flat = _flat(files, paths)
     number = None if attrs_file is None else _place(attrs_file, flat)

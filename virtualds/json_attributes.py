@@ -33,6 +33,10 @@ def from_json(value: Any, kind: str | None) -> Any:
     dtype = np.dtype(kind)
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
+    if dtype.kind in "mM":
+        # as counts of their unit, as which there is a number for "not a time" too
+        counts: Any = np.array(value, "i8").view(dtype)
+        return counts if counts.ndim else counts[()]
     numbers = _numbers(value, dtype.kind == "c")
     return np.array(numbers, dtype) if isinstance(numbers, list) else dtype.type(numbers)
 
@@ -54,6 +58,9 @@ def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
     known = isinstance(value, np.ndarray | np.generic) and value.dtype.char not in "gG"
     if known and value.dtype.kind in "biufc":
         return _finite(value.tolist()), value.dtype.newbyteorder("=").str
+    if known and value.dtype.kind in "mM":
+        native = value.dtype.newbyteorder("=")
+        return np.asarray(value, native).view("i8").tolist(), native.str
     if isinstance(value, str | bool | int) or value is None:
         return value, None
     if isinstance(value, float):

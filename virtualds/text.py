@@ -1,4 +1,4 @@
-"""Strings of varying length as Zarr stores them (numcodecs' ``vlen-utf8``, zarr-extensions)."""
+"""Strings of varying length as Zarr stores them (``vlen-utf8``, ``vlen-bytes``)."""
 
 from __future__ import annotations
 
@@ -44,3 +44,16 @@ def decoded_text(data: bytes) -> npt.NDArray[Any]:
     import numcodecs
 
     return np.asarray(numcodecs.VLenUTF8().decode(data), object)
+
+
+def decoded_bytes(data: bytes) -> npt.NDArray[Any]:
+    """Return the byte strings of a chunk, along one axis.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        The bytes are damaged.
+    """
+    import numcodecs
+
+    return np.asarray(numcodecs.VLenBytes().decode(data), object)

@@ -40,7 +40,7 @@ PAUSE = 0.05
 
 def write_manifest(
     dataset: xr.Dataset,
-    url: str | os.PathLike[str],
+    url: Any,
     *,
     format: str | None = None,
     mode: str | None = None,
@@ -460,9 +460,16 @@ def expire_snapshots(
 
 
 def _target(
-    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> tuple[str, StorageOptions | None]:
-    return normalise_url(url), StorageOptions.of(storage_options)
+    url: Any, storage_options: Mapping[str, Any] | None
+) -> tuple[Any, StorageOptions | None]:
+    """Return the absolute url, or the object of a library, that is written to."""
+    return url if _library_of(url) else normalise_url(url), StorageOptions.of(storage_options)
+
+
+def _library_of(target: Any) -> str | None:
+    """Return the library, that of a format, whose object a target is."""
+    name = type(target).__module__.partition(".")[0]
+    return name if any(form.library == name for form in FORMATS) else None
 
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
@@ -475,15 +482,16 @@ def _history_of(url: str, options: StorageOptions | None) -> History:
     return target.history
 
 
-def _format_for(url: str, name: str | None, options: StorageOptions | None) -> Format:
+def _format_for(url: Any, name: str | None, options: StorageOptions | None) -> Format:
     """Return the format of a name, or of what is there, or that the suffix chooses."""
     if name is not None:
         known = {form.name: form for form in FORMATS}
         if name not in known:
             raise ValueError(f"format {name!r}: there are {sorted(known)}")
         return known[name]
+    library = _library_of(url)
     for form in FORMATS:
-        if url.rstrip("/").endswith(form.suffixes):
+        if form.library == library if library else url.rstrip("/").endswith(form.suffixes):
             return form
     if (found := _format_there(url, options)) is not None:
         return found
@@ -491,8 +499,10 @@ def _format_for(url: str, name: str | None, options: StorageOptions | None) -> F
     raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
 
 
-def _format_there(url: str, options: StorageOptions | None) -> Format | None:
+def _format_there(url: Any, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
+    if _library_of(url):
+        return _format_for(url, None, options)
     try:
         found, _ = detected(url, options)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):

@@ -21,17 +21,16 @@ import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray, same_scalar
-from virtualds.codec import CodecError
-from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.referenced_files import malformed, stored_bytes
+from virtualds.referenced_files import malformed
 from virtualds.storage_notes import declared, restored_encoding
-from virtualds.text import checked_text, decoded_text, encoded_text
+from virtualds.text import checked_text, encoded_text
+from virtualds.varying_array import varying_from_zarr_v2
 from virtualds.zarr_metadata import (
     ZarrArray,
     array_from_zarr_v2,
@@ -113,9 +112,10 @@ class HierarchyReader:
             A codec or dtype is not known.
         """
         try:
-            if odd := [key for key in self.metadata if "" in key.split("/")]:
+            if odd := [key for key in self.metadata if {"", ".", ".."} & set(key.split("/"))]:
                 raise FormatError(
-                    f"{self.source.url}: the key {odd[0]!r} has a part without a name"
+                    f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
+                    f"metadata is damaged"
                 )
             return self._group(group_path(path, lambda p: self._members[p].groups))
         except (
@@ -193,9 +193,11 @@ class HierarchyReader:
         dims = _dims(metadata["shape"], attributes.pop(DIMENSIONS, None))
         manifest = self.chunks(path, chunk_grid(metadata))
         if metadata["dtype"] == "|O":
-            values = _objects(metadata, manifest)
-            encoding = {"dtype": str, "original_shape": values.shape}
-            return ManifestVariable(dims, values, attributes, encoding)
+            values, fill = varying_from_zarr_v2(metadata, manifest)
+            if fill is not None:
+                attributes["_FillValue"] = fill
+            data, encoding = values.settled()
+            return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_zarr_v2(metadata, manifest)
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
         if fill is not None:
@@ -215,36 +217,6 @@ def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(dims) != len(shape):
         raise FormatError(f"dimensions {dims} for an array of shape {shape}")
     return dims
-
-
-def _objects(metadata: Mapping[str, Any], manifest: ChunkManifest) -> npt.NDArray[Any]:
-    """Decode strings of varying length (filter ``vlen-utf8``)."""
-    filters = metadata.get("filters") or []
-    if [f.get("id") for f in filters] != ["vlen-utf8"]:
-        raise UnsupportedError(f"objects encoded with {filters}; only vlen-utf8 is read")
-    kind = np.dtype("O", metadata={"element_type": str})
-    values = np.full(metadata["shape"], "", kind)
-    manifest = manifest.loaded()
-    chunks, compressor = metadata["chunks"], metadata.get("compressor")
-    for chunk_id in np.argwhere(manifest.file != MISSING).tolist():
-        data = stored_bytes(manifest, tuple(chunk_id))
-        if compressor is not None:
-            data = _decompressed(data, compressor)
-        block = decoded_text(data).reshape(chunks)
-        box = tuple(
-            slice(i * c, min(i * c + c, n))
-            for i, c, n in zip(chunk_id, chunks, values.shape, strict=True)
-        )
-        values[box] = block[tuple(slice(0, b.stop - b.start) for b in box)]
-    return values
-
-
-def _decompressed(data: bytes, compressor: Mapping[str, Any]) -> bytes:
-    """Decode the bytes of a chunk with one of our codecs: of numcodecs', pickle would run them."""
-    try:
-        return bytes(codec_from_zarr_v2(compressor).decode(data, None))
-    except CodecError as error:
-        raise FormatError(f"its strings do not decode ({error}); write the set anew") from error
 
 
 # ---------------------------------------------------------------------- writing
@@ -408,7 +380,7 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
     if not count:
         return manifest
     chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
-    data = _encoded(chunk.tobytes(), array.pipeline)
+    data = _encoded(chunk, array.pipeline)
     if count * len(data) > MOST_INLINE:
         raise UnsupportedError(
             f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
@@ -473,14 +445,16 @@ def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
 def _reads_as(fill: Any, attribute: Any) -> bool:
     """Say whether missing chunks read alike for a reader that knows only the attribute."""
     if attribute is None:
-        return bool(fill == np.zeros((), np.asarray(fill).dtype))
+        kind = np.asarray(fill).dtype
+        return bool(np.isnat(fill) if kind.kind in "mM" else fill == np.zeros((), kind))
     return same_scalar(fill, attribute)
 
 
-def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
-    """Encode the bytes of one chunk."""
+def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
+    """Encode one chunk; filters of arrays need to know what it is one of."""
     import numcodecs
 
+    data: Any = chunk
     for codec in pipeline.codecs:
         try:
             encoder = numcodecs.get_codec(codec.to_zarr_v2())
@@ -489,5 +463,5 @@ def _encoded(data: bytes, pipeline: CodecPipeline) -> bytes:
                 f"its missing chunks have a fill value that would have to be encoded, which cannot "
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
-        data = bytes(encoder.encode(data))
-    return data
+        data = encoder.encode(data)
+    return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)

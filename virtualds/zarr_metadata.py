@@ -25,6 +25,9 @@ from virtualds.json_attributes import NON_FINITE
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
 
+V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
+"""What keys of ``.zarray`` may say, or be absent."""
+
 
 @dataclass(frozen=True)
 class ZarrArray:
@@ -106,9 +109,12 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     dtype = dtype_from_zarr_v2(metadata["dtype"])
     steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
     fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
-    order = metadata.get("order", "C")
+    order = metadata.get("order") or "C"
     axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
+    if fill is None and dtype.kind in "mM":
+        # what nobody laid down is no time, as zarr-python has it
+        fill = "NaT"
     pipeline = CodecPipeline(
         dtype,
         codecs=tuple(codec_from_zarr_v2(step) for step in steps if step is not None),
@@ -141,6 +147,12 @@ def check_zarr_v2(metadata: Any) -> None:
         raise FormatError(
             f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
         )
+    for key, known in V2_CHOICES.items():
+        if metadata.get(key) not in known:
+            raise FormatError(
+                f".zarray: {key} {metadata[key]!r}, where one of {known[:2]} belongs; the "
+                f"reference set is damaged"
+            )
 
 
 def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
@@ -206,8 +218,13 @@ def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
 def _fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
     if value is None or dtype.kind == "O":
         return None
+    if dtype.kind == "U" and value == 0:
+        return np.asarray("", dtype)[()]
     if dtype.kind in "SV":
-        raw = base64.standard_b64decode(value) if isinstance(value, str) else bytes(dtype.itemsize)
+        text = isinstance(value, str)
+        raw = base64.b64decode(value, validate=True) if text else bytes(dtype.itemsize)
+        if len(raw) > dtype.itemsize:
+            raise ValueError(f"{len(raw)} bytes")
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
     if dtype.kind == "c":
         real, imaginary = (_fill_from_zarr_v2(part, np.dtype("f8")) for part in value)
@@ -224,6 +241,8 @@ def fill_to_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
         return base64.standard_b64encode(scalar.tobytes()).decode()
     if dtype.kind == "c":
         return [fill_to_zarr_v2(part, np.dtype("f8")) for part in (scalar.real, scalar.imag)]
+    if dtype.kind in "mM":
+        return int(scalar.astype("i8"))
     if dtype.kind == "f" and not np.isfinite(scalar):
         return "NaN" if np.isnan(scalar) else "Infinity" if scalar > 0 else "-Infinity"
     return scalar.item()
@@ -359,9 +378,10 @@ def _differing_pipelines(array: ManifestArray) -> str:
 def _first_file(array: ManifestArray, pipeline: int) -> str:
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
-        found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file >= 0)]
+        found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file != MISSING)]
         if found.size:
-            return manifest.files[int(found[0])].url
+            number = int(found.max())
+            return manifest.files[number].url if number >= 0 else "an inline chunk"
     return "a missing chunk"
 
 

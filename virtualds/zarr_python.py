@@ -25,6 +25,8 @@ def zarr_store(
     group: str | None = None,
     snapshot: str | None = None,
     drop_variables: str | Iterable[str] | None = None,
+    parser: str | None = None,
+    on_error: str = "raise",
 ) -> VirtualStore:
     """Open a source file or a reference set as a read-only store for zarr-python 3.
 
@@ -48,6 +50,10 @@ def zarr_store(
         Id of an earlier snapshot, of a set that keeps them; by default the newest.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
+    parser : str, optional
+        Name of the format, where it is not to be found by the file's bytes.
+    on_error : {"raise", "skip", "keep"}
+        What to do about what cannot be read, as in `open_virtual_dataset`.
 
     Returns
     -------
@@ -81,6 +87,8 @@ def zarr_store(
         below=True,
         skip=skip,
         options=storage_options,
+        parser=parser,
+        on_error=on_error,
         allow=allow,
         snapshot=snapshot,
     )

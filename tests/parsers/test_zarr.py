@@ -4,7 +4,6 @@ import functools
 import http.server
 import json
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from range_server import running
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
@@ -336,12 +336,8 @@ class _Unlisted(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def website(tmp_path: Path) -> Iterator[str]:
     handler = functools.partial(_Unlisted, directory=str(tmp_path))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with running(handler) as server:
+        yield server.url
 
 
 @both
@@ -370,29 +366,33 @@ def test_what_can_neither_be_listed_nor_is_consolidated_is_refused(
 # ---------------------------------------------------------------------- what is not read
 
 
-def with_shards(path: Path) -> None:
+def with_an_unknown_codec(path: Path) -> None:
     group = zarr.open_group(path, mode="w")
-    for name, shards in (("plain", None), ("sharded", (4,))):
+    for name in ("plain", "odd"):
         array = group.create_array(
-            name, shape=(8,), chunks=(2,), shards=shards, dtype="i4", dimension_names=("x",)
+            name, shape=(8,), chunks=(2,), compressors=None, dtype="i4", dimension_names=("x",)
         )
         array[:] = np.arange(8)
+    metadata = path / "odd/zarr.json"
+    document = json.loads(metadata.read_text())
+    document["codecs"].append({"name": "magic"})
+    metadata.write_text(json.dumps(document))
 
 
-def test_shards_are_refused_by_name_and_the_rest_is_read(tmp_path: Path) -> None:
-    with_shards(tmp_path / "s")
-    with pytest.raises(UnsupportedError, match="sharding_indexed") as caught:
+def test_a_codec_that_nobody_knows_is_refused_by_name_and_the_rest_is_read(tmp_path: Path) -> None:
+    with_an_unknown_codec(tmp_path / "s")
+    with pytest.raises(UnsupportedError, match="magic") as caught:
         virtualds.open_virtual_dataset(tmp_path / "s")
-    assert "sharded" in str(caught.value.__notes__)
-    with pytest.warns(UserWarning, match="sharding_indexed"):
+    assert "odd" in str(caught.value.__notes__)
+    with pytest.warns(UserWarning, match="magic"):
         found = virtualds.open_virtual_dataset(tmp_path / "s", on_error="skip")
     assert found.plain.values.tolist() == list(range(8))
-    with pytest.warns(UserWarning, match="sharding_indexed"):
+    with pytest.warns(UserWarning, match="magic"):
         kept = virtualds.open_virtual_dataset(tmp_path / "s", on_error="keep")
-    assert kept.sharded.shape == (8,)
-    with pytest.raises(UnsupportedError, match="sharding_indexed"):
-        _ = kept.sharded.values
-    found = virtualds.open_virtual_dataset(tmp_path / "s", drop_variables="sharded")
+    assert kept.odd.shape == (8,)
+    with pytest.raises(UnsupportedError, match="magic"):
+        _ = kept.odd.values
+    found = virtualds.open_virtual_dataset(tmp_path / "s", drop_variables="odd")
     assert list(found) == ["plain"]
 
 

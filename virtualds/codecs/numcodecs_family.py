@@ -21,9 +21,11 @@ from virtualds.errors import UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams say all that decoding needs."""
-ARRAY_IDS = frozenset({"bitround", "delta", "fixedscaleoffset", "quantize"})
+ARRAY_IDS = frozenset({"astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize"})
 """Codecs that in Zarr v3 make arrays of arrays."""
-NUMCODECS_IDS = SELF_DESCRIBING | {"lzma"} | ARRAY_IDS
+CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
+"""Codecs that put four bytes beside the data, and verify them."""
+NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """Blosc's ways to shuffle in the order of their numbers in Zarr v2."""
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
@@ -95,6 +97,9 @@ class Numcodecs(Codec):
             }
             return {"blosc": how, "complevel": config.get("clevel", 0)}
         return {}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes + 4 if self.id in CHECKSUMS else None
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         direct = DIRECT.get(self.id)

@@ -26,6 +26,9 @@ from virtualds.stores import store_for
 from virtualds.strict_json import parsed, uncollected
 from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
+from virtualds.zarr_v3.arrays import Manifests
+from virtualds.zarr_v3.manifests import Part
+from virtualds.zarr_v3.nodes import NodesReader
 
 CONSOLIDATED = ".zmetadata"
 """The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
@@ -39,7 +42,11 @@ def detect(head: bytes) -> bool:
         return True  # no other format is compressed, and the first block is longer than this
     text = text.lstrip()
     return text.startswith(b"{") and (
-        b'"refs"' in text or b'".zgroup"' in text or b"/.zarray" in text or b'"version"' in text
+        b'"refs"' in text
+        or b'".zgroup"' in text
+        or b"/.zarray" in text
+        or b'"version"' in text
+        or b'"zarr.json"' in text
     )
 
 
@@ -98,7 +105,21 @@ def _tree(
         except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
             raise malformed(source.url, error) from error
         chunks, skipped = entries.manifest, frozenset(skip)
+        if entries.nodes:
+            return _tree_of_v3(entries, source.url, skipped).group(group)
         return HierarchyReader(source, entries.metadata, notes, chunks, skipped).tree(group)
+
+
+def _tree_of_v3(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
+    """Return what reads a hierarchy whose metadata are those of Zarr v3."""
+
+    def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+            return [Part(0, (0,) * len(grids[0]), entries.manifest(path, grids[0]))]
+
+        return parts
+
+    return NodesReader(url, entries.nodes, {}, parts_of, skip)
 
 
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -19,12 +19,12 @@ import numpy as np
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile
-from virtualds.read.pool import run_all
+from virtualds.read.gather import gathered
 from virtualds.referenced_files import malformed
 from virtualds.store import Listed
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
-from virtualds.urls import local_path
+from virtualds.urls import below, name_of
 from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.json_table import ChunkKeys
@@ -70,12 +70,21 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
+    group = _normalised(group)
     store = _Store(source)
     read_version = _read_v3 if store.marker == V3 else _read_v2
     try:
         return read_version(store, frozenset(skip), group)
     except (AttributeError, KeyError, TypeError) as error:
         raise malformed(store.root, error) from error
+
+
+def _normalised(group: str | None) -> str | None:
+    """Return a path as both versions of Zarr have it ("Logical storage paths")."""
+    parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
+    if {".", ".."} & set(parts):
+        raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
+    return "/".join(parts) or None
 
 
 class _Store:
@@ -116,7 +125,7 @@ class _Store:
 
     def json(self, path: str) -> Any:
         """Return a file of metadata."""
-        url = f"{self.root}/{path}"
+        url = below(self.root, path)
         return parsed(store_for(url).read_all(url, self.options), url)
 
     def all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
@@ -133,18 +142,15 @@ class _Store:
                 f"consolidate them (zarr.consolidate_metadata), or name a store that can be listed"
             )
         wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
-        found = dict[str, Any].fromkeys(wanted) | {self.marker: self.document}
-
-        def read_one(path: str) -> None:
-            found[path] = self.json(path)
-
-        run_all((path for path in wanted if path != self.marker), read_one)
-        return found
+        others = [path for path in wanted if path != self.marker]
+        read = gathered(others, lambda path: self.root, self.json)
+        documents = dict(zip(others, read, strict=True)) | {self.marker: self.document}
+        return {path: documents[path] for path in wanted}
 
     @property
     def name(self) -> str:
         """What a single array is called: like its folder."""
-        return local_path(self.root).rpartition("/")[2].removesuffix(".zarr") or "array"
+        return name_of(self.root).removesuffix(".zarr") or "array"
 
     def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the manifest of an array: whole files, and what is not there is missing."""
@@ -158,6 +164,7 @@ class _Store:
         file = np.full(grid, MISSING, np.int32)
         length = np.zeros(grid, np.int64)
         files: list[SourceFile] = []
+        places: list[tuple[int, ...]] = []
         for number in range(first, len(self.paths)):
             path = self.paths[number]
             if not path.startswith(prefix):
@@ -166,16 +173,19 @@ class _Store:
             if place is None or any(i >= n for i, n in zip(place, grid, strict=True)):
                 # metadata, something else, or a chunk beyond the end of an array that was cut
                 continue
-            chunk = self._measured(self.files[number])
-            file[place], length[place] = len(files), chunk.size or 0
-            files.append(chunk)
+            places.append(place)
+            files.append(self.files[number])
+        files = gathered(files, lambda file: file.url if file.size is None else None, _measured)
+        for number, (place, chunk) in enumerate(zip(places, files, strict=True)):
+            file[place], length[place] = number, chunk.size or 0
         return ChunkManifest.build(grid, files=files, file=file, length=length)
 
-    def _measured(self, file: SourceFile) -> SourceFile:
-        """Return a file with its size, which not every listing tells."""
-        if file.size is not None:
-            return file
-        return store_for(file.url).describe(file.url, file.options)
+
+def _measured(file: SourceFile) -> SourceFile:
+    """Return a file with its size, which not every listing tells."""
+    if file.size is not None:
+        return file
+    return store_for(file.url).describe(file.url, file.options)
 
 
 # ---------------------------------------------------------------------- version 3
@@ -202,9 +212,10 @@ def _parts_of(
     store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
 ) -> Manifests:
     """Return what says where the chunks of an array lie."""
-    if node.get("storage_transformers"):
+    transformers = [t for t in node.get("storage_transformers") or () if _is_needed(t)]
+    if transformers:
         raise UnsupportedError(
-            f"storage transformers {node['storage_transformers']!r:.200}: chunks lie elsewhere; "
+            f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
             "open the store with parser='zarr-v3'"
         )
     keys = chunk_key(node)
@@ -214,6 +225,10 @@ def _parts_of(
         return [Part(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))]
 
     return parts
+
+
+def _is_needed(extension: Any) -> bool:
+    return not isinstance(extension, Mapping) or extension.get("must_understand") is not False
 
 
 # ---------------------------------------------------------------------- version 2

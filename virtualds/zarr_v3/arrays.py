@@ -210,13 +210,13 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
         return ManifestArray.of_fragment(
             Fragment((0,) * len(axes), axes, parts[0].manifest), pipeline
         )
-    fragments = tuple(_placed(part, axes) for part in parts)
+    fragments = tuple(placed(part, axes) for part in parts)
     return ManifestArray(
         shape, pipeline.decoded_dtype, pipeline.missing_value, (pipeline,), fragments
     )
 
 
-def _placed(part: Part, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()) -> Fragment:
+def placed(part: Part, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()) -> Fragment:
     """Return the fragment that a part of the chunks of some axes is."""
     begin, cut = [], []
     for axis, first, count in zip(axes, part.origin, part.manifest.shape, strict=True):
@@ -251,7 +251,7 @@ def _array_of_fragments(
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
     count = max(len(pipelines), 1)
     parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
-    fragments = [_placed(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
+    fragments = [placed(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")
     found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))

@@ -43,6 +43,8 @@ OTHER_SERIALISERS = {
 """Other codecs that make bytes of an array."""
 TYPED = {"numcodecs.delta", "numcodecs.fixedscaleoffset", "numcodecs.quantize"}
 """Filters that are told the data type, unless it is that of the array."""
+NAMING_TYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
+"""What configurations of filters call data types."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -132,9 +134,13 @@ def _filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[
     """Return what filters make of a dtype, or None if they take it for another one."""
     for codec in filters:
         config = codec.to_zarr_v2()
-        if np.dtype(config.get("dtype", dtype)) != dtype:
+        taken = config.get("dtype", config.get("decode_dtype", dtype))
+        made = config.get("astype") or config.get("encode_dtype") or dtype
+        if config["id"] == "packbits":
+            taken, made = "bool", "uint8"
+        if np.dtype(taken) != dtype:
             return None
-        dtype = np.dtype(config.get("astype") or dtype)
+        dtype = np.dtype(made)
     return dtype
 
 
@@ -145,7 +151,7 @@ def _in_order(codec: Codec, itemsize: int, order: Order) -> dict[str, Any]:
     """
     entry = codec.to_zarr_v3(itemsize)
     config = entry["configuration"]
-    dtypes = {key: config[key] for key in ("dtype", "astype") if config.get(key) is not None}
+    dtypes = {key: config[key] for key in NAMING_TYPES if config.get(key) is not None}
     turned = {key: np.dtype(text).newbyteorder(order).str for key, text in dtypes.items()}
     return {"name": entry["name"], "configuration": {**config, **turned}}
 
@@ -218,7 +224,7 @@ def _array_codecs(
     made = dtype
     for name, config in chain:
         if name == "transpose":
-            layout = tuple(layout[i] for i in _order_of(config, ndim))
+            layout = tuple(layout[i] for i in order_of_axes(config, ndim))
             continue
         codec = _filter(name, config, made)
         if not codec.maps_arrays:
@@ -242,6 +248,8 @@ def _filter(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec
     """Return a filter of numbers in the byte order of the machine."""
     if name in TYPED and config.get("dtype") is None:
         config = {**config, "dtype": dtype.str}
+    if name == "numcodecs.astype" and config.get("decode_dtype") is None:
+        config = {**config, "decode_dtype": dtype.str}
     codec = codec_from_zarr_v3(name, config, dtype.itemsize)
     if not codec.maps_arrays:
         return codec
@@ -255,7 +263,7 @@ def _filter(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec
     return codec_from_zarr_v3(**_arguments(entry), itemsize=dtype.itemsize)
 
 
-def _order_of(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
+def order_of_axes(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
     """Return the order of the codec ``transpose``; drafts of Zarr v3 had letters for two."""
     order: Any = config.get("order")
     axes = list(range(ndim))

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from virtualds.access import absolute
 from virtualds.checksum import PRESENT
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.read.gather import gathered
 
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
@@ -252,21 +254,26 @@ class JsonTable:
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
         rows = _Rows(self.store, told.sources, self.pipelines)
+        entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
+            if entry := told.measured.get(number) or self._prefixed(number, told.prefixes):
+                entries.append((row, entry))
+
+        def measured(one: tuple[int, Mapping[str, Any]]) -> int | None:
+            row, entry = one
             try:
-                entry = told.measured.get(number) or self._prefixed(number, told.prefixes)
-                if entry is not None and (size := rows.size(entry)) is not None:
-                    length = size - entry.get("offset", 0)
-                    if length <= 0:
-                        raise FormatError(
-                            f"{entry['path']}: it has {size} bytes, and a chunk is said to begin "
-                            f"at {size - length}; scan it anew"
-                        )
-                    rows.add(row, {**entry, "length": length})
+                return rows.length(entry)
             except VirtualdsError as error:
-                error.add_note(f"chunk {number} of {self._where}")
+                error.add_note(f"chunk {int(ids[row])} of {self._where}")
                 raise
+
+        lengths = gathered(
+            entries, lambda one: absolute(one[1]["path"], f"{self.store.root}/"), measured
+        )
+        for (row, entry), length in zip(entries, lengths, strict=True):
+            if length is not None:
+                rows.add(row, {**entry, "length": length})
         added = rows.told()
         places = np.arange(ids.size)
         places[added.numbers] = ids.size + np.arange(added.numbers.size)
@@ -336,6 +343,24 @@ class _Rows:
             if "may_be_absent" in entry and isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
+
+    def length(self, entry: Mapping[str, Any]) -> int | None:
+        """Return the length of the rest of a file, None if it is not there and need not be.
+
+        Raises
+        ------
+        FormatError
+            Nothing is left of it.
+        """
+        if (size := self.size(entry)) is None:
+            return None
+        length: int = size - entry.get("offset", 0)
+        if length <= 0:
+            raise FormatError(
+                f"{entry['path']}: it has {size} bytes, and a chunk is said to begin at "
+                f"{size - length}; scan it anew"
+            )
+        return length
 
     def _file(self, path: Any) -> int:
         if _text(path) not in self._numbers:

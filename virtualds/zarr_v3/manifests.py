@@ -303,7 +303,13 @@ def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
     name, how = said.get("name"), said.get("configuration", {})
     if name not in ("default", "v2"):
         raise UnsupportedError(f"chunk key encoding {name!r}; 'default' and 'v2' are known")
-    return ChunkKeys(name, how.get("separator", "/" if name == "default" else "."))
+    separator = how.get("separator", "/" if name == "default" else ".")
+    if separator not in ("/", "."):
+        raise FormatError(
+            f"chunk key encoding {name!r}: separator {separator!r}, where '/' or '.' belongs; the "
+            f"metadata is damaged"
+        )
+    return ChunkKeys(name, separator)
 
 
 def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -6,24 +6,20 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json
-from virtualds.manifest import MISSING
-from virtualds.referenced_files import malformed, stored_bytes
+from virtualds.referenced_files import malformed
 from virtualds.storage_notes import restored_encoding
 from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.document import CONSOLIDATED
-from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
-from virtualds.zarr_v3.values import is_text, text_from_chunks
+from virtualds.zarr_v3.shards import without_shards
+from virtualds.zarr_v3.varying import is_varying, varying_from_v3
 
 GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 """Keys that the metadata of a group may have."""
@@ -76,6 +72,11 @@ class NodesReader:
             They say what is not known.
         """
         try:
+            if odd := [n for n in self.nodes if n and {"", ".", ".."} & set(n.split("/"))]:
+                raise FormatError(
+                    f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
+                    f"is damaged"
+                )
             return self._group(group_path(path, lambda p: self._members[p].groups))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, VirtualdsError):
@@ -87,11 +88,10 @@ class NodesReader:
         """What every group holds, by path: a look at all nodes for each would take its time."""
         found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
         for key, node in self.nodes.items():
-            names = list(takewhile(bool, key.split("/")))
-            whole = "/".join(names) == key
+            names = key.split("/") if key else []
             for depth, name in enumerate(names, 1):
                 holder = found["/".join(names[: depth - 1])]
-                if depth < len(names) or not whole or node.get("node_type") == "group":
+                if depth < len(names) or node.get("node_type") == "group":
                     holder.groups[name] = None
                 else:
                     holder.arrays[name] = None
@@ -158,12 +158,10 @@ class NodesReader:
         notes = self._noted("arrays", path)
         attributes = self._attributes(node, notes)
         dims = _dims(node)
-        parts = self.parts_of(path, node)
-        if is_text(node):
-            grid = _regular_grid(node)
-            values = text_from_chunks(node, _chunks(parts([grid], 0)))
-            encoding = {"dtype": str, "original_shape": values.shape}
-            return ManifestVariable(dims, values, attributes, encoding)
+        node, parts = without_shards(node, self.parts_of(path, node))
+        if is_varying(node):
+            data, encoding = varying_from_v3(node, parts).settled()
+            return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_v3(node, parts)
         if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):
             attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
@@ -174,19 +172,3 @@ class NodesReader:
 def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
     shape = node["shape"]
     return named_axes(shape, node.get("dimension_names") or [None] * len(shape))
-
-
-def _regular_grid(node: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = node["chunk_grid"]["configuration"]["chunk_shape"]
-    return tuple(-(-n // max(c, 1)) for n, c in zip(node["shape"], shape, strict=True))
-
-
-def _chunks(parts: list[Part]) -> dict[tuple[int, ...], bytes]:
-    """Read all chunks that there are."""
-    found = {}
-    for part in parts:
-        manifest = part.manifest.loaded()
-        for place in map(tuple, np.argwhere(manifest.file != MISSING).tolist()):
-            key = tuple(o + i for o, i in zip(part.origin, place, strict=True))
-            found[key] = stored_bytes(manifest, place)
-    return found

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import ReadError, UnsupportedError
-from virtualds.text import checked_text, decoded_text, encoded_text
+from virtualds.text import checked_text, encoded_text
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 
 TEXT = "string"
@@ -21,8 +18,6 @@ COMPRESSED_FROM = 4096
 """Bytes of an array from which on its chunks are compressed."""
 CHUNK = 2**26
 """Bytes that a chunk has at most, where its rows are shorter."""
-DAMAGE = (ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
-"""What numcodecs raises for damaged bytes."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
@@ -102,53 +97,3 @@ def _chunks(
         text = values.dtype.kind == "O"
         data = encoded_text(block) if text else block.tobytes()
         yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data
-
-
-def is_text(metadata: Mapping[str, Any]) -> bool:
-    """Say whether an array is one of strings of any length."""
-    return metadata.get("data_type") == TEXT
-
-
-def text_from_chunks(
-    metadata: Mapping[str, Any], chunks: Mapping[tuple[int, ...], bytes]
-) -> npt.NDArray[Any]:
-    """Decode an array of strings from all chunks that there are.
-
-    Raises
-    ------
-    ReadError
-        A chunk does not decode.
-    UnsupportedError
-        A codec is not known.
-    """
-    import numcodecs
-
-    grid = metadata["chunk_grid"]
-    names = [codec["name"] for codec in metadata["codecs"]]
-    if grid["name"] != "regular" or names[:1] != ["vlen-utf8"] or set(names[1:]) - {"zstd", "gzip"}:
-        raise UnsupportedError(f"strings on grid {grid['name']!r} through codecs {names}")
-    shape = tuple(grid["configuration"]["chunk_shape"])
-    found = np.full(
-        tuple(metadata["shape"]),
-        metadata["fill_value"],
-        np.dtype("O", metadata={"element_type": str}),
-    )
-    decoders = {"zstd": numcodecs.Zstd, "gzip": numcodecs.GZip}
-    for place, data in chunks.items():
-        try:
-            for name in names[:0:-1]:
-                data = bytes(decoders[name]().decode(data))
-            # before as much memory is taken as damaged bytes may ask for
-            if (count := int.from_bytes(data[:4], "little")) != prod(shape):
-                raise ValueError(f"{count} strings where {prod(shape)} belong")
-            block = decoded_text(data).reshape(shape)
-        except DAMAGE as error:
-            raise ReadError(
-                f"chunk {place} of strings does not decode ({error}); restore the file"
-            ) from error
-        box = tuple(
-            slice(i * c, min(i * c + c, n))
-            for i, c, n in zip(place, shape, found.shape, strict=True)
-        )
-        found[box] = block[tuple(slice(0, b.stop - b.start) for b in box)]
-    return found

@@ -1,0 +1,86 @@
+"""What is in a Zarr store reads as xarray and zarr-python read it, however it is encoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from zarr_stores import BYTE_BY_BYTE, STORES
+
+import virtualds
+
+pytestmark = [
+    # zarr-python warns of what no specification has
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:.*specification.*"),
+]
+
+
+def native(path: Path, **how: Any) -> xr.Dataset:
+    with xr.open_zarr(path, **how) as found:
+        return found.load()
+
+
+def opened(path: Path, **how: Any) -> xr.Dataset:
+    """As virtual as can be."""
+    try:
+        return virtualds.open_virtual_dataset(path, loadable_variables=[], **how)
+    except virtualds.UnsupportedError:
+        # what decodes only as a whole has to be loaded
+        return virtualds.open_virtual_dataset(path, **how)
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("consolidated", [False, True], ids=["plain", "consolidated"])
+def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidated: bool) -> None:
+    STORES[name].write(tmp_path / "s", consolidated)
+    ways: tuple[dict[str, Any], ...] = ({}, {"decode_cf": False})
+    for how in ways:
+        expected = native(tmp_path / "s", consolidated=consolidated, **how)
+        found = opened(tmp_path / "s", **how)
+        part = {"y": slice(1, None, 3)} if "y" in found.dims else {}
+        xr.testing.assert_identical(found.isel(part).virtual.load().load(), expected.isel(part))
+        xr.testing.assert_identical(found.virtual.load().load(), expected)
+        wanted = expected.a.encoding.get("_FillValue")
+        np.testing.assert_equal(found.a.encoding.get("_FillValue"), wanted)
+
+
+CANNOT_BE_WRITTEN = {
+    # masked strings are NaN, which is no string
+    ("v2 text objects", ".virtual.zarr"): "only strings can be written",
+    ("v2 text objects", ".json"): "only strings can be written",
+    # Zarr v2 has the orders C and F
+    ("v3 transpose in 3-D", ".json"): "permuted",
+}
+
+
+@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
+@pytest.mark.parametrize("name", STORES)
+def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:
+    STORES[name].write(tmp_path / "s")
+    expected = native(tmp_path / "s", consolidated=False)
+    refs = tmp_path / f"refs{suffix}"
+    if (name, suffix) in CANNOT_BE_WRITTEN:
+        with pytest.raises(virtualds.UnsupportedError, match=CANNOT_BE_WRITTEN[name, suffix]):
+            opened(tmp_path / "s").virtual.to_manifest(refs)
+        return
+    # as stored: some of them decode only as a whole
+    opened(tmp_path / "s", decode_cf=False).virtual.to_manifest(refs)
+    found = virtualds.open_virtual_dataset(refs)
+    xr.testing.assert_identical(found.virtual.load().load(), expected)
+
+
+@pytest.mark.parametrize("name", BYTE_BY_BYTE)
+def test_records_are_those_of_zarr(tmp_path: Path, name: str) -> None:
+    BYTE_BY_BYTE[name].write(tmp_path / "s")
+    expected = zarr.open_array(tmp_path / "s/a", mode="r")
+    found = virtualds.open_virtual_dataset(tmp_path / "s", decode_cf=False)
+    native = expected[...].astype(expected.dtype.newbyteorder("="))
+    assert found.a.dtype == native.dtype
+    assert found.a.values.tobytes() == native.tobytes()

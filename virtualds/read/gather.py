@@ -1,0 +1,54 @@
+"""Small things are got from many files, far ones many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from virtualds.read.ahead import Ahead, Way
+from virtualds.read.pool import run_all
+from virtualds.stores import store_for
+from virtualds.urls import host_of
+
+Item = TypeVar("Item")
+Data = TypeVar("Data")
+
+SMALL = 2**12
+"""Bytes that an answer is taken to have."""
+
+
+def gathered(
+    items: Sequence[Item], url_of: Callable[[Item], str | None], fetch: Callable[[Item], Data]
+) -> list[Data]:
+    """Return what ``fetch`` returns of every item, in their order.
+
+    Parameters
+    ----------
+    items : sequence
+    url_of : callable
+        Which file an item is got from, None if from none.
+    fetch : callable
+        Is called in several threads.
+
+    Raises
+    ------
+    Exception
+        What ``fetch`` raises.
+    """
+    found: dict[int, Data] = {}
+
+    def way_of(number: int) -> Way | None:
+        if (url := url_of(items[number])) is None:
+            return None
+        at_once = store_for(url).reach.at_once
+        return Way(host_of(url), at_once, SMALL) if at_once else None
+
+    def fetch_one(number: int) -> tuple[Data]:
+        return (fetch(items[number]),)
+
+    def finish(answer: tuple[int, Any]) -> None:
+        number, got = answer
+        found[number] = fetch_one(number)[0] if got is None else got[0]
+
+    run_all(Ahead(iter(range(len(items))), way_of, fetch_one), finish)
+    return [found[number] for number in range(len(items))]
