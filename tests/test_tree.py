@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Consolidated metadata:UserWarning"),
 ]
 
-SUFFIXES = {form.name: form.suffixes[0] for form in FORMATS}
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
 REFUSED = dict.fromkeys(
-    ("kerchunk-json", "kerchunk-parquet"), ("unlimited_dimensions_that_groups_share",)
+    ("kerchunk-json", "kerchunk-parquet", "icechunk"), ("unlimited_dimensions_that_groups_share",)
 )
 """What a format has no form for: arrays that are longer than what is stored of them."""
 JOIN: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
