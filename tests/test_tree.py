@@ -48,7 +48,8 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> Forest:
 
 def same(found: xr.DataTree, expected: xr.DataTree) -> None:
     """Compare trees: groups, values, dtypes, attributes."""
-    assert found.groups == expected.groups
+    # Icechunk keeps no order
+    assert sorted(found.groups) == sorted(expected.groups)
     assert found.name == expected.name
     for node in expected.subtree:
         path = node.path
@@ -73,7 +74,11 @@ OPENERS: dict[str, Callable[..., xr.DataTree]] = {
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_is_what_xarray_opens(name: str, opener: str, forest: Forest) -> None:
-    same(OPENERS[opener](forest.path(name)), forest.native(name))
+    found = OPENERS[opener](forest.path(name))
+    if TREES[name].engine != "zarr":
+        # zarr-python lists groups as the disk does
+        assert found.groups == forest.native(name).groups
+    same(found, forest.native(name))
 
 
 @pytest.mark.parametrize("opener", OPENERS)
@@ -289,7 +294,7 @@ def test_the_square_commutes(form: str, transform: str, forest: Forest, tmp_path
     try:
         tree.virtual.to_manifest(target)
     except virtualds.UnsupportedError:
-        assert form.startswith("kerchunk")
+        assert form != "zarr-v3"
         tree.virtual.load().virtual.to_manifest(target)
     expected.name = None
     xr.testing.assert_identical(lazily(target).load(), expected)
