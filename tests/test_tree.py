@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Consolidated metadata:UserWarning"),
 ]
 
-SUFFIXES = {form.name: form.suffixes[0] for form in FORMATS}
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
 REFUSED = dict.fromkeys(
-    ("kerchunk-json", "kerchunk-parquet"), ("unlimited_dimensions_that_groups_share",)
+    ("kerchunk-json", "kerchunk-parquet", "icechunk"), ("unlimited_dimensions_that_groups_share",)
 )
 """What a format has no form for: arrays that are longer than what is stored of them."""
 JOIN: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
@@ -43,7 +48,8 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> Forest:
 
 def same(found: xr.DataTree, expected: xr.DataTree) -> None:
     """Compare trees: groups, values, dtypes, attributes."""
-    assert found.groups == expected.groups
+    # Icechunk keeps no order
+    assert sorted(found.groups) == sorted(expected.groups)
     assert found.name == expected.name
     for node in expected.subtree:
         path = node.path
@@ -68,7 +74,11 @@ OPENERS: dict[str, Callable[..., xr.DataTree]] = {
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_is_what_xarray_opens(name: str, opener: str, forest: Forest) -> None:
-    same(OPENERS[opener](forest.path(name)), forest.native(name))
+    found = OPENERS[opener](forest.path(name))
+    if TREES[name].engine != "zarr":
+        # zarr-python lists groups as the disk does
+        assert found.groups == forest.native(name).groups
+    same(found, forest.native(name))
 
 
 @pytest.mark.parametrize("opener", OPENERS)
@@ -284,7 +294,7 @@ def test_the_square_commutes(form: str, transform: str, forest: Forest, tmp_path
     try:
         tree.virtual.to_manifest(target)
     except virtualds.UnsupportedError:
-        assert form.startswith("kerchunk")
+        assert form != "zarr-v3"
         tree.virtual.load().virtual.to_manifest(target)
     expected.name = None
     xr.testing.assert_identical(lazily(target).load(), expected)
@@ -472,7 +482,7 @@ def test_a_group_costs_no_look_at_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.nc"
-    with netcdf(path, x=3) as file:
+    with netcdf(path, x=3, time=None) as file:
         file.createVariable("v", "f4", ("x",))[:] = 1
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1

@@ -6,7 +6,7 @@ Values are as stored: CF decoding is a matter of the dataset built from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -140,17 +140,16 @@ class ManifestGroup:
         ValueError
             The path is not a string.
         """
-        if path is not None and not isinstance(path, str):
-            raise ValueError(f"group must be a string or None, got {path!r}")
         found = self
-        for part in (path or "").strip("/").split("/"):
-            if part:
-                if part not in found.groups:
-                    raise FileNotFoundError(
-                        f"group {path!r}: there is no {part!r}; there are {sorted(found.groups)}"
-                    )
-                found = found.groups[part]
+        for part in filter(None, group_path(path, self._names_below).split("/")):
+            found = found.groups[part]
         return found
+
+    def _names_below(self, path: str) -> Collection[str]:
+        found = self
+        for part in filter(None, path.split("/")):
+            found = found.groups[part]
+        return found.groups
 
     def walk(self, path: str = "") -> Iterator[tuple[str, ManifestGroup]]:
         """Yield this group and all below it with their paths, parents first."""
@@ -165,6 +164,30 @@ class ManifestGroup:
             for path, part in self.walk()
             for name, error in part.problems.items()
         }
+
+
+def group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
+    """Return the path of a group without slashes that mean nothing.
+
+    ``below`` takes the path of a group and returns the names of the groups in it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group.
+    ValueError
+        The path is not a string.
+    """
+    if path is not None and not isinstance(path, str):
+        raise ValueError(f"group must be a string or None, got {path!r}")
+    found = ""
+    for part in filter(None, (path or "").split("/")):
+        if part not in (names := below(found)):
+            raise FileNotFoundError(
+                f"group {path!r}: there is no {part!r}; there are {sorted(names)}"
+            )
+        found = f"{found}/{part}" if found else part
+    return found
 
 
 def named_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:

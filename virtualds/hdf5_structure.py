@@ -299,6 +299,12 @@ class NamedAxes:
                     lengths[dim] = max(n, lengths[dim])
         return lengths
 
+    @property
+    def grow(self) -> bool:
+        """Whether it matters to any of the datasets how long unlimited dimensions are."""
+        names = {name for _, dims in self.named for name in dims}
+        return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
+
     def _look_up(self, dataset: Dataset) -> tuple[str | None, ...]:
         rank = len(dataset.shape)
         if dataset.is_scale:

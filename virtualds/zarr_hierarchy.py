@@ -10,9 +10,11 @@ under the key `NOTES`, and other readers pass over.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ from virtualds.array import ManifestArray, same_scalar
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
-from virtualds.group import ManifestGroup, ManifestVariable, named_axes
+from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import malformed
@@ -61,6 +63,13 @@ Chunks = Callable[[str, tuple[int, ...]], ChunkManifest]
 
 
 # ---------------------------------------------------------------------- reading
+
+
+class Members(NamedTuple):
+    """The names of what a group holds, in order."""
+
+    arrays: dict[str, None]
+    groups: dict[str, None]
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ class HierarchyReader:
                     f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
                     f"metadata is damaged"
                 )
-            return self._group("").group(path)
+            return self._group(group_path(path, lambda p: self._members[p].groups))
         except (
             AttributeError,
             IndexError,
@@ -121,23 +130,32 @@ class HierarchyReader:
                 raise
             raise malformed(self.source.url, error) from error
 
+    @cached_property
+    def _members(self) -> Mapping[str, Members]:
+        """What every group holds, by path: a look at all keys for each would take its time."""
+        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        for key in self.metadata:
+            *nodes, rest = key.split("/")
+            is_array = f"{'/'.join(nodes)}/.zarray" in self.metadata
+            for depth, name in enumerate(nodes, 1):
+                holder = found["/".join(nodes[: depth - 1])]
+                if depth < len(nodes) or not is_array:
+                    holder.groups[name] = None
+                elif rest == ".zarray":
+                    holder.arrays[name] = None
+                elif rest not in (".zattrs", ".zgroup"):
+                    holder.groups[name] = None
+        for here in found.values():
+            for name in here.arrays:
+                here.groups.pop(name, None)
+        return found
+
     def _group(self, path: str) -> ManifestGroup:
         prefix = f"{path}/" if path else ""
-        arrays: list[str] = []
-        children: dict[str, None] = {}
-        for key in self.metadata:
-            name, slash, rest = key.removeprefix(prefix).partition("/")
-            if not key.startswith(prefix) or not slash:
-                continue
-            if rest == ".zarray":
-                arrays.append(name)
-            elif (
-                rest not in (".zattrs", ".zgroup") or f"{prefix}{name}/.zarray" not in self.metadata
-            ):
-                children[name] = None
+        here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
         variables = {}
-        for name in arrays:
+        for name in here.arrays:
             if name in self.skip:
                 continue
             try:
@@ -149,7 +167,7 @@ class HierarchyReader:
                 problems[name] = error
                 variables[name] = self._unreadable(prefix + name, error)
         notes = self._noted("groups", path)
-        groups = {name: self._group(prefix + name) for name in children if name not in arrays}
+        groups = {name: self._group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             attributes = self._attributes(path, notes)

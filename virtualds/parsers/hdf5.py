@@ -169,7 +169,7 @@ class _Reader:
         axes = together.axes(group)
         if not group.where and not group.found.groups:
             return Dimensions(axes, lambda: len(axes.scales), {})
-        lengths = together.lengths(group.where, axes) if axes.lengths else {}
+        lengths = together.lengths(group.where, axes) if axes.grow else {}
         return Dimensions(axes, partial(together.first, group.where), lengths)
 
     def _variables(

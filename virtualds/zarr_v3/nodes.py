@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable, named_axes
+from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json
 from virtualds.referenced_files import malformed
 from virtualds.storage_notes import restored_encoding
@@ -21,6 +23,13 @@ from virtualds.zarr_v3.varying import is_varying, varying_from_v3
 
 GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 """Keys that the metadata of a group may have."""
+
+
+class Members(NamedTuple):
+    """The names of what a group holds, in order."""
+
+    arrays: dict[str, None]
+    groups: dict[str, None]
 
 
 @dataclass(frozen=True)
@@ -68,27 +77,38 @@ class NodesReader:
                     f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
                     f"is damaged"
                 )
-            return self._group("").group(path)
+            return self._group(group_path(path, lambda p: self._members[p].groups))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed(self.root, error) from error
 
+    @cached_property
+    def _members(self) -> Mapping[str, Members]:
+        """What every group holds, by path: a look at all nodes for each would take its time."""
+        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        for key, node in self.nodes.items():
+            names = key.split("/") if key else []
+            for depth, name in enumerate(names, 1):
+                holder = found["/".join(names[: depth - 1])]
+                if depth < len(names) or node.get("node_type") == "group":
+                    holder.groups[name] = None
+                else:
+                    holder.arrays[name] = None
+        return found
+
     def _group(self, path: str) -> ManifestGroup:
         prefix = f"{path}/" if path else ""
-        variables, children = {}, dict[str, None]()
+        here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
-        for key, node in self.nodes.items():
-            name, _, rest = key.removeprefix(prefix).partition("/")
-            if not key.startswith(prefix) or not name:
-                continue
-            if rest or node.get("node_type") == "group":
-                children[name] = None
-            elif name not in self.skip:
-                variables[name] = self._named_variable(key, node, problems)
+        variables = {
+            name: self._named_variable(prefix + name, self.nodes[prefix + name], problems)
+            for name in here.arrays
+            if name not in self.skip
+        }
         notes = self._noted("groups", path)
         attributes = self._group_attributes(path, notes)
-        groups = {name: self._group(prefix + name) for name in children}
+        groups = {name: self._group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             return ManifestGroup(variables, attributes, groups, encoding, problems)
