@@ -19,6 +19,7 @@ import numcodecs
 import numpy as np
 import xarray as xr
 import zarr
+from scipy.io import netcdf_file
 
 # netCDF4 has HDF5 load plugins of its own, some of which belong to another HDF5 than h5py's
 hdf5plugin.register(force=True)
@@ -40,12 +41,15 @@ class Case:
         xarray's engine for it; ``h5netcdf`` where the netCDF library refuses the file.
     options : dict
         Of `xr.open_dataset`, for that engine.
+    source : str
+        The parser that reads it.
     """
 
     write: Writer
     group: str | None = None
     engine: str = "netcdf4"
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: str = "hdf5"
 
     def native(self, path: Path, **options: Any) -> xr.Dataset:
         """What xarray itself makes of the file, in memory."""
@@ -1021,7 +1025,7 @@ def filters_of_netcdf(path: Path) -> None:
 
 # ---------------------------------------------------------------------- Zarr stores
 
-ZARR: dict[str, Any] = {"engine": "zarr", "options": {"consolidated": True}}
+ZARR: dict[str, Any] = {"engine": "zarr", "options": {"consolidated": True}, "source": "zarr"}
 
 
 def zarr_dataset() -> xr.Dataset:
@@ -1068,6 +1072,102 @@ def zarr_v3(path: Path) -> None:
 @case(**ZARR)
 def zarr_shards(path: Path) -> None:
     zarr_store(path, 3, chunks=(1, 2, 4), shards=(3, 4, 8), compressors=zarr.codecs.GzipCodec())
+
+
+# ---------------------------------------------------------------------- classic netCDF
+
+CLASSIC = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+
+
+def classic(path: Path, form: str = "NETCDF3_CLASSIC", **dims: int | None) -> netCDF4.Dataset:
+    """A new file of a classic format; None is the record dimension."""
+    file = netCDF4.Dataset(path, "w", format=form)
+    for name, size in dims.items():
+        file.createDimension(name, size)
+    return file
+
+
+def _write_classic(path: Path, form: str) -> None:
+    kinds = ["i1", "i2", "i4", "f4", "f8"]
+    if form == "NETCDF3_64BIT_DATA":
+        kinds += ["u1", "u2", "u4", "i8", "u8"]
+    with classic(path, form, time=None, y=3, x=5, n=6) as file:
+        file.title, file.history, file.empty = "classic", "Zürich \u2603\nline", ""
+        file.one, file.several = np.float32(0.1), np.arange(3, dtype="i2")
+        time = file.createVariable("time", "f8", ("time",))
+        time.units = "days since 2001-01-01"
+        for kind in kinds:
+            v = file.createVariable(f"{kind}_records", kind, ("time", "y", "x"))
+            v.set_auto_mask(False)
+            v[:4] = numbers(4, 3, 5, dtype=kind)
+            w = file.createVariable(f"{kind}_fixed", kind, ("x", "y"))
+            w.set_auto_mask(False)
+            w[:] = numbers(5, 3, dtype=kind)
+            w.setncattr("valid", np.array([1, 2], kind))
+            file.createVariable(f"{kind}_alone", kind)[...] = 7
+        time[:] = np.arange(4)
+        # one record takes one byte and is padded to four
+        odd = file.createVariable("odd", "i1", ("time",))
+        odd[:] = [1, 2, 3, 4]
+        names = file.createVariable("names", "S1", ("time", "n"))
+        names[:] = netCDF4.stringtochar(np.array(["ab", "", "abcdef", "x"], "S6"))
+        packed = file.createVariable("packed", "i2", ("time", "x"), fill_value=-9)
+        packed.scale_factor, packed.add_offset = 0.5, 100.0
+        packed[:] = np.ma.masked_less(100 + numbers(4, 5), 100)
+        file.createVariable("never", "f4", ("time", "x"))
+
+
+def _classic_case(form: str) -> Case:
+    return Case(lambda path: _write_classic(path, form), source="netcdf3")
+
+
+CASES |= {form.lower(): _classic_case(form) for form in CLASSIC}
+
+
+@case(source="netcdf3")
+def classic_with_one_record_variable(path: Path) -> None:
+    # its records follow each other without padding
+    with classic(path, time=None, n=3) as file:
+        file.createVariable("v", "i2", ("time", "n"))[:] = numbers(5, 3, dtype="i2") // 2
+        file.createVariable("n", "i1", ("n",))[:] = [1, 2, 3]
+
+
+@case(source="netcdf3")
+def classic_without_records(path: Path) -> None:
+    with classic(path, time=None, x=3) as file:
+        file.createVariable("v", "f4", ("time", "x"))
+        file.createVariable("w", "f4", ("time",))
+        file.createVariable("x", "f8", ("x",))[:] = [1, 2, 3]
+
+
+@case(source="netcdf3")
+def classic_without_anything(path: Path) -> None:
+    with classic(path):
+        pass
+
+
+@case(source="netcdf3")
+def classic_of_scipy(path: Path) -> None:
+    with netcdf_file(path, "w", version=2) as file:
+        file.title = b"of scipy"
+        file.createDimension("t", None)
+        file.createDimension("x", 3)
+        for name, kind, dims in (("v", "f4", ("t", "x")), ("c", "c", ("t", "x")), ("t", "i2", "t")):
+            v = file.createVariable(name, kind, tuple(dims))
+            shape = (2, 3)[: len(dims)]
+            v[:2] = (
+                np.array(list(b"abcdef"), "u1").view("S1").reshape(2, 3)
+                if name == "c"
+                else (np.full(shape, 5))
+            )
+            v.units = b"K"
+
+
+@case(source="netcdf3")
+def classic_of_many_records(path: Path) -> None:
+    with classic(path, time=None, x=3) as file:
+        file.createVariable("time", "i4", ("time",))[:] = np.arange(2000)
+        file.createVariable("v", "f4", ("time", "x"))[:] = numbers(2000, 3)
 
 
 # ---------------------------------------------------------------------- files of the cases

@@ -1,17 +1,16 @@
 """Servers on loopback that count what they are asked for and what they send."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from range_server import RangeHandler
+from range_server import RangeHandler, running
 
 
 @dataclass
@@ -110,29 +109,11 @@ class ProxyHandler(BaseHTTPRequestHandler):
         pass
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever broke a connection knows why."""
-
-
 @contextmanager
 def serving(handler: Any, **attributes: Any) -> Iterator[tuple[str, Counts]]:
     """Run a server; give its url and what it counts."""
-    server = _Server(("127.0.0.1", 0), handler)
-    counts = Counts()
-    for name, value in {"counts": counts, "ranges": [], **attributes}.items():
-        setattr(server, name, value)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", counts
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with running(handler, counts=Counts(), ranges=[], **attributes) as server:
+        yield server.url, server.counts
 
 
 def counting_server(folder: Path, handler: Any = CountingHandler) -> Any:

@@ -120,22 +120,24 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def range_server(folder: Path) -> Iterator[tuple[str, list[tuple[int, int]]]]:
     """Serve a folder; give its url, and the list of ranges that were asked for."""
-    with _running(folder) as server:
+    with _serving(folder) as server:
         yield server.served.url, server.ranges
 
 
 @contextmanager
 def faulty_server(folder: Path) -> Iterator[Served]:
     """Serve a folder; give what tells the server how to fail, and what it was asked for."""
-    with _running(folder) as server:
+    with _serving(folder) as server:
         yield server.served
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[Any]:
-    server: Any = Server(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
-    server.ranges = []
-    server.served = Served(f"http://127.0.0.1:{server.server_port}")
+def running(handler: Any, **attributes: Any) -> Iterator[Any]:
+    """Run a server that has these attributes, for its handler to find; give it with its url."""
+    server: Any = Server(("127.0.0.1", 0), handler)
+    server.url = f"http://127.0.0.1:{server.server_port}"
+    for name, value in attributes.items():
+        setattr(server, name, value)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
@@ -144,3 +146,11 @@ def _running(folder: Path) -> Iterator[Any]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[Any]:
+    handler = partial(RangeHandler, directory=str(folder))
+    with running(handler, ranges=[], served=Served()) as server:
+        server.served.url = server.url
+        yield server

@@ -7,10 +7,9 @@ import json
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
-from range_server import RangeHandler
+from range_server import RangeHandler, running
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
@@ -133,22 +132,14 @@ class RecordingHandler(RangeHandler):
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Path], tuple[str, list[tuple[str, dict[str, str]]]]]]:
-    servers = []
+    with ExitStack() as servers:
 
-    def start(folder: Path) -> tuple[str, list[tuple[str, dict[str, str]]]]:
-        handler = partial(RecordingHandler, directory=str(folder))
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.daemon_threads = True
-        server.asked = []  # type: ignore[attr-defined]
-        server.ranges = []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}", server.asked  # type: ignore[attr-defined]
+        def start(folder: Path) -> tuple[str, list[tuple[str, dict[str, str]]]]:
+            handler = partial(RecordingHandler, directory=str(folder))
+            server = servers.enter_context(running(handler, asked=[], ranges=[]))
+            return server.url, server.asked
 
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 OPENED: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,11 @@ from transforms import assert_identical
 import virtualds
 from virtualds.formats import FORMATS
 
-SUFFIXES = {form.name: form.suffixes[0] for form in FORMATS if form.update is not None}
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
 EPOCH = "days since 2000-01-01"
 
 
@@ -545,6 +550,8 @@ def test_bounds_in_other_units_get_no_attributes(tmp_path: Path) -> None:
 
 
 def test_a_remote_set_of_local_files_grows_if_it_may(files: list[Path], target: Path) -> None:
+    if target.suffix == ".icechunk":
+        pytest.skip("Icechunk knows nothing of fsspec's memory")
     url = f"memory://{uuid4().hex}/{target.name}"
     virtual(files[0]).virtual.to_manifest(url)
     with pytest.raises(virtualds.AccessError, match="allow="):

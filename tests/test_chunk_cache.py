@@ -1,15 +1,18 @@
 """Chunks that were used in part are kept for the next selection, and never too long."""
 
+import json
 import os
 import pickle
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import h5py
 import numpy as np
 import pytest
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_of, virtual
 
-from virtualds import ManifestArray, ReadError, set_options
+from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.read.cache import chunk_cache
 
 VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)
@@ -78,6 +81,18 @@ def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:
     assert chunk_cache().nbytes == before
 
 
+def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
+    """A checksum is taken off without a copy, from bytes that were read with those of others."""
+    codecs = ({"id": "fletcher32"},)
+    array = virtual(VALUES, tmp_path, chunks=(1, 100, 100), codecs=codecs)
+    exactly(array.read((slice(None), slice(0, 50), 0)), VALUES[:, :50, 0])
+    kept: Any = next(reversed(chunk_cache()._chunks.values()))
+    assert kept.nbytes == 100 * 100 * 8
+    while (behind := getattr(kept, "base", getattr(kept, "obj", None))) is not None:
+        kept = behind
+    assert len(kept) == 100 * 100 * 8
+
+
 def test_what_does_not_fit_is_not_kept(array: ManifestArray) -> None:
     """It would push out the rest, and itself before it is asked for again."""
     before = chunk_cache().nbytes
@@ -106,6 +121,14 @@ def test_the_option_turns_it_off(array: ManifestArray) -> None:
     assert len(store.ranges) == 2
 
 
+def test_turning_it_off_gives_the_memory_back_with_the_next_read(array: ManifestArray) -> None:
+    array.read((0, 0, slice(None)))
+    assert chunk_cache().nbytes
+    with set_options(chunk_cache=0):
+        array.read((slice(None), 0, 0))
+        assert not chunk_cache().nbytes
+
+
 @pytest.mark.parametrize("how", ["modified", "gone"])
 def test_a_kept_chunk_of_a_file_that_has_changed_is_an_error(
     array: ManifestArray, how: str
@@ -118,6 +141,36 @@ def test_a_kept_chunk_of_a_file_that_has_changed_is_an_error(
         os.utime(path, ns=(1, 1))
     with pytest.raises(ReadError, match=r"modified after|No such file"):
         array.read((1, 0, slice(None)))
+
+
+def _without_fingerprint(path: Path, references: Path) -> None:
+    """Write references as others do, which say nothing of the file but where its chunk lies."""
+    row = open_virtual_dataset(path)["v"].data.manifest
+    layout = {"shape": [4, 5000], "chunks": [4, 5000], "dtype": "<i8", "order": "C"}
+    codecs = {"compressor": None, "filters": [{"id": "fletcher32"}], "fill_value": None}
+    refs = {
+        ".zgroup": json.dumps({"zarr_format": 2}),
+        "v/.zarray": json.dumps({"zarr_format": 2, **layout, **codecs}),
+        "v/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["x", "y"]}),
+        "v/0.0": [str(path), int(row.offset.item()), int(row.length.item())],
+    }
+    references.write_text(json.dumps({"version": 1, "refs": refs}))
+
+
+@pytest.mark.parametrize("where", ["memory", "references"])
+def test_who_opens_anew_gets_what_is_there_now(tmp_path: Path, where: str) -> None:
+    """Nothing tells the files apart: size and name stay, and neither time nor etag is known."""
+    path, references = tmp_path / "a.h5", tmp_path / "a.json"
+    for value in (3, 4):
+        with h5py.File(path, "w") as file:
+            chunk = {"chunks": (4, 5000), "fletcher32": True}
+            file.create_dataset("v", data=np.full((4, 5000), value), **chunk)
+        _without_fingerprint(path, references)
+        fsspec.filesystem("memory").pipe_file("/chunk-cache/a.h5", path.read_bytes())
+        url = "memory://chunk-cache/a.h5" if where == "memory" else references
+        found = open_virtual_dataset(url)
+        assert found["v"].data.sources[0].fingerprint[1:] == (None, None)
+        assert found["v"][0, :3].values.tolist() == [value] * 3
 
 
 def test_who_gets_values_cannot_change_a_kept_chunk(array: ManifestArray) -> None:

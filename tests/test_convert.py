@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
-SUFFIXES = {form.name: form.suffixes[0] for form in FORMATS}
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
 PAIRS = [*permutations(SUFFIXES, 2), *((name, name) for name in SUFFIXES)]
 
 
@@ -139,12 +144,19 @@ def test_a_format_is_known_by_its_content(form: str, tmp_path: Path) -> None:
     assert_identical(opened(target), native(files))
 
 
-def test_only_sets_are_converted(tmp_path: Path) -> None:
-    """A file may have groups, of which opening it takes one."""
+@pytest.mark.parametrize("target", SUFFIXES.values())
+def test_a_file_is_converted_without_being_opened_as_a_dataset(target: str, tmp_path: Path) -> None:
     path = written(tmp_path, "a", days(0))
-    for source in (path, tmp_path / "nothing.json", tmp_path / "nothing"):
-        with pytest.raises((virtualds.FormatError, FileNotFoundError), match="no reference set"):
-            virtualds.convert(source, tmp_path / "refs.json")
+    virtualds.convert(path, tmp_path / f"refs{target}")
+    assert_identical(opened(tmp_path / f"refs{target}"), native([path]))
+
+
+def test_what_nobody_knows_is_not_converted(tmp_path: Path) -> None:
+    (tmp_path / "text.nc").write_text("nothing")
+    for source in ("text.nc", "nothing.json", "nothing"):
+        with pytest.raises((virtualds.FormatError, FileNotFoundError)):
+            virtualds.convert(tmp_path / source, tmp_path / "refs.json")
+    assert not (tmp_path / "refs.json").exists()
 
 
 def test_wrong_arguments_of_convert_are_named(tmp_path: Path) -> None:

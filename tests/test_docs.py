@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "virtualds"
+LIBRARIES = {"docs/formats/icechunk.md": "icechunk", "virtualds.icechunk_adapter": "icechunk"}
+"""Pages and modules that need a library which not every Python has."""
 FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -49,8 +51,14 @@ def archive(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.Monke
     return tmp_path
 
 
+def skip_without_library(name: str) -> None:
+    if name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[name], reason="it needs Python 3.12")
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_page(page: Path, archive: Path) -> None:
+    skip_without_library(str(page.relative_to(ROOT)))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         # The blank lines make a traceback name the line of the page.
@@ -60,6 +68,7 @@ def test_page(page: Path, archive: Path) -> None:
 
 @pytest.mark.parametrize("name", modules())
 def test_docstrings(name: str, archive: Path) -> None:
+    skip_without_library(name)
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     assert doctest.testmod(importlib.import_module(name), optionflags=options).failed == 0
 

@@ -14,7 +14,14 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 from virtualds import ManifestArray, ReadError, set_options
 from virtualds.manifest import SourceFile
 from virtualds.read import ahead as ahead_module
-from virtualds.read.ahead import Way, ahead
+from virtualds.read import pool as pool_module
+from virtualds.read import tasks
+from virtualds.read.ahead import Ahead, Way
+from virtualds.read.plan import plan
+from virtualds.read.pool import run_all
+from virtualds.read.ranges import join_ranges
+from virtualds.read.tasks import Batch
+from virtualds.store import Reach
 
 
 def served(array: ManifestArray, url: str) -> ManifestArray:
@@ -78,6 +85,22 @@ def test_far_apart_ranges_are_requests_of_their_own(tmp_path: Path) -> None:
         assert sum(n for _, n in ranges) == array.manifest.length[::4].sum()
 
 
+def test_tasks_that_begin_in_front_of_others_are_no_part_of_their_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a turned array, every block of tasks lies all over the file."""
+    chunk = 5000
+    values = np.random.default_rng(4).integers(0, 2**62, (8, 4 * chunk))
+    array = np.transpose(virtual(values, tmp_path, chunks=(1, chunk), codecs=ZLIB))
+    monkeypatch.setattr(tasks, "BLOCK_TASKS", 8)
+    longest = Reach(gap=0, run=8 * chunk, at_once=1)
+    monkeypatch.setattr(tasks, "reach_of", lambda fragment, file: longest)
+    found = [batch for batch in plan(array, (slice(None),) * 2).batches if isinstance(batch, Batch)]
+    assert sum(len(batch.tasks) for batch in found) == 32
+    assert all(len(join_ranges(batch.ranges, longest.gap, longest.run)) == 1 for batch in found)
+    exactly(array.read(), values.T)
+
+
 def test_near_and_far_files_and_none_are_read_together(tmp_path: Path) -> None:
     values = np.random.default_rng(3).normal(size=(3, 30))
     far, near, held = (
@@ -104,37 +127,32 @@ FAR = Way("http://h", 4, 1)
 
 
 def test_as_many_are_under_way_as_the_host_takes() -> None:
-    live, most, lock = 0, 0, threading.Lock()
+    """Nobody is done before four are under way; a fifth would be counted."""
+    live, most, lock, four = 0, 0, threading.Lock(), threading.Barrier(4)
 
     def fetch(item: int) -> int:
         nonlocal live, most
         with lock:
             live += 1
             most = max(most, live)
-        time.sleep(0.01)
+        four.wait(60)
         with lock:
             live -= 1
         return item * 2
 
-    found = dict(ahead(range(50), lambda item: FAR, fetch))
-    assert found == {i: 2 * i for i in range(50)}
+    found = dict(Ahead(range(48), lambda item: FAR, fetch))
+    assert found == {i: 2 * i for i in range(48)}
     assert most == 4
 
 
 def test_what_lies_about_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody takes anything for a while: so much has come in, and no more is asked for."""
+    """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
     monkeypatch.setattr(ahead_module, "MOST_BYTES", 1000)
-    asked: list[int] = []
-
-    def fetch(item: int) -> int:
-        asked.append(item)
-        return item
-
-    rows = ahead(range(100), lambda item: Way("http://many", 64, 300), fetch)
+    items = iter(range(100))
+    rows = Ahead(items, lambda item: Way("http://many", 64, 300), lambda item: item)
     next(rows)
-    time.sleep(0.2)
-    assert len(asked) <= 4
-    assert len(list(rows)) == 99
+    assert next(items) <= 4
+    assert len(list(rows)) == 98
 
 
 def test_near_items_are_handed_on_unfetched() -> None:
@@ -142,26 +160,28 @@ def test_near_items_are_handed_on_unfetched() -> None:
         assert item % 2
         return item
 
-    rows = list(ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
+    rows = list(Ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
     assert sorted(rows) == [(i, i if i % 2 else None) for i in range(10)]
 
 
 def test_who_stops_early_leaves_nothing_asked_for() -> None:
+    """Two threads have items 1 and 2; item 3 waits, and what is asked for later waits behind it."""
+    way = Way("http://stop", 2, 1)
     begun: list[int] = []
     gate = threading.Event()
 
     def fetch(item: int) -> int:
         begun.append(item)
         if item:
-            gate.wait(10)
+            gate.wait(60)
         return item
 
-    rows = ahead(range(8), lambda item: Way("http://stop", 2, 1), fetch)
+    rows = Ahead(range(8), lambda item: way, fetch)
     assert next(rows) == (0, 0)
-    rows.close()  # type: ignore[attr-defined]
+    rows.close()
     gate.set()
-    time.sleep(0.1)
-    assert len(begun) <= 4
+    assert list(Ahead([100], lambda item: way, fetch)) == [(100, 100)]
+    assert set(begun) <= {0, 1, 2, 100}
 
 
 def test_an_error_of_a_request_comes_where_its_answer_would() -> None:
@@ -171,4 +191,34 @@ def test_an_error_of_a_request_comes_where_its_answer_would() -> None:
         return item
 
     with pytest.raises(ReadError, match="no answer"):
-        list(ahead(range(10), lambda item: FAR, fetch))
+        list(Ahead(range(10), lambda item: FAR, fetch))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ReadError])
+@pytest.mark.parametrize("where", ["caller", "helper"])
+def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException], where: str
+) -> None:
+    """One thread waits for an answer, as the owner of the queue, while the other one fails."""
+    monkeypatch.setattr(pool_module, "cores", lambda: 2)
+    answer, met = threading.Event(), threading.Barrier(2)
+    too_late = threading.Timer(20, answer.set)
+    too_late.start()
+
+    def fetch(item: int) -> int:
+        if item > 1:
+            answer.wait()
+        return item
+
+    def work(item: tuple[int, int | None]) -> None:
+        met.wait(20)
+        is_caller = threading.current_thread() is threading.main_thread()
+        if is_caller == (where == "caller"):
+            time.sleep(0.1)
+            raise error("enough")
+
+    with pytest.raises(error, match="enough"):
+        run_all(Ahead(range(6), lambda item: Way("http://deaf", 4, 1), fetch), work)
+    assert not answer.is_set()
+    too_late.cancel()
+    answer.set()

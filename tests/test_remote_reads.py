@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from range_server import Fault, Served, faulty_server
+from range_server import Fault, RangeHandler, Served, faulty_server, running
 
 from virtualds import SourceFile, set_options
 from virtualds.manifest import StorageOptions
@@ -33,6 +34,11 @@ WAYS = {
     "obstore": None,
     "fsspec": StorageOptions(client_kwargs={"cookies": {"way": "fsspec"}}),
 }
+# Sessions are shared by all who give the same options: nobody else gives these.
+IMPATIENT_WAYS = {
+    "obstore": StorageOptions(headers={"X-Way": "impatient"}),
+    "fsspec": StorageOptions(client_kwargs={"cookies": {"way": "impatient"}}),
+}
 S3_WAYS: dict[str, dict[str, Any]] = {
     "obstore": {},
     "fsspec": {"config_kwargs": {"user_agent_extra": "fsspec"}},
@@ -43,7 +49,6 @@ PASSING = {
     "retry-after": Fault("status", 503, {"Retry-After": "0"}),
     "cut": Fault("cut"),
     "short": Fault("short"),
-    "slow": Fault("slow", seconds=2.0),
 }
 LASTING = {
     "401": (Fault("status", 401), "PermissionError"),
@@ -60,8 +65,6 @@ LASTING = {
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting costs nothing here."""
     monkeypatch.setattr(retry, "FIRST_WAIT", 0.002)
-    for module in (fsspec_ranges, obstore_ranges):
-        monkeypatch.setattr(module, "READ_TIMEOUT", 0.5)
 
 
 @pytest.fixture
@@ -114,6 +117,37 @@ def test_as_many_requests_are_under_way_as_threads_ask(served: Served, way: str)
     assert agents(served) == [way] * 64
 
 
+class Watched(RangeHandler):
+    """Notes how many requests are under way, each of which waits for another three."""
+
+    def send_part(self, *args: Any) -> None:
+        server: Any = self.server
+        with server.lock:
+            server.live += 1
+            server.most = max(server.most, server.live)
+        server.four.wait(30)
+        with server.lock:
+            server.live -= 1
+        super().send_part(*args)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_more_requests_are_under_way_than_the_setting_says(tmp_path: Path, way: str) -> None:
+    """However many threads ask for however many ranges."""
+    (tmp_path / "a.bin").write_bytes(DATA)
+    handler, ranges = partial(Watched, directory=str(tmp_path)), [(n, 9) for n in range(20)]
+    watch = {"lock": threading.Lock(), "four": threading.Barrier(4), "live": 0, "most": 0}
+    with (
+        running(handler, ranges=[], **watch) as server,
+        set_options(max_requests=4),
+        ThreadPoolExecutor(3) as pool,
+    ):
+        file = SourceFile(f"{server.url}/a.bin", options=WAYS[way])
+        found = list(pool.map(lambda _: STORE.get_ranges(file, ranges), range(3)))
+    assert found == [[DATA[n : n + 9] for n in range(20)]] * 3
+    assert server.most == 4
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_description_keeps_the_etag(served: Served, way: str) -> None:
     found = STORE.describe(f"{served.url}/a.bin", WAYS[way])
@@ -153,6 +187,18 @@ def test_what_may_pass_is_asked_for_again(served: Served, fault: str, way: str) 
     assert agents(served) == [way, "fsspec"]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_takes_too_long_is_asked_again(
+    served: Served, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fsspec_ranges, obstore_ranges):
+        monkeypatch.setattr(module, "READ_TIMEOUT", 1.0)
+    served.faults.append(Fault("slow", seconds=5.0))
+    file = SourceFile(f"{served.url}/a.bin", options=IMPATIENT_WAYS[way])
+    assert STORE.get_ranges(file, [(10, 20)]) == [DATA[10:30]]
+    assert agents(served) == [way, "fsspec"]
+
+
 @pytest.mark.parametrize("fault", LASTING)
 def test_what_will_not_pass_is_told_at_once_and_alike(served: Served, fault: str) -> None:
     served.always, words = LASTING[fault]
@@ -161,6 +207,26 @@ def test_what_will_not_pass_is_told_at_once_and_alike(served: Served, fault: str
     assert words in told["fsspec"]
     assert "tried" not in told["fsspec"]
     assert agents(served) == ["obstore", "fsspec", "fsspec"]
+
+
+LEAVING = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from virtualds import SourceFile
+from virtualds.stores import FsspecStore, retry
+waits = threading.Event()
+wait_before = retry.wait_before
+retry.wait_before = lambda *given: waits.set() or wait_before(*given)
+ThreadPoolExecutor().submit(FsspecStore().get_ranges, SourceFile(sys.argv[1]), [(0, 9)])
+waits.wait()
+"""
+
+
+def test_a_process_that_ends_does_not_wait_to_ask_again(served: Served) -> None:
+    served.always = Fault("status", 503, {"Retry-After": "60"})
+    command = [sys.executable, "-c", LEAVING, f"{served.url}/a.bin"]
+    assert subprocess.run(command, timeout=50).returncode == 0
+    assert len(served.requests) == 1
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])

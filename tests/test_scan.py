@@ -298,7 +298,7 @@ def test_a_truncated_file_is_told_from_a_server_that_fails(
         virtualds.open_virtual_dataset(cut)
     with counting_server(tmp_path) as (url, _), pytest.raises(FormatError) as remote:
         virtualds.open_virtual_dataset(f"{url}/cut.nc")
-        assert str(remote.value) == str(local.value).replace(f"file://{tmp_path}", url)
+    assert str(remote.value) == str(local.value).replace(f"file://{tmp_path}", url)
 
 
 def test_damage_behind_the_first_block_is_found_alike(large: Path, tmp_path: Path) -> None:
@@ -505,6 +505,19 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -
         assert len(blocks._pages) <= 10
     assert store.ranges[-1][0] == 0
     assert HELD >= 2 * MOST
+
+
+def test_what_is_fetched_does_not_push_out_what_it_is_wanted_with(
+    monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr("virtualds.blocks.HELD", 10)
+    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
+    monkeypatch.setattr("virtualds.blocks.MOST", 4)
+    blocks, _ = blocks_of(data)
+    for page in (0, 20, 30, 40, 50, 60, 70):
+        blocks.read(page * PAGE, 9)
+    assert len(blocks._pages) == 10
+    assert blocks.read(3 * PAGE, 4 * PAGE) == data[3 * PAGE : 7 * PAGE]
 
 
 def test_what_is_going_to_be_read_is_fetched_together(data: bytes) -> None:

@@ -6,9 +6,9 @@
 """
 
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
-from virtualds.api import open_virtual_dataset
+from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
-from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
     AccessError,
@@ -19,18 +19,23 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
 )
+from virtualds.flat import open_flat
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.headers import open_source
 from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
+from virtualds.parsers import Parser
+from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
 
-# importing these registers ``ds.virtual`` and what numpy's functions do with virtual arrays
-del _accessor, _comparison, _getitem, _implements
+# importing these registers ``ds.virtual``, ``tree.virtual`` and what numpy's functions do with
+# virtual arrays
+del _accessor, _comparison, _getitem, _implements, _tree_accessor
 
 __all__ = [
     "AccessError",
@@ -44,6 +49,7 @@ __all__ = [
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
+    "Parser",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
@@ -51,8 +57,12 @@ __all__ = [
     "convert",
     "drop_sources",
     "expire_snapshots",
+    "open_flat",
+    "open_source",
     "open_virtual_dataset",
+    "open_virtual_datatree",
     "open_virtual_mfdataset",
+    "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
     "zarr_store",

@@ -44,35 +44,25 @@ class VirtualDatasetAccessor:
         self._dataset = dataset
 
     @property
-    def _arrays(self) -> dict[Hashable, ManifestArray]:
+    def arrays(self) -> dict[Hashable, ManifestArray]:
+        """The virtual arrays, by name of their variables."""
         found = {name: virtual_data(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
 
     @property
     def nbytes(self) -> int:
         """Bytes that the references take in memory."""
-        return sum(array.nbytes_virtual for array in self._arrays.values())
+        return sum(array.nbytes_virtual for array in self.arrays.values())
 
     @property
     def nchunks(self) -> int:
         """Number of chunks of all virtual arrays, missing ones too."""
-        return sum(array.nchunks for array in self._arrays.values())
+        return sum(array.nchunks for array in self.arrays.values())
 
     @property
     def sources(self) -> pd.DataFrame:
         """The source files, a row each, with url, chunks, size in bytes and modification time."""
-        counts: dict[SourceFile, int] = {}
-        for array in self._arrays.values():
-            for fragment in array.fragments:
-                manifest = fragment.manifest.loaded()
-                used = np.bincount(
-                    manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
-                )
-                for file, count in zip(manifest.files, used.tolist(), strict=True):
-                    counts[file] = counts.get(file, 0) + count
-        rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
-        table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
-        return table.astype({"modified": "datetime64[ns]"})
+        return table_of_sources(self.arrays.values())
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
         """Return the dataset with its references pointing at other places.
@@ -87,7 +77,7 @@ class VirtualDatasetAccessor:
         ValueError
             No url begins with any of the prefixes.
         """
-        renamed = change if callable(change) else _prefix_changer(change, self._arrays.values())
+        renamed = change if callable(change) else prefix_changer(change, self.arrays.values())
 
         def moved(file: SourceFile) -> SourceFile:
             url = normalise_url(renamed(file.url))
@@ -123,7 +113,7 @@ class VirtualDatasetAccessor:
             as make blocks of the size that dask is set to (``array.chunk-size``). Both keep to
             chunks that differ in length.
         """
-        arrays = self._arrays
+        arrays = self.arrays
         variables = {
             name: (v.dims, lazily(v.data, str(name)), v.attrs, self._encoding(v))
             if name in arrays
@@ -153,7 +143,7 @@ class VirtualDatasetAccessor:
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
         variables = {}
-        for name, array in self._arrays.items():
+        for name, array in self.arrays.items():
             try:
                 variables[name] = self._dataset.variables[name].copy(data=change(array))
             except VirtualdsError as error:
@@ -179,10 +169,11 @@ class VirtualDatasetAccessor:
 
         Parameters
         ----------
-        url : str or path
+        url : str or path, or an object of Icechunk
             Where to. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
-            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3.
+            kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk. Or a
+            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
         format : str, optional
             Name of the format, where the suffix does not say it.
         mode : {"w", "w-", "a", "replace-source"}, optional
@@ -211,7 +202,9 @@ class VirtualDatasetAccessor:
             that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
             many references a record holds. zarr-v3: ``manifest=`` is the form of manifests
             (``"inline"``, ``"json"`` or ``"parquet"``; by default by their size), and
-            ``relative_paths=True`` writes paths of sources relative to the set.
+            ``relative_paths=True`` writes paths of sources relative to the set. icechunk:
+            ``message=`` and ``branch=`` of the commit, and ``rectilinear=True`` allows chunks that
+            differ in length.
 
         Raises
         ------
@@ -293,9 +286,32 @@ class VirtualDatasetAccessor:
         return open_virtual_dataset(target, storage_options=storage_options)
 
 
-def _prefix_changer(
+def table_of_sources(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
+    """Return the source files of arrays, a row each."""
+    counts: dict[SourceFile, int] = {}
+    for array in arrays:
+        for fragment in array.fragments:
+            manifest = fragment.manifest.loaded()
+            used = np.bincount(
+                manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
+            )
+            for file, count in zip(manifest.files, used.tolist(), strict=True):
+                counts[file] = counts.get(file, 0) + count
+    rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
+    table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
+    return table.astype({"modified": "datetime64[ns]"})
+
+
+def prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
+    """Return what changes the prefixes of urls.
+
+    Raises
+    ------
+    ValueError
+        No url of the arrays begins with one of them.
+    """
     absolute = {_prefix(old): _prefix(new) for old, new in prefixes.items()}
     urls = {file.url for array in arrays for file in array.sources}
     for old in absolute:

@@ -7,20 +7,24 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
+from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import detected, named
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.parsers import Parser
+from virtualds.parsers import Parser, ReadSource
+from virtualds.read.cache import chunk_cache
 from virtualds.scan import fetch_ahead, scanning
 from virtualds.store import Range, StoreError
+from virtualds.tree import virtual_tree
 from virtualds.urls import normalise_url, scheme_of
 
 
@@ -117,10 +121,86 @@ def open_virtual_dataset(
     return dataset
 
 
+def open_virtual_datatree(
+    url: str | os.PathLike[str],
+    *,
+    group: str | None = None,
+    drop_variables: str | Iterable[str] | None = None,
+    loadable_variables: Loadable = None,
+    storage_options: Mapping[str, Any] | None = None,
+    parser: str | None = None,
+    decode_cf: bool = True,
+    on_error: str = "raise",
+    allow: Allow = None,
+    snapshot: str | None = None,
+) -> xr.DataTree:
+    """Open a source file or a reference set with all its groups, as a tree of virtual arrays.
+
+    It is what `xarray.open_datatree` gives, and opens the file once. A group has the coordinates
+    with an index of the groups above it, as in every tree of xarray.
+
+    Parameters
+    ----------
+    url : str or path
+        As in `open_virtual_dataset`.
+    group : str, optional
+        Path of the group that becomes the root of the tree.
+    drop_variables : str or iterable of str, optional
+        Variables to leave out of every group that has them.
+    loadable_variables : names, glob patterns, predicate, or [], optional
+        As in `open_virtual_dataset`, for every group.
+    storage_options, parser, decode_cf, allow, snapshot
+        As in `open_virtual_dataset`.
+    on_error : {"raise", "skip", "keep"}
+        What to do about what cannot be read, as in `open_virtual_dataset`. A group that cannot be
+        read at all is left out by both ``"skip"`` and ``"keep"``, with a warning that names it.
+
+    Returns
+    -------
+    xarray.DataTree
+
+    Raises
+    ------
+    ValueError
+        A group does not share the dimensions of the groups above it, which xarray has no tree for;
+        or as `open_virtual_dataset`.
+    FileNotFoundError, AccessError, FormatError, UnsupportedError
+        As `open_virtual_dataset`.
+
+    Examples
+    --------
+    >>> tree = open_virtual_datatree("2001.h5")  # doctest: +SKIP
+    >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
+    """
+    absolute = normalise_url(url)
+    with scanning(absolute, StorageOptions.of(storage_options)):
+        found = open_group(
+            url,
+            group=group,
+            below=True,
+            skip=_names(drop_variables),
+            options=storage_options,
+            parser=parser,
+            on_error=on_error,
+            allow=allow,
+            snapshot=snapshot,
+        )
+        if loadable_variables is None and scheme_of(absolute) != "file":
+            _fetch_coordinates(absolute, *(part for _, part in found.walk()))
+        try:
+            tree = virtual_tree(found, loadable_variables, decode_cf)
+        except (VirtualdsError, ValueError) as error:
+            error.add_note(f"file {absolute}")
+            raise
+    tree.encoding["source"] = os.fspath(url)
+    return tree
+
+
 def open_group(
     url: str | os.PathLike[str],
     *,
     group: str | None = None,
+    below: bool = False,
     skip: Iterable[str] = (),
     options: Mapping[str, Any] | None = None,
     parser: str | None = None,
@@ -129,6 +209,8 @@ def open_group(
     snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
+
+    The groups in it are complete, and their problems told, if what is ``below`` is asked for.
 
     Raises
     ------
@@ -142,18 +224,22 @@ def open_group(
     absolute = normalise_url(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
-    with _opening(absolute), scanning(absolute, settled):
+    chunk_cache().open()
+    with opening(absolute), scanning(absolute, settled):
         reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
-        found = _read(reader, source, group, skip, allowed, snapshot)
-    if found.problems:
-        found = ON_ERROR[on_error](found)
-        listed = "\n".join(f"  {name}: {error}" for name, error in found.problems.items())
+        read = _reading(reader, source, below, allowed, snapshot)
+        found = read(source, group, skip)
+        if isinstance(reader, Parser):
+            found = in_plain_files(found)
+    if problems := found.all_problems() if below else found.problems:
+        found = ON_ERROR[on_error](found, problems)
+        listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
         warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
     return found
 
 
 @contextmanager
-def _opening(url: str) -> Iterator[None]:
+def opening(url: str) -> Iterator[None]:
     """Tell what a store says of a file that does not open, with its url and what to do."""
     try:
         yield
@@ -173,63 +259,67 @@ def _opening(url: str) -> Iterator[None]:
         ) from error
 
 
-def _read(
+def _reading(
     reader: Parser | Format,
     source: SourceFile,
-    group: str | None,
-    skip: Iterable[str],
+    below: bool,
     allow: Allowed,
     snapshot: str | None,
-) -> ManifestGroup:
-    """Read a group of a file, or of a snapshot of a set."""
+) -> ReadSource:
+    """Return what reads a group of a file, or of a snapshot of a set."""
     if snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
             f"{source.url}: snapshot={snapshot!r}, but {reader.name} keeps no snapshots; zarr-v3 "
             f"does"
         )
     if isinstance(reader, Parser):
-        return reader.read(source, group, skip)
+        return (reader.read_tree if below else None) or reader.read
     read: Callable[..., ManifestGroup] = reader.read
     chosen = {} if snapshot is None else {"snapshot": snapshot}
-    return read(source, group, skip, allow, **chosen)
+    return partial(read, allow=allow, **chosen)
 
 
-def _fetch_coordinates(url: str, group: ManifestGroup) -> None:
+def _fetch_coordinates(url: str, *groups: ManifestGroup) -> None:
     """Fetch the coordinates that are going to be loaded at once, not one after the other."""
     wanted: dict[SourceFile, list[Range]] = {}
-    for array in loaded_first(group).values():
+    arrays = (array for group in groups for array in loaded_first(group).values())
+    for array in arrays:
         for fragment in array.fragments:
             manifest = fragment.manifest
             if manifest.is_loaded and len(manifest.listed) == 1:
                 there = manifest.file >= 0
                 rows = zip(manifest.offset[there], manifest.length[there], strict=True)
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
-    with _opening(url):
+    with opening(url):
         fetch_ahead(wanted)
 
 
-def _raise(group: ManifestGroup) -> ManifestGroup:
-    first, *others = group.problems.values()
+Problems = Mapping[str, VirtualdsError]
+
+
+def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    first, *others = problems.values()
     for error in others:
         first.add_note(f"and also: {error}")
     raise first
 
 
-def _keep(group: ManifestGroup) -> ManifestGroup:
+def _keep(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     return group
 
 
-def _skip(group: ManifestGroup) -> ManifestGroup:
+def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     kept = {name: v for name, v in group.variables.items() if name not in group.problems}
-    return replace(group, variables=kept)
+    below = {name: _skip(child, problems) for name, child in group.groups.items()}
+    return replace(group, variables=kept, groups=below)
 
 
-ON_ERROR: dict[str, Callable[[ManifestGroup], ManifestGroup]] = {
+ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "raise": _raise,
     "skip": _skip,
     "keep": _keep,
 }
-"""What is done about a group of which something cannot be read."""
+"""What is done about a group of which, or below which, something cannot be read."""
 
 
 def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:

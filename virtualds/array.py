@@ -95,7 +95,7 @@ class ManifestArray(DuckArray):
         shape: Sequence[int],
         chunks: Sequence[int],
         dtype: npt.DTypeLike,
-        path: str | npt.ArrayLike,
+        path: str | SourceFile | npt.ArrayLike,
         offsets: npt.ArrayLike,
         lengths: npt.ArrayLike,
         codecs: Sequence[Codec | Mapping[str, Any]] = (),
@@ -110,8 +110,9 @@ class ManifestArray(DuckArray):
             Elements of the array, and of every chunk, per axis. Edge chunks are padded.
         dtype : dtype
             As stored.
-        path : str or array of str over the chunk grid
+        path : str, SourceFile or array of str over the chunk grid
             Url of the file of all chunks, or of each; an empty string is a chunk that is missing.
+            A `SourceFile` brings its fingerprint along, so that readers find out if it changes.
         offsets, lengths : int or array of int over the chunk grid
             Where each chunk lies, in bytes.
         codecs : sequence of Codec or of Zarr v2 configurations
@@ -538,8 +539,10 @@ def same_scalar(a: Any, b: Any) -> bool:
     return one.astype(kind).tobytes() == two.astype(kind).tobytes()
 
 
-def _file_table(path: str | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:
+def _file_table(path: str | SourceFile | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:
     """Return the distinct files of a column of urls, and the column of their numbers."""
+    if isinstance(path, SourceFile):
+        return [path], 0
     if isinstance(path, str):
         return [SourceFile(normalise_url(path))], 0
     names, numbers = np.unique(np.asarray(path, dtype=str), return_inverse=True)

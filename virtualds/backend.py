@@ -1,4 +1,4 @@
-"""The xarray backend: ``xr.open_dataset(x, engine="virtual")``."""
+"""The xarray backend: ``xr.open_dataset(x, engine="virtual")``, and trees and groups alike."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xarray.backends import BackendEntrypoint
 from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
+from virtualds.tree import lazy_datasets, tree_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
 """Ends of names that say that a file is a reference set; other engines may own any other name."""
@@ -26,6 +27,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     >>> ds = xr.open_dataset("refs.json", engine="virtual")  # doctest: +SKIP
     """
 
+    supports_groups: ClassVar[bool] = True
     description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
 
     def open_dataset(
@@ -74,16 +76,11 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         FileNotFoundError, AccessError, FormatError, UnsupportedError
             As `virtualds.open_virtual_dataset`.
         """
-        if not isinstance(filename_or_obj, str | os.PathLike):
-            raise TypeError(
-                f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
-                f"pass the file's name"
-            )
-        names = [drop_variables] if isinstance(drop_variables, str) else drop_variables or ()
+        _check_named(filename_or_obj)
         found = open_group(
             filename_or_obj,
             group=group,
-            skip=tuple(names),
+            skip=_names(drop_variables),
             options=storage_options,
             parser=parser,
             on_error=on_error,
@@ -100,7 +97,70 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             decode_timedelta=decode_timedelta,
         )
 
+    def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
+        """Open a reference set or source file lazily, with all groups below ``group``.
+
+        Parameters and errors are those of `open_groups_as_dict`.
+
+        Raises
+        ------
+        ValueError
+            A group does not share the dimensions of the groups above it.
+        """
+        return tree_of(self._datasets(filename_or_obj, **options))
+
+    def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
+        """Open every group on its own, for `xarray.open_groups`.
+
+        Parameters and errors are those of `open_dataset`. As other engines do, paths begin with
+        ``"/"``, or are relative to ``group``, which is then ``"."``.
+        """
+        found = self._datasets(filename_or_obj, **options)
+        if (options.get("group") or "").strip("/"):
+            return {path or ".": dataset for path, dataset in found.items()}
+        return {f"/{path}": dataset for path, dataset in found.items()}
+
+    def _datasets(
+        self,
+        filename_or_obj: Any,
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        parser: str | None = None,
+        on_error: str = "raise",
+        allow: Allow = None,
+        snapshot: str | None = None,
+        **decoders: Any,
+    ) -> dict[str, xr.Dataset]:
+        """Return a group and all below it as lazy datasets, by path."""
+        _check_named(filename_or_obj)
+        found = open_group(
+            filename_or_obj,
+            group=group,
+            below=True,
+            skip=_names(drop_variables),
+            options=storage_options,
+            parser=parser,
+            on_error=on_error,
+            allow=allow,
+            snapshot=snapshot,
+        )
+        return lazy_datasets(found, **decoders)
+
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say whether a name is that of a reference set, without looking at the file."""
         named = isinstance(filename_or_obj, str | os.PathLike)
         return named and os.fspath(filename_or_obj).endswith(OURS)
+
+
+def _check_named(filename_or_obj: Any) -> None:
+    if not isinstance(filename_or_obj, str | os.PathLike):
+        raise TypeError(
+            f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
+            f"pass the file's name"
+        )
+
+
+def _names(drop_variables: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ())

@@ -79,8 +79,10 @@ class Blocks:
             They cannot be had.
         """
         with self._lock:
-            self.fetch(offset, length)
-            found = self.held(offset, length)
+            # what is held of it counts as used, so that what is fetched does not push it out
+            if (found := self.held(offset, length)) is None:
+                self.fetch(offset, length)
+                found = self.held(offset, length)
         if found is None:
             raise FetchError(f"{length} bytes are more than is held of a file")
         return found

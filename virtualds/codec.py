@@ -106,17 +106,18 @@ def check_length(codec: Codec, found: int, expected: int | None) -> None:
         raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes where {expected} belong")
 
 
-def needed_package(name: str, what: str) -> Any:
-    """Return a package that the extra ``filters`` brings.
+def needed_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:
+    """Return a package that an extra brings.
 
     Raises
     ------
     UnsupportedError
-        It is not installed; ``what`` says in the message which codec needs it.
+        It is not installed; ``what`` says in the message which codec or file needs it, and ``use``
+        what for.
     """
     try:
         return import_module(name)
     except ImportError as error:
         raise UnsupportedError(
-            f"{what}: decoding it needs {name}; pip install 'virtualds[filters]'"
+            f"{what}: {use} needs {name}; pip install 'virtualds[{extra}]'"
         ) from error

@@ -1,26 +1,27 @@
-"""Opening many files as one virtual dataset."""
+"""Opening many files as one virtual dataset, or one tree of them."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import xarray as xr
 
 from virtualds.access import Allow
-from virtualds.api import open_virtual_dataset
+from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.dataset import Loadable
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
+Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
-Open = Callable[[Any], xr.Dataset]
 
 THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
@@ -44,8 +45,10 @@ def open_virtual_mfdataset(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
+    parser: str | None = None,
     on_error: str = "raise",
     allow: Allow = None,
+    snapshot: str | None = None,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -69,8 +72,10 @@ def open_virtual_mfdataset(
         them from the first file without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error, allow
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, on_error
         As in `open_virtual_dataset`.
+    allow, snapshot
+        As in `open_virtual_dataset`, for every file.
 
     Returns
     -------
@@ -97,12 +102,12 @@ def open_virtual_mfdataset(
         group=group,
         storage_options=storage_options,
         decode_cf=decode_cf,
+        parser=parser,
         on_error=on_error,
         allow=allow,
+        snapshot=snapshot,
     )
-    flat = list(_flatten(files))
-    if not flat:
-        raise FileNotFoundError(f"open_virtual_mfdataset: no file matches {paths!r}")
+    flat = _flat(files, paths)
     number = None if attrs_file is None else _place(attrs_file, flat)
     results = _opened(flat, opened, preprocess, parallel)
     options = {
@@ -112,21 +117,119 @@ def open_virtual_mfdataset(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    try:
+    with _naming(flat):
         combined: xr.Dataset = _combined(
             combine, concat_dim, _shaped(files, iter(results)), options | kwargs
         )
-    except (ValueError, TypeError, VirtualdsError) as error:
-        error.add_note(f"while combining {len(flat)} files, {flat[0]} to {flat[-1]}")
-        raise
     if number is not None:
         combined.attrs = results[number].attrs
     return combined
 
 
+def open_virtual_mfdatatree(
+    paths: Paths,
+    *,
+    concat_dim: Any,
+    preprocess: Callable[[xr.DataTree], xr.DataTree] | None = None,
+    parallel: Executor | None = None,
+    data_vars: Any = "minimal",
+    coords: Any = "minimal",
+    compat: str = "equals",
+    join: Any = "outer",
+    combine_attrs: Any = "override",
+    loadable_variables: Loadable = None,
+    drop_variables: str | Iterable[str] | None = None,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    decode_cf: bool = True,
+    on_error: str = "raise",
+    allow: Allow = None,
+) -> xr.DataTree:
+    """Open many source files with groups as one tree of virtual arrays, joined group by group.
+
+    Every file has the same groups. What has no such dimension must be equal in all files and stays
+    as it is, as with `open_virtual_mfdataset`. It takes an xarray whose `xarray.combine_nested`
+    joins trees, 2025.11 or later.
+
+    Parameters
+    ----------
+    paths : str, or sequence of str or paths
+        A glob pattern, or the files in order; nested lists for several dimensions.
+    concat_dim : str, or list of str or None
+        The dimension to join along.
+    preprocess : callable, optional
+        Applied to the tree of every file.
+    parallel : concurrent.futures.Executor, optional
+        As in `open_virtual_mfdataset`.
+    data_vars, coords, compat, join, combine_attrs
+        As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
+    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error, allow
+        As in `open_virtual_datatree`.
+
+    Returns
+    -------
+    xarray.DataTree
+
+    Raises
+    ------
+    FileNotFoundError
+        No file matches, or one is missing.
+    ValueError
+        The trees do not combine; the notes name the files.
+
+    Examples
+    --------
+    >>> tree = open_virtual_mfdatatree("data/*.h5", concat_dim="time")  # doctest: +SKIP
+    """
+    files = _listed(paths)
+    opened = partial(
+        open_virtual_datatree,
+        loadable_variables=loadable_variables,
+        drop_variables=drop_variables,
+        group=group,
+        storage_options=storage_options,
+        decode_cf=decode_cf,
+        on_error=on_error,
+        allow=allow,
+    )
+    flat = _flat(files, paths)
+    results = _opened(flat, opened, preprocess, parallel)
+    options = {
+        "data_vars": data_vars,
+        "coords": coords,
+        "compat": compat,
+        "join": join,
+        "combine_attrs": combine_attrs,
+    }
+    with _naming(flat):
+        shaped = _shaped(files, iter(results))
+        combined: xr.DataTree = _combined("nested", concat_dim, shaped, options)
+    return combined
+
+
+def _flat(files: Iterable[Any], paths: Paths) -> list[Any]:
+    flat = list(_flatten(files))
+    if not flat:
+        raise FileNotFoundError(f"no file matches {paths!r}; check the path")
+    return flat
+
+
+@contextmanager
+def _naming(files: Sequence[Any]) -> Iterator[None]:
+    """Name the files that do not combine."""
+    try:
+        yield
+    except (ValueError, TypeError, VirtualdsError) as error:
+        error.add_note(f"while combining {len(files)} files, {files[0]} to {files[-1]}")
+        raise
+
+
 def _opened(
-    files: Sequence[Any], opened: Open, preprocess: Preprocess | None, parallel: Executor | None
-) -> list[xr.Dataset]:
+    files: Sequence[Any],
+    opened: Callable[[Any], Opened],
+    preprocess: Callable[[Opened], Opened] | None,
+    parallel: Executor | None,
+) -> list[Opened]:
     """Open files, in order; the first error in their order is raised."""
     each = partial(_preprocessed, opened=opened, preprocess=preprocess)
     if parallel is not None:
@@ -148,9 +251,11 @@ def _is_remote(file: Any) -> bool:
     return isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
 
 
-def _preprocessed(path: Any, opened: Open, preprocess: Preprocess | None) -> xr.Dataset:
-    dataset = opened(path)
-    return preprocess(dataset) if preprocess else dataset
+def _preprocessed(
+    path: Any, opened: Callable[[Any], Opened], preprocess: Callable[[Opened], Opened] | None
+) -> Opened:
+    found = opened(path)
+    return preprocess(found) if preprocess else found
 
 
 def _place(attrs_file: str | os.PathLike[str], files: Sequence[Any]) -> int:

@@ -51,7 +51,31 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     """
     group = _named(group)
     variables, attributes, coordinates = _decoded(group, decoders)
+    for name, variable in variables.items():
+        stored = group.variables[NO_NAME if name is None else str(name)]
+        if name not in group.problems and isinstance(stored.data, ManifestArray):
+            variables[name] = _unpacked_by_chunk(str(name), stored, stored.data, variable)
     return _dataset(variables, attributes, coordinates, group)
+
+
+def _unpacked_by_chunk(
+    name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
+) -> xr.Variable:
+    """Return a variable of packed numbers whose chunks are unpacked as they are read.
+
+    xarray would do it in one thread, with the whole selection, step after step.
+    """
+    if decoded.dtype.kind not in "fiu" or _decodes_as_a_whole(stored, decoded):
+        return decoded
+    try:
+        virtual = _virtual(name, stored, array, decoded)
+    except UnsupportedError:
+        # xarray knows what to do, which is as good
+        return decoded
+    data = virtual_data(virtual)
+    if data is None or all(p.packing is None for p in data.pipelines):
+        return decoded
+    return xr.Variable(decoded.dims, lazily(data, name), decoded.attrs, decoded.encoding)
 
 
 def virtual_dataset(

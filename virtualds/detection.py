@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from virtualds.archive_index import is_tar, is_zip
 from virtualds.errors import FormatError
 from virtualds.formats import FORMATS, Format
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.parsers import PARSERS, Parser
+from virtualds.parsers import PARSERS, Parser, plugins, recognises
 from virtualds.scan import described, head_of
 from virtualds.stores import store_for
+from virtualds.urls import below
 
 Found = tuple[Parser | Format, SourceFile]
 """Who reads a file or folder, and what it is to read."""
+
+ARCHIVES = {"zip": is_zip, "tar": is_tar}
+"""What an archive begins with, by the scheme of files in it."""
 
 READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
 """Reference sets first: some are Zarr stores to those who do not know better."""
@@ -26,11 +33,14 @@ def named(name: str, url: str, options: StorageOptions | None) -> Found:
     OSError
         The file does not exist or may not be read.
     """
-    known = {reader.name: reader for reader in READERS}
+    known: dict[str, Parser | Format] = {reader.name: reader for reader in READERS}
+    if name not in known:
+        # those of other packages are imported only if they are needed; none may stand in for ours
+        known = {**{parser.name: parser for parser in plugins()}, **known}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader = known[name]
-    if _markers(reader):
+    if reader.markers:
         return reader, SourceFile(url, options=options)
     return reader, described(url, options)
 
@@ -54,41 +64,63 @@ def detected(url: str, options: StorageOptions | None) -> Found:
             raise
         return found
     for reader in READERS:
-        if not _markers(reader) and reader.detect(head):
+        if not reader.markers and reader.detect(head):
             return reader, source
+    for scheme, is_archive in ARCHIVES.items():
+        if is_archive(head):
+            return _only_content(f"{scheme}://::{url}", options)
     # web servers show folders as pages
     is_page = head.lstrip()[:1] == b"<"
     if (not head or is_page) and (found := _marked(url, options)) is not None:
         return found
-    names = [reader.name for reader in READERS]
+    for parser in plugins():
+        if not parser.markers and recognises(parser, head):
+            return parser, source
+    names = [reader.name for reader in (*READERS, *plugins())]
     raise FormatError(
         f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
         f"or open the file with xarray's own engines"
     )
 
 
+def _only_content(root: str, options: StorageOptions | None) -> Found:
+    """Return the parser or format of what an archive holds, if that is one thing."""
+    if (found := _marked(root, options)) is not None:
+        return found
+    listed = store_for(root).list_files(root, options)
+    names = [file.path for file in listed]
+    folders = {name.partition("/")[0] for name in names}
+    if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):
+        return detected(below(root, names[0] if len(names) == 1 else folders.pop()), options)
+    scheme, _, url = root.partition("::")
+    raise FormatError(
+        f"{url}: the archive holds {len(names)} files, {names[:5]!r}...; name one of them as "
+        f"{scheme}MEMBER::{url}"
+    )
+
+
 def _marked(url: str, options: StorageOptions | None) -> Found | None:
     """Return the parser or format of a folder, None if it is of none."""
+    return _marked_by(READERS, url, options) or _marked_by(plugins(), url, options)
+
+
+def _marked_by(
+    readers: Sequence[Parser | Format], url: str, options: StorageOptions | None
+) -> Found | None:
+    """Return which of some readers reads a folder, None if none does."""
     url, denied = url.rstrip("/"), None
-    names = dict.fromkeys(name for reader in READERS for name in _markers(reader))
+    names = dict.fromkeys(name for reader in readers for name in reader.markers)
     for name in names:
         try:
-            marker = store_for(url).read_all(f"{url}/{name}", options)
+            marker = store_for(url).read_all(below(url, name), options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
         except PermissionError as error:
             denied = error
             continue
-        for reader in READERS:
-            if name in _markers(reader) and reader.detect(marker):
+        for reader in readers:
+            if name in reader.markers and reader.detect(marker):
                 return reader, SourceFile(url, options=options)
     if denied is not None:
         raise denied
     return None
-
-
-def _markers(reader: Parser | Format) -> tuple[str, ...]:
-    """Return the files that make a folder what is read here; none if it reads files."""
-    if isinstance(reader, Parser):
-        return reader.markers
-    return () if reader.marker is None else (reader.marker,)

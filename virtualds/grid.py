@@ -48,12 +48,14 @@ class Run(NamedTuple):
 class Projection(NamedTuple):
     """What a selection takes from each slab it meets.
 
-    ``chunk[k]`` is the slab's number, ``inner[k]`` selects within the stored chunk, ``outer[k]``
-    is the stretch of the result that it fills. ``runs`` are the stretches of slabs that are taken
-    alike: as they are stored, from the first element to the last, and of one length; or not.
+    ``chunk[k]`` is the slab's number, ``encoded[k]`` the length of its stored chunk, ``inner[k]``
+    selects within that, ``outer[k]`` is the stretch of the result that it fills. ``runs`` are the
+    stretches of slabs that are taken alike: as they are stored, from the first element to the last,
+    and of one length; or not.
     """
 
     chunk: Ints
+    encoded: Ints
     inner: list[AxisKey]
     outer: list[slice]
     runs: list[Run]
@@ -61,8 +63,12 @@ class Projection(NamedTuple):
     def part(self, first: int, stop: int) -> Projection:
         """Return what is taken from some of the slabs, none of which counts as whole."""
         taken = slice(first, stop)
-        chunk = self.chunk[taken]
-        return Projection(chunk, self.inner[taken], self.outer[taken], [Run(0, chunk.size, False)])
+        chunk, encoded = self.chunk[taken], self.encoded[taken]
+        runs = [Run(0, chunk.size, False)]
+        return Projection(chunk, encoded, self.inner[taken], self.outer[taken], runs)
+
+
+NOTHING = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], [], [])
 
 
 class ChunkAxis(ABC):
@@ -179,15 +185,16 @@ class ChunkAxis(ABC):
     def _project_range(self, begin: int, end: int, start: int) -> Projection:
         low, high = max(begin - start, 0), min(end - start, self.size)
         if high <= low:
-            return Projection(np.empty(0, np.int64), [], [], [])
+            return NOTHING
         first, final = (int(i) for i in self.locate(np.array([low, high - 1])))
         edges, encoded, inset = self.slabs(first, final + 1)
-        cut = np.clip(edges, low, high)
+        cut = np.minimum(np.maximum(edges, low), high)
         inner = cut[:-1] - edges[:-1] + inset
         taken = np.diff(cut)
         outer = cut + (start - begin)
         return Projection(
             np.arange(first, final + 1),
+            encoded,
             [slice(a, b, 1) for a, b in zip(inner.tolist(), (inner + taken).tolist(), strict=True)],
             [slice(a, b) for a, b in pairwise(outer.tolist())],
             _runs_of_one_length(np.where(taken == encoded, taken, 0)),
@@ -197,17 +204,18 @@ class ChunkAxis(ABC):
         low, high = np.searchsorted(positions, [start, start + self.size])
         inside = positions[low:high] - start
         if not inside.size:
-            return Projection(np.empty(0, np.int64), [], [], [])
+            return NOTHING
         ids = self.locate(inside)
         cuts = np.flatnonzero(np.diff(ids)) + 1
         chunk = ids[np.concatenate([[0], cuts])]
         first = int(chunk[0])
-        edges, _, inset = self.slabs(first, int(chunk[-1]) + 1)
+        edges, encoded, inset = self.slabs(first, int(chunk[-1]) + 1)
         within = inside - edges[ids - first] + inset[ids - first]
         bounds = [0, *cuts.tolist(), inside.size]
         pairs = list(pairwise(bounds))
         return Projection(
             chunk,
+            encoded[chunk - first],
             [as_slice(within[a:b]) for a, b in pairs],
             [slice(int(low) + a, int(low) + b) for a, b in pairs],
             [Run(0, chunk.size, False)],
@@ -259,7 +267,9 @@ class RegularAxis(ChunkAxis):
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         stop = self.nchunks if stop is None else stop
         edges = np.arange(first, stop + 1, dtype=np.int64) * self.step - self.hidden
-        np.clip(edges, 0, self.length, out=edges)
+        # the first slab may be cropped, the last one padded
+        edges[0] = max(int(edges[0]), 0)
+        edges[-1] = min(int(edges[-1]), self.length)
         encoded = np.full(stop - first, self.step, np.int64)
         inset = np.zeros(stop - first, np.int64)
         if stop > first and stop == self.nchunks:

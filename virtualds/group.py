@@ -96,8 +96,9 @@ class ManifestGroup:
     encoding : dict
         ``unlimited_dims`` and the like.
     problems : dict of str to VirtualdsError
-        What could not be read, and why: names of variables, which refuse to be read, and of
-        attributes as CDL writes them, ``"variable:attribute"`` or ``":attribute"``.
+        What could not be read, and why: names of variables, which refuse to be read, of groups,
+        which are not there, and of attributes as CDL writes them, ``"variable:attribute"`` or
+        ``":attribute"``.
 
     Raises
     ------
@@ -156,6 +157,14 @@ class ManifestGroup:
         yield path, self
         for name, child in self.groups.items():
             yield from child.walk(f"{path}/{name}" if path else name)
+
+    def all_problems(self) -> dict[str, VirtualdsError]:
+        """Return the problems of this group and all below it, named by their paths."""
+        return {
+            f"{path}/{name}" if path else name: error
+            for path, part in self.walk()
+            for name, error in part.problems.items()
+        }
 
 
 def named_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:

@@ -8,10 +8,9 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,8 +23,6 @@ from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""
-MOST_GROUPS = 100_000
-"""Groups that are looked at to number dimensions: links can make more of a small file."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
@@ -139,6 +136,13 @@ class Place(NamedTuple):
         import h5py
 
         return h5py.AttributeManager(self)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """What tells it from any other group, however links lead to it."""
+        import h5py
+
+        return self.source.url, h5py.h5o.get_info(self.id).addr
 
 
 @dataclass(frozen=True)
@@ -262,51 +266,34 @@ def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes
 Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
-class Dimensions:
-    """The dimensions of a group, as the netCDF library names them.
-
-    Axes with a scale have its name. The others are the first dimension of the group that has their
-    length, and may grow or not as they may, but never one twice in one variable; where there is
-    none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
-    ``nc4_rec_match_dimscales``).
+class NamedAxes:
+    """The datasets of a group, with the names that dimension scales give their axes.
 
     Parameters
     ----------
-    datasets : iterable of Dataset
+    datasets : collection of Dataset
         Of the group.
     above : iterable of Dataset
-        Of the groups above it.
-    first : callable
-        Returns the number of the first dimension that is invented.
+        Scales of the groups above it, the outermost first.
     """
 
-    def __init__(
-        self,
-        datasets: Iterable[Dataset],
-        above: Iterable[Dataset],
-        first: Callable[[], int],
-    ) -> None:
-        here = [d for d in datasets if d.is_scale]
-        self._first = first
-        self.invented = 0
-        self._scales = {d.address: d for d in [*above, *here]}
+    def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
+        self.scales = [d for d in datasets if d.is_scale]
+        self._by_address = {d.address: d for d in [*above, *self.scales]}
         self._by_id = {
             int(d.attrs["_Netcdf4Dimid"]): d.name
-            for d in self._scales.values()
+            for d in self._by_address.values()
             if "_Netcdf4Dimid" in d.attrs
         }
-        named = [(d, self._look_up(d)) for d in datasets]
-        self.lengths = self._unlimited_lengths(named)
-        self._here = [
-            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited) for d in here
-        ]
-        self.of = {d.name: self._complete(d, dims) for d, dims in named if not d.is_bare}
-        self.unlimited_here = {name for name, _, grows in self._here if grows}
+        self.named: Names = [(d, self._look_up(d)) for d in datasets]
+        self.lengths = self._unlimited_lengths()
 
-    def _unlimited_lengths(self, named: Names) -> dict[str, int]:
-        """Return the length of every unlimited dimension: the longest variable along it."""
-        lengths = {d.name: 0 for d in self._scales.values() if d.is_unlimited}
-        for dataset, dims in named:
+    def _unlimited_lengths(self) -> dict[str, int]:
+        """Return how long variables of the group make every unlimited dimension that they see."""
+        # the name of a dimension hides that of another one further up
+        seen = {d.name: d for d in self._by_address.values()}
+        lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
+        for dataset, dims in self.named:
             for dim, n in zip(dims, dataset.shape, strict=True):
                 if dim in lengths:
                     lengths[dim] = max(n, lengths[dim])
@@ -330,9 +317,41 @@ class Dimensions:
         if not found:
             return None
         address = (dataset.source.url, h5py.h5o.get_info(found[0]).addr)
-        if address in self._scales:
-            return self._scales[address].name
+        if address in self._by_address:
+            return self._by_address[address].name
         return str(h5py.Dataset(found[0]).name).rpartition("/")[2]
+
+
+class Dimensions:
+    """The dimensions of a group, as the netCDF library names them.
+
+    Axes with a scale have its name. The others are the first dimension of the group that has their
+    length, and may grow or not as they may, but never one twice in one variable; where there is
+    none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
+    ``nc4_rec_match_dimscales``).
+
+    Parameters
+    ----------
+    axes : NamedAxes
+        Of the group.
+    first : callable
+        Returns the number of the first dimension that is invented.
+    lengths : mapping of str to int
+        How long unlimited dimensions are by variables of other groups.
+    """
+
+    def __init__(
+        self, axes: NamedAxes, first: Callable[[], int], lengths: Mapping[str, int]
+    ) -> None:
+        self._first = first
+        self.invented = 0
+        self.lengths = {name: max(n, lengths.get(name, 0)) for name, n in axes.lengths.items()}
+        self._here = [
+            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited)
+            for d in axes.scales
+        ]
+        self.of = {d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare}
+        self.unlimited_here = {name for name, _, grows in self._here if grows}
 
     def _complete(self, dataset: Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
         """Name the axes that have no scale."""
@@ -357,44 +376,6 @@ class Dimensions:
         # to the netCDF library, length 0 means unlimited
         self._here.append((name, size, grows or not size))
         return name
-
-
-def numbered_before(root: Place, path: str, files: HDF5Files) -> int:
-    """Return how many dimensions netCDF has numbered before those that it invents for a group.
-
-    First all those of the file; then it invents, for the groups within a group before the group.
-    """
-    groups = list(islice(_inside_out(root, (), files), MOST_GROUPS))
-    count = sum(d.is_scale for found, _, _ in groups for d in found.datasets.values())
-    for found, above, where in groups:
-        if where == tuple(filter(None, path.split("/"))):
-            break
-        count += Dimensions(found.datasets.values(), above, lambda: 0).invented
-    return count
-
-
-def _inside_out(
-    place: Place,
-    where: tuple[str, ...],
-    files: HDF5Files,
-    above: tuple[Dataset, ...] = (),
-    around: Collection[tuple[str, int]] = (),
-) -> Iterator[tuple[Members, tuple[Dataset, ...], tuple[str, ...]]]:
-    """Yield what every group holds, the scales above it and its path, inner groups first."""
-    found = members(place, files)
-    scales = (*above, *(d for d in found.datasets.values() if d.is_scale))
-    around = {*around, _address(place)}
-    for name, child in found.groups.items():
-        # links may lead round in circles
-        if _address(child) not in around:
-            yield from _inside_out(child, (*where, name), files, scales, around)
-    yield found, above, where
-
-
-def _address(place: Place) -> tuple[str, int]:
-    import h5py
-
-    return place.source.url, h5py.h5o.get_info(place.id).addr
 
 
 def attribute_names(owner: Any) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import compress
 from math import prod
 from operator import not_
@@ -22,6 +23,9 @@ from virtualds.errors import AccessError, FormatError
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.strict_json import parsed
+
+V3 = "zarr.json"
+"""What keys of metadata of Zarr v3 end with."""
 
 
 class Entries:
@@ -40,7 +44,7 @@ class Entries:
         last, chunks = None, list[tuple[str, Any]]()
         for key, value in refs.items():
             folder, _, name = key.rpartition("/")
-            if name.startswith(".z"):
+            if name.startswith(".z") or name == V3:
                 self.metadata[key] = _parsed(key, value, source.url)
                 continue
             if folder != last:
@@ -50,11 +54,35 @@ class Entries:
         self.metadata = consolidated.get("metadata", {}) | self.metadata
         if not self.metadata:
             raise FormatError(f"{source.url}: no Zarr metadata among its keys; no reference set")
-        self._move_nested_chunks()
+        if nodes := self.nodes:
+            self._move_nested_chunks(
+                {path for path, node in nodes.items() if node.get("node_type") == "array"}
+            )
+            self._name_chunks_as_v2()
+        else:
+            named = (key for key in self.metadata if key.endswith("/.zarray"))
+            self._move_nested_chunks({key.removesuffix("/.zarray") for key in named})
 
-    def _move_nested_chunks(self) -> None:
+    @cached_property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes of a hierarchy of Zarr v3, by path; nothing if it is one of v2."""
+        found = {
+            key.removesuffix(V3).rstrip("/"): node
+            for key, node in self.metadata.items()
+            if key == V3 or key.endswith(f"/{V3}")
+        }
+        below = (found.get("", {}).get("consolidated_metadata") or {}).get("metadata", {})
+        return {"": {"zarr_format": 3, "node_type": "group"}} | below | found if found else {}
+
+    def _name_chunks_as_v2(self) -> None:
+        """Take what Zarr v3 begins keys of chunks with ("default") off them."""
+        for path, rows in self.chunks.items():
+            encoding = self.nodes[path].get("chunk_key_encoding") or {}
+            if encoding.get("name", "default") == "default":
+                self.chunks[path] = [(_without_c(name), value) for name, value in rows]
+
+    def _move_nested_chunks(self, arrays: set[str]) -> None:
         """Bring chunks under keys with slashes ("dimension_separator") to their array."""
-        arrays = {key.removesuffix("/.zarray") for key in self.metadata if key.endswith("/.zarray")}
         for folder in [f for f in self.chunks if f not in arrays]:
             owner = folder
             while owner and owner not in arrays:
@@ -157,6 +185,17 @@ class _Columns:
 def _parsed(key: str, value: Any, url: str) -> Any:
     """Return metadata, which stand as text or as JSON."""
     return parsed(_bytes(value), f"{url}: key {key!r}") if isinstance(value, str) else value
+
+
+def _without_c(name: str) -> str:
+    """Return the indices of a key, which there is one of in an array without axes.
+
+    Examples
+    --------
+    >>> _without_c("c.0.1"), _without_c("c")
+    ('0.1', '0')
+    """
+    return "0" if name == "c" else name.removeprefix("c.")
 
 
 def _bytes(value: Any) -> bytes:

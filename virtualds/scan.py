@@ -45,9 +45,7 @@ class Scan:
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self.url, self.options = url, options
-        store = store_for(url)
-        # what another thread holds goes when that one is done
-        self.store: Store = store.behind if isinstance(store, _InFront) else store
+        self.store = _behind(url)
         self.file: SourceFile | None = None
         self._main: Blocks | None = None
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
@@ -78,7 +76,7 @@ class Scan:
                 self._main = _begun(self.store, file)
             return self._main
         if file not in self._others:
-            self._others[file] = _begun(store_for(file.url), file)
+            self._others[file] = _begun(_behind(file.url), file)
             if len(self._others) > OTHERS:
                 # another attempt would fetch them again
                 self._others.popitem(last=False)
@@ -88,9 +86,11 @@ class Scan:
 
     def held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return bytes of the scanned file that are held."""
-        if self._main is None or (file.url, file.options) != (self.url, self.options):
+        # the scan may end meanwhile, in another thread
+        main = self._main
+        if main is None or (file.url, file.options) != (self.url, self.options):
             return None
-        return self._main.held(offset, length)
+        return main.held(offset, length)
 
     def close(self) -> None:
         """Let go of all that is held: connections keep the context in which they were made."""
@@ -186,6 +186,16 @@ class _InFront:
         # a folder's store is also asked for what lies in it
         same = (url, options) == (self._scan.url, self._scan.options)
         return self._scan.file if same else None
+
+
+def _behind(url: str) -> Store:
+    """Return the store of a file without what another scan holds of it.
+
+    That goes when the other thread is done, and is locked while it fetches: who waits for it inside
+    of HDF5's lock could wait for ever, since objects of h5py may be collected there.
+    """
+    store = store_for(url)
+    return store.behind if isinstance(store, _InFront) else store
 
 
 _CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)

@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import PurePath, PureWindowsPath
+from typing import NamedTuple
+
+ARCHIVES = frozenset({"zip", "tar"})
+"""Schemes of files in archives, which are named ``zip://member::url of the archive``."""
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
@@ -49,6 +53,9 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"a file is named by a path or url, got {path!r}")
+    if _is_in_archive(text):
+        link, _, archive = text.partition("::")
+        return f"{link}::{normalise_url(archive)}"
     if scheme_of(text) != "file":
         return text
     return "file://" + PurePath(os.path.abspath(os.path.expanduser(local_path(text)))).as_posix()
@@ -65,8 +72,66 @@ def local_path(url: str) -> str:
 
 def join_url(base: str, relative: str) -> str:
     """Return ``relative`` seen from the folder that ``base`` lies in."""
+    if _is_in_archive(base):
+        member, archive = in_archive(base)
+        folder = member.rpartition("/")[0]
+        return below(f"{scheme_of(base)}://{folder}::{archive}", relative)
     folder, _, _ = base.rpartition("/")
     return f"{folder}/{relative}"
+
+
+class InArchive(NamedTuple):
+    """A file or folder in an archive: its path there, and the url of the archive."""
+
+    member: str
+    archive: str
+
+
+def in_archive(url: str) -> InArchive:
+    """Return what the url of a file in an archive is made of.
+
+    Examples
+    --------
+    >>> in_archive("zip://a/b.nc::s3://bucket/c.zip")
+    InArchive(member='a/b.nc', archive='s3://bucket/c.zip')
+    """
+    link, _, archive = url.partition("::")
+    return InArchive(link.partition("://")[2].removeprefix("/"), archive)
+
+
+def _is_in_archive(url: str) -> bool:
+    return scheme_of(url) in ARCHIVES and "::" in url
+
+
+def below(folder: str, path: str) -> str:
+    """Return the url of what lies at a path below a folder.
+
+    Examples
+    --------
+    >>> below("s3://bucket/store", "zarr.json"), below("zip://::s3://bucket/a.zip", "zarr.json")
+    ('s3://bucket/store/zarr.json', 'zip://zarr.json::s3://bucket/a.zip')
+    """
+    if not _is_in_archive(folder):
+        return f"{folder.rstrip('/')}/{path}"
+    member, archive = in_archive(folder)
+    inside = f"{member.rstrip('/')}/{path}".lstrip("/")
+    return f"{scheme_of(folder)}://{inside}::{archive}"
+
+
+def name_of(url: str) -> str:
+    """Return the last part of a url; of the root of an archive, that of the archive.
+
+    Examples
+    --------
+    >>> name_of("file:///data/2001.zarr"), name_of("zip://::s3://bucket/2001.zarr.zip")
+    ('2001.zarr', '2001.zarr')
+    """
+    if not _is_in_archive(url):
+        return local_path(url).rstrip("/").rpartition("/")[2]
+    member, archive = in_archive(url)
+    return member.rstrip("/").rpartition("/")[2] or name_of(archive).removesuffix(
+        f".{scheme_of(url)}"
+    )
 
 
 def lies_under(path: str, folder: str) -> bool:

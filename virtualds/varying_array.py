@@ -24,7 +24,7 @@ from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.options import get_options
-from virtualds.read.ahead import Way, ahead
+from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all
 from virtualds.referenced_files import stored_bytes
 from virtualds.stores import store_for
@@ -115,7 +115,7 @@ class VaryingArray:
         for axis, chunks in enumerate(taken):
             manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
         reading = _Reading(self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out)
-        run_all(ahead(reading.wanted(), reading.way, reading.fetch), reading.finish)
+        run_all(Ahead(reading.wanted(), reading.way, reading.fetch), reading.finish)
 
     def decoded(self, data: Buffer, encoded: Sequence[int]) -> Objects:
         """Return the values of a chunk of so many elements along the axes of the array."""

@@ -26,6 +26,7 @@ from virtualds.formats import FORMATS, Format, History
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
+from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -39,7 +40,7 @@ PAUSE = 0.05
 
 def write_manifest(
     dataset: xr.Dataset,
-    url: str | os.PathLike[str],
+    url: Any,
     *,
     format: str | None = None,
     mode: str | None = None,
@@ -57,7 +58,8 @@ def write_manifest(
     absolute, options = _target(url, storage_options)
     target = _format_for(absolute, format, options)
     _check_choices(target, choices or {})
-    create = partial(_create, target, dataset, absolute, options, choices or {})
+    whole = partial(group_from_dataset, dataset)
+    create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
         _settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return
@@ -78,6 +80,34 @@ def write_manifest(
             _create_first(create, target, absolute, options)
 
     _settling_conflicts(attempt, conflict)
+
+
+def write_tree(
+    tree: xr.DataTree,
+    url: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    mode: str | None = None,
+    append_dim: str | None = None,
+    inherited: bool = False,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+    choices: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the references of a tree; see ``tree.virtual.to_manifest``."""
+    absolute, options = _target(url, storage_options)
+    mode = _settled(mode, append_dim)
+    if mode not in ("w", "w-"):
+        raise UnsupportedError(
+            f"{absolute}: mode {mode!r} with append_dim={append_dim!r}, but trees are written as a "
+            f"whole; open the set with virtualds.open_virtual_datatree, join it with the new tree "
+            f"(xr.concat) and write that, or append to the root alone with ds.virtual.to_manifest"
+        )
+    target = _format_for(absolute, format, options)
+    _check_choices(target, choices or {})
+    whole = partial(group_from_tree, tree, inherited)
+    create = partial(_create, target, whole, absolute, options, choices or {})
+    _settling_conflicts(partial(create, replace=mode == "w"), conflict)
 
 
 def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:
@@ -115,7 +145,7 @@ def _check_placing(mode: str, position: str, on_duplicate: str) -> None:
 
 def _create(
     target: Format,
-    dataset: xr.Dataset,
+    whole: Callable[[], ManifestGroup],
     url: str,
     options: StorageOptions | None,
     choices: Mapping[str, Any],
@@ -123,7 +153,7 @@ def _create(
     replace: bool,
 ) -> None:
     write: Callable[..., None] = target.write
-    write(group_from_dataset(dataset), url, options, replace=replace, **choices)
+    write(whole(), url, options, replace=replace, **choices)
 
 
 def _create_first(
@@ -248,26 +278,29 @@ def convert(
     *,
     format: str | None = None,
     mode: str = "w",
+    drop_variables: str | Iterable[str] | None = None,
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> None:
-    """Write the references of a set, all its groups, in another format.
+    """Write the references of a file or a set, all its groups, as a set.
 
-    No data are opened but those that the set itself holds, and references that lie in records are
-    read record by record.
+    No data are opened but those that a set itself holds, and references that lie in records are
+    read record by record. Nothing is decoded: what `open_virtual_datatree` loads is referred to.
 
     Parameters
     ----------
     source : str or path
-        A reference set.
+        A source file, or a reference set in any format.
     target : str or path
         As for ``ds.virtual.to_manifest``.
     format : str, optional
         Name of the format of the target, where the suffix does not say it.
     mode : {"w", "w-"}
         ``"w"`` creates or replaces, ``"w-"`` refuses to replace.
+    drop_variables : str or iterable of str, optional
+        Variables to leave out of every group that has them.
     allow : str, path, or iterable of them, optional
         Where the files that the set refers to may lie, as in `open_virtual_dataset`.
     storage_options, target_options : dict, optional
@@ -280,9 +313,9 @@ def convert(
     UnsupportedError
         The format cannot hold the set; nothing has been written.
     FormatError
-        The source is no reference set.
+        The format of the source is not known, or it is damaged.
     FileNotFoundError
-        There is no such set.
+        There is no such file or set.
     FileExistsError
         The target exists and ``mode`` is ``"w-"``.
 
@@ -296,15 +329,19 @@ def convert(
     found = _format_for(url, format, options)
     _check_choices(found, choices)
     origin, access = _target(source, storage_options)
-    if (known := _format_there(origin, access)) is None:
-        raise FormatError(
-            f"{origin}: it is no reference set that is there; open files with "
-            f"virtualds.open_virtual_dataset, and write them with ds.virtual.to_manifest"
-        )
-    group = open_group(source, options=storage_options, parser=known.name, allow=allow)
-    own = f"{origin.rstrip('/')}/"
+    known = _format_there(origin, access)
+    group = open_group(
+        source,
+        below=True,
+        skip=(drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ()),
+        options=storage_options,
+        parser=known.name if known else None,
+        allow=allow,
+    )
+    if known is not None:
+        group = _self_contained(group, f"{origin.rstrip('/')}/")
     write: Callable[..., None] = found.write
-    write(_self_contained(group, own), url, options, replace=mode == "w", **choices)
+    write(group, url, options, replace=mode == "w", **choices)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
@@ -423,9 +460,16 @@ def expire_snapshots(
 
 
 def _target(
-    url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
-) -> tuple[str, StorageOptions | None]:
-    return normalise_url(url), StorageOptions.of(storage_options)
+    url: Any, storage_options: Mapping[str, Any] | None
+) -> tuple[Any, StorageOptions | None]:
+    """Return the absolute url, or the object of a library, that is written to."""
+    return url if _library_of(url) else normalise_url(url), StorageOptions.of(storage_options)
+
+
+def _library_of(target: Any) -> str | None:
+    """Return the library, that of a format, whose object a target is."""
+    name = type(target).__module__.partition(".")[0]
+    return name if any(form.library == name for form in FORMATS) else None
 
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
@@ -438,15 +482,16 @@ def _history_of(url: str, options: StorageOptions | None) -> History:
     return target.history
 
 
-def _format_for(url: str, name: str | None, options: StorageOptions | None) -> Format:
+def _format_for(url: Any, name: str | None, options: StorageOptions | None) -> Format:
     """Return the format of a name, or of what is there, or that the suffix chooses."""
     if name is not None:
         known = {form.name: form for form in FORMATS}
         if name not in known:
             raise ValueError(f"format {name!r}: there are {sorted(known)}")
         return known[name]
+    library = _library_of(url)
     for form in FORMATS:
-        if url.rstrip("/").endswith(form.suffixes):
+        if form.library == library if library else url.rstrip("/").endswith(form.suffixes):
             return form
     if (found := _format_there(url, options)) is not None:
         return found
@@ -454,8 +499,10 @@ def _format_for(url: str, name: str | None, options: StorageOptions | None) -> F
     raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
 
 
-def _format_there(url: str, options: StorageOptions | None) -> Format | None:
+def _format_there(url: Any, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
+    if _library_of(url):
+        return _format_for(url, None, options)
     try:
         found, _ = detected(url, options)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):

@@ -378,9 +378,10 @@ def _differing_pipelines(array: ManifestArray) -> str:
 def _first_file(array: ManifestArray, pipeline: int) -> str:
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
-        found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file >= 0)]
+        found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file != MISSING)]
         if found.size:
-            return manifest.files[int(found[0])].url
+            number = int(found.max())
+            return manifest.files[number].url if number >= 0 else "an inline chunk"
     return "a missing chunk"
 
 

@@ -25,6 +25,8 @@ def zarr_store(
     group: str | None = None,
     snapshot: str | None = None,
     drop_variables: str | Iterable[str] | None = None,
+    parser: str | None = None,
+    on_error: str = "raise",
 ) -> VirtualStore:
     """Open a source file or a reference set as a read-only store for zarr-python 3.
 
@@ -48,6 +50,10 @@ def zarr_store(
         Id of an earlier snapshot, of a set that keeps them; by default the newest.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
+    parser : str, optional
+        Name of the format, where it is not to be found by the file's bytes.
+    on_error : {"raise", "skip", "keep"}
+        What to do about what cannot be read, as in `open_virtual_dataset`.
 
     Returns
     -------
@@ -76,7 +82,15 @@ def zarr_store(
         ) from error
     skip = (drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ())
     found = open_group(
-        url, group=group, skip=skip, options=storage_options, allow=allow, snapshot=snapshot
+        url,
+        group=group,
+        below=True,
+        skip=skip,
+        options=storage_options,
+        parser=parser,
+        on_error=on_error,
+        allow=allow,
+        snapshot=snapshot,
     )
     options = StorageOptions.of(storage_options)
     origin = adapter.Origin(normalise_url(url), group, snapshot, options, skip)

@@ -24,6 +24,7 @@ NATIVE = ("netcdf4", "h5netcdf", "hidefix")
 VIRTUAL = ("kerchunk", "virtualizarr", "icechunk")
 READERS = {
     "full": ("virtualds", "limit", *NATIVE, *VIRTUAL),
+    "packed": ("virtualds", "netcdf4", "h5netcdf", *VIRTUAL),
     "slice": ("virtualds", *NATIVE, *VIRTUAL),
     "point": ("virtualds", *NATIVE, *VIRTUAL),
     "raw": ("virtualds", "limit", *NATIVE, *VIRTUAL),
@@ -67,6 +68,8 @@ def make_inputs(folder: Path) -> None:
     for name, (shape, options) in fields.items():
         if not (folder / name).exists():
             _write_field(folder / name, shape, options)
+    if not (folder / "packed.nc").exists():
+        _write_packed(folder / "packed.nc", folder / "one.nc")
     if not (folder / "remote").exists():
         remote.write_files(folder / "remote")
     if not (folder / "index.nc").exists():
@@ -123,6 +126,20 @@ def _write_field(path: Path, shape: tuple[int, int, int], options: dict[str, Any
             scale = file.create_dataset(name, data=np.arange(float(size)))
             scale.make_scale(name)
             field.dims[axis].attach_scale(scale)
+
+
+def _write_packed(path: Path, source: Path) -> None:
+    """Write a field as archives mostly do: as short integers, with a scale and an offset."""
+    with h5py.File(source) as one, h5py.File(path, "w") as file:
+        field, options = one["t"], {"chunks": (1, 512, 512), "fillvalue": -32767, **COMPRESSED}
+        packed = file.create_dataset("t", field.shape, "i2", **options)
+        packed.attrs.update(scale_factor=0.01, add_offset=280.0, _FillValue=np.int16(-32767))
+        for step in range(field.shape[0]):
+            packed[step] = np.round((field[step] - 280) / 0.01).astype("i2")
+        for axis, name in enumerate(("time", "y", "x")):
+            scale = file.create_dataset(name, data=one[name][...])
+            scale.make_scale(name)
+            packed.dims[axis].attach_scale(scale)
 
 
 def is_installed(reader: str) -> bool:

@@ -41,6 +41,7 @@ SECTIONS = {
         {
             "full": "384 MiB in chunks of 1 MiB, shuffle and zlib",
             "cold": "the same, from disk",
+            "packed": "192 MiB of short integers, packed, likewise",
             "slice": "one step of it (4 chunks)",
             "point": "one point at all 96 steps",
             "raw": "384 MiB in chunks of 1 MiB, not compressed",

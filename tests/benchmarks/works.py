@@ -201,6 +201,7 @@ def importing(reader: str, folder: Path) -> Job:
 
 JOBS: dict[str, Callable[[str, Path], Job]] = {
     "full": lambda reader, folder: reading(reader, folder / "one.nc", slice(None)),
+    "packed": lambda reader, folder: reading(reader, folder / "packed.nc", slice(None)),
     "slice": lambda reader, folder: reading(reader, folder / "one.nc", 40),
     "point": lambda reader, folder: reading(reader, folder / "one.nc", np.s_[:, 700, 300]),
     "raw": lambda reader, folder: reading(reader, folder / "raw.nc", slice(None)),

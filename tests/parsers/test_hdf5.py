@@ -28,8 +28,8 @@ from virtualds.api import open_group
 from virtualds.group import ManifestGroup
 from virtualds.parsers import hdf5
 
-HDF5 = [name for name, case in CASES.items() if case.engine != "zarr"]
-NETCDF = [name for name, case in CASES.items() if case.engine == "netcdf4"]
+HDF5 = [name for name, case in CASES.items() if case.source == "hdf5"]
+NETCDF = [name for name in HDF5 if CASES[name].engine == "netcdf4"]
 
 
 def virtual(path: Path, **options: Any) -> xr.Dataset:

@@ -4,7 +4,6 @@ import functools
 import http.server
 import json
 import shutil
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from range_server import running
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
@@ -336,12 +336,8 @@ class _Unlisted(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def website(tmp_path: Path) -> Iterator[str]:
     handler = functools.partial(_Unlisted, directory=str(tmp_path))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with running(handler) as server:
+        yield server.url
 
 
 @both

@@ -15,6 +15,7 @@ from virtualds.codecs.compressed_blocks import (
 )
 from virtualds.codecs.crc32c import Crc32c
 from virtualds.codecs.fletcher32 import Fletcher32
+from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.jpegls import JpegLs
 from virtualds.codecs.lzf import Lzf
 from virtualds.codecs.numcodecs_family import (
@@ -28,7 +29,9 @@ from virtualds.codecs.numcodecs_family import (
 )
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
+from virtualds.codecs.tiff import Differences, FloatDifferences, Jpeg, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
 from virtualds.codecs.zfp import Zfp
 from virtualds.codecs.zlib import Gzip, Zlib
@@ -50,6 +53,13 @@ CODECS: tuple[type[Codec], ...] = (
     Blosc2Frame,
     Zfp,
     JpegLs,
+    Differences,
+    FloatDifferences,
+    Lzw,
+    PackBits,
+    Jpeg,
+    SignFlip,
+    GribMessage,
 )
 """Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
 
@@ -185,15 +195,22 @@ __all__ = [
     "Codec",
     "CodecError",
     "Crc32c",
+    "Differences",
     "Fletcher32",
+    "FloatDifferences",
+    "GribMessage",
     "Gzip",
+    "Jpeg",
     "JpegLs",
     "Lz4Blocks",
     "Lzf",
+    "Lzw",
     "Nbit",
     "Numcodecs",
+    "PackBits",
     "ScaleOffset",
     "Shuffle",
+    "SignFlip",
     "Szip",
     "Unreadable",
     "Zfp",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
+import virtualds.formats.icechunk as icechunk
 import virtualds.formats.kerchunk_json as kerchunk_json
 import virtualds.formats.kerchunk_parquet as kerchunk_parquet
 import virtualds.formats.zarr_v3 as zarr_v3
@@ -79,12 +80,15 @@ class Format:
     detect : callable
         Takes the first bytes of a file and says whether it is of this format.
     read, write, update : callable
-    marker : str, optional
-        For a format that is a folder: the file that makes it one. ``detect`` takes all of it.
+    markers : tuple of str
+        For a format that is a folder: the files any of which makes it one. ``detect`` takes all of
+        it.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
     history : History, optional
         Of a format that keeps earlier snapshots: lists them, and lets them go.
+    library : str, optional
+        The library that reads and writes it, where it is an extra of that name.
     """
 
     name: str
@@ -93,9 +97,10 @@ class Format:
     read: ReadSet
     write: WriteSet
     update: UpdateSet
-    marker: str | None = None
+    markers: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     history: History | None = None
+    library: str | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -115,7 +120,7 @@ FORMATS: tuple[Format, ...] = (
         kerchunk_parquet.read,
         kerchunk_parquet.write,
         kerchunk_parquet.update,
-        marker=ZMETADATA,
+        markers=(ZMETADATA,),
         choices=("record_size",),
     ),
     Format(
@@ -125,8 +130,20 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.read,
         zarr_v3.write,
         zarr_v3.update,
-        marker=ZARR_JSON,
+        markers=(ZARR_JSON,),
         choices=("manifest", "relative_paths"),
         history=History(zarr_v3.history, zarr_v3.expire),
+    ),
+    Format(
+        "icechunk",
+        (".icechunk",),
+        icechunk.detect,
+        icechunk.read,
+        icechunk.write,
+        icechunk.update,
+        markers=icechunk.MARKERS,
+        choices=("message", "branch", "rectilinear"),
+        history=History(icechunk.history, icechunk.expire),
+        library="icechunk",
     ),
 )

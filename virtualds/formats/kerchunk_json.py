@@ -26,7 +26,12 @@ from virtualds.stores import store_for
 from virtualds.strict_json import parsed, uncollected
 from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
+from virtualds.zarr_v3.arrays import Manifests
+from virtualds.zarr_v3.manifests import Part
+from virtualds.zarr_v3.nodes import NodesReader
 
+CONSOLIDATED = ".zmetadata"
+"""The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
 
@@ -37,7 +42,11 @@ def detect(head: bytes) -> bool:
         return True  # no other format is compressed, and the first block is longer than this
     text = text.lstrip()
     return text.startswith(b"{") and (
-        b'"refs"' in text or b'".zgroup"' in text or b"/.zarray" in text or b'"version"' in text
+        b'"refs"' in text
+        or b'".zgroup"' in text
+        or b"/.zarray" in text
+        or b'"version"' in text
+        or b'"zarr.json"' in text
     )
 
 
@@ -96,7 +105,21 @@ def _tree(
         except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
             raise malformed(source.url, error) from error
         chunks, skipped = entries.manifest, frozenset(skip)
+        if entries.nodes:
+            return _tree_of_v3(entries, source.url, skipped).group(group)
         return HierarchyReader(source, entries.metadata, notes, chunks, skipped).tree(group)
+
+
+def _tree_of_v3(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
+    """Return what reads a hierarchy whose metadata are those of Zarr v3."""
+
+    def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+            return [Part(0, (0,) * len(grids[0]), entries.manifest(path, grids[0]))]
+
+        return parts
+
+    return NodesReader(url, entries.nodes, {}, parts_of, skip)
 
 
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -244,7 +267,7 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     # older readers expect metadata as JSON text inside the JSON
     members = [
         f"{json.dumps(key)}:{json.dumps(json.dumps(value, **COMPACT_JSON))}"
-        for key, value in hierarchy.metadata.items()
+        for key, value in _consolidated(hierarchy.metadata).items()
     ]
     for path, manifest in hierarchy.manifests.items():
         members += _references(path, manifest, folders)
@@ -253,6 +276,16 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     texts = {name: folder for folder, name in folders.items()}
     named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
     return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
+
+
+def _consolidated(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata with a copy of all in one place, if there are groups below the root.
+
+    zarr-python lists what it is not told there, and of a reference set it lists the root alone.
+    """
+    if not any(key.endswith("/.zgroup") for key in metadata):
+        return metadata
+    return {CONSOLIDATED: {"zarr_consolidated_format": 1, "metadata": metadata}, **metadata}
 
 
 def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:

@@ -1,17 +1,18 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group. What netCDF makes of HDF5's structure is `virtualds.hdf5_structure`.
-The values of a dataset are references into chunks (`virtualds.hdf5_storage`) or into the datasets
-that it is put together from (`virtualds.hdf5_mapping`); what neither can hold is read through h5py
-(`virtualds.hdf5_values`).
+This is the walk over a group, or over all groups below one (`virtualds.hdf5_groups`). What netCDF
+makes of HDF5's structure is `virtualds.hdf5_structure`. The values of a dataset are references into
+chunks (`virtualds.hdf5_storage`) or into the datasets that it is put together from
+(`virtualds.hdf5_mapping`); what neither can hold is read through h5py (`virtualds.hdf5_values`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5_attributes import attribute, of_the_user
 from virtualds.hdf5_file import HDF5Files, damage_of
+from virtualds.hdf5_groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
 from virtualds.hdf5_mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5_storage import stored_array
 from virtualds.hdf5_structure import (
@@ -33,7 +35,6 @@ from virtualds.hdf5_structure import (
     descend,
     fill_beyond,
     members,
-    numbered_before,
 )
 from virtualds.hdf5_types import stored_type
 from virtualds.hdf5_values import values_of
@@ -56,6 +57,8 @@ def detect(head: bytes) -> bool:
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
     """Read the structure of one group of a file; what cannot be read is among its `problems`.
 
+    The groups in it are there by name alone.
+
     Parameters
     ----------
     source : SourceFile
@@ -72,49 +75,102 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
+    return _walked(source, group, skip, _one_group)
+
+
+def read_tree(
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+) -> ManifestGroup:
+    """Read the structure of a group and of all groups below it, opening the file once.
+
+    Parameters and errors are those of `read`.
+    """
+    return _walked(source, group, skip, _whole_tree)
+
+
+Walk = Callable[[HDF5Files, frozenset[str], str], ManifestGroup]
+
+
+def _walked(
+    source: SourceFile, group: str | None, skip: Iterable[str], walk: Walk
+) -> ManifestGroup:
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
     skipped = frozenset(skip)
 
-    def walk() -> ManifestGroup:
+    def attempt() -> ManifestGroup:
         with HDF5Files(source) as files:
-            return _Reader(files, skipped).read(group or "")
+            return walk(files, skipped, group or "")
 
-    return read_remote(source, walk)
+    return read_remote(source, attempt)
+
+
+def _one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
+    """Read the group at a path."""
+    root, here, where, scales = _found(files, path)
+    group = Group(where, here, members(here, files, skip), scales)
+    below = dict.fromkeys(group.found.groups, ManifestGroup())
+    return _Reader(files, skip, where).read(group, FileGroups(root, files), below)
+
+
+def _whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
+    """Read the group at a path with all groups below it."""
+    root, here, where, scales = _found(files, path)
+    listed = list(islice(groups_below(here, files, where, scales, skip), MOST_GROUPS + 1))
+    if len(listed) > MOST_GROUPS:
+        raise FormatError(
+            f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, or links that make them "
+            f"so many; open one with group="
+        )
+    together = FileGroups(root, files, None if where else listed)
+    done: dict[Where, ManifestGroup] = {}
+    for group in listed:
+        below = {name: done.pop((*group.where, name)) for name in group.found.groups}
+        done[group.where] = _Reader(files, skip, group.where).read(group, together, below)
+    return done[where]
+
+
+def _found(files: HDF5Files, path: str) -> tuple[Place, Place, Where, tuple[Dataset, ...]]:
+    """Return the root, the group at a path, its path, and the scales of the groups above it."""
+    import h5py
+
+    root = Place(h5py.h5g.open(files.open(files.source).id, b"/"), files.source)
+    *above, here = descend(root, path, files)
+    scales = (d for g in above for d in members(g, files).datasets.values() if d.is_scale)
+    return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
 class _Reader:
     """The walk over one group, with what its datasets share."""
 
-    def __init__(self, files: HDF5Files, skip: frozenset[str]) -> None:
+    def __init__(self, files: HDF5Files, skip: frozenset[str], where: Where) -> None:
         self.files = files
         self.skip = skip
+        self.where = where
         self.problems: dict[str, VirtualdsError] = {}
 
-    def read(self, path: str) -> ManifestGroup:
-        """Read the group at a path."""
-        import h5py
-
-        source = self.files.source
-        root = Place(h5py.h5g.open(self.files.open(source).id, b"/"), source)
-        *above, here = descend(root, path, self.files)
-        found = members(here, self.files, self.skip)
+    def read(
+        self, group: Group, together: FileGroups, below: Mapping[str, ManifestGroup]
+    ) -> ManifestGroup:
+        """Read a group, of which the groups in it are read already."""
+        found = group.found
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
-        scales = [d for g in above for d in members(g, self.files).datasets.values() if d.is_scale]
-        first = (
-            cache(partial(numbered_before, root, path, self.files))
-            if above or found.groups
-            else lambda: sum(d.is_scale for d in found.datasets.values())
-        )
-        dims = Dimensions(found.datasets.values(), scales, first)
+        dims = self._dimensions(group, together)
         return ManifestGroup(
             self._variables(found.datasets, dims),
-            self._attributes("", here),
-            dict.fromkeys(found.groups, ManifestGroup()),
+            self._attributes("", group.place),
+            below,
             {"unlimited_dims": dims.unlimited_here},
             self.problems,
         )
+
+    def _dimensions(self, group: Group, together: FileGroups) -> Dimensions:
+        axes = together.axes(group)
+        if not group.where and not group.found.groups:
+            return Dimensions(axes, lambda: len(axes.scales), {})
+        lengths = together.lengths(group.where, axes) if axes.lengths else {}
+        return Dimensions(axes, partial(together.first, group.where), lengths)
 
     def _variables(
         self, datasets: Mapping[str, Dataset], dims: Dimensions
@@ -138,7 +194,8 @@ class _Reader:
         return variables
 
     def _note(self, name: str, error: VirtualdsError) -> None:
-        error.add_note(f"variable {name!r} of {self.files.source.url}")
+        path = "/".join((*self.where, name))
+        error.add_note(f"variable {path!r} of {self.files.source.url}")
         self.problems[name] = error
 
     def _attributes(self, variable: str, owner: Any) -> dict[str, Any]:

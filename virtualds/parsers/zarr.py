@@ -24,7 +24,7 @@ from virtualds.referenced_files import malformed
 from virtualds.store import Listed
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
-from virtualds.urls import local_path
+from virtualds.urls import below, name_of
 from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.json_table import ChunkKeys
@@ -125,7 +125,7 @@ class _Store:
 
     def json(self, path: str) -> Any:
         """Return a file of metadata."""
-        url = f"{self.root}/{path}"
+        url = below(self.root, path)
         return parsed(store_for(url).read_all(url, self.options), url)
 
     def all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class _Store:
     @property
     def name(self) -> str:
         """What a single array is called: like its folder."""
-        return local_path(self.root).rpartition("/")[2].removesuffix(".zarr") or "array"
+        return name_of(self.root).removesuffix(".zarr") or "array"
 
     def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the manifest of an array: whole files, and what is not there is missing."""

@@ -7,7 +7,7 @@ bring is handed out as it comes in; how much is under way or lies about is bound
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from queue import SimpleQueue
@@ -30,12 +30,8 @@ class Way(NamedTuple):
     nbytes: int
 
 
-def ahead(
-    items: Iterable[Item],
-    way_of: Callable[[Item], Way | None],
-    fetch: Callable[[Item], Data],
-) -> Iterator[tuple[Item, Data | None]]:
-    """Yield items, far ones with what ``fetch`` returns of them as soon as it does.
+class Ahead(Iterator[tuple[Item, Data | None]]):
+    """Items, far ones with what ``fetch`` returns of them as soon as it does.
 
     Parameters
     ----------
@@ -51,21 +47,50 @@ def ahead(
     Exception
         What ``fetch`` raises, when its item would be yielded.
     """
-    window: _Window[Item, Data] = _Window(fetch)
-    try:
-        for item in items:
-            if (way := way_of(item)) is None:
-                yield item, None
-                continue
-            while window.is_full(way):
-                yield window.take()
-            window.ask(item, way)
-            while window.has_answers():
-                yield window.take()
-        while window.asked:
-            yield window.take()
-    finally:
-        window.close()
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        way_of: Callable[[Item], Way | None],
+        fetch: Callable[[Item], Data],
+    ) -> None:
+        self._window: _Window[Item, Data] = _Window(fetch)
+        self._found = self._in_turn(items, way_of)
+
+    def __next__(self) -> tuple[Item, Data | None]:
+        return next(self._found)
+
+    def stop(self) -> None:
+        """End it, also for a thread that waits for an answer now; any thread may say so."""
+        self._window.stop()
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._found.close()
+
+    def _in_turn(
+        self, items: Iterable[Item], way_of: Callable[[Item], Way | None]
+    ) -> Generator[tuple[Item, Data | None], None, None]:
+        try:
+            for item in items:
+                if (way := way_of(item)) is None:
+                    yield item, None
+                    continue
+                while self._window.is_full(way):
+                    yield self._window.take()
+                self._window.ask(item, way)
+                while self._window.has_answers():
+                    yield self._window.take()
+            while self._window.asked:
+                yield self._window.take()
+        except _Stopped:
+            return
+        finally:
+            self._window.close()
+
+
+class _Stopped(Exception):
+    """Nobody needs the answer that is waited for."""
 
 
 class _Window(Generic[Item, Data]):
@@ -73,7 +98,7 @@ class _Window(Generic[Item, Data]):
 
     def __init__(self, fetch: Callable[[Item], Data]) -> None:
         self._fetch = fetch
-        self._answers: SimpleQueue[Future[Data]] = SimpleQueue()
+        self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
         self.asked: dict[Future[Data], tuple[Item, int]] = {}
         self._nbytes = 0
 
@@ -96,10 +121,14 @@ class _Window(Generic[Item, Data]):
 
     def take(self) -> tuple[Item, Data]:
         """Return what comes in next."""
-        future = self._answers.get()
+        if (future := self._answers.get()) is None:
+            raise _Stopped
         item, nbytes = self.asked.pop(future)
         self._nbytes -= nbytes
         return item, future.result()
+
+    def stop(self) -> None:
+        self._answers.put(None)
 
     def close(self) -> None:
         for future in self.asked:

@@ -2,6 +2,10 @@
 
 Walking along an axis step by step meets every chunk as often as it has steps. Chunks that were
 wanted whole are not kept: whoever has all of a chunk does not ask again.
+
+A file of which neither a time nor an etag is known may have been replaced by one of the same size,
+and nothing would tell. Whoever opens anew wants what is there now, so its chunks are kept no longer
+than until something is opened.
 """
 
 from __future__ import annotations
@@ -34,10 +38,14 @@ class ChunkKey(NamedTuple):
     dtype: np.dtype[Any]
     codecs: tuple[Codec, ...]
     shape: tuple[int, ...]
+    opened: int = 0
 
 
-def key_of(batch: Batch, task: Task) -> ChunkKey | None:
-    """Return what a chunk is kept under; None if it is wanted whole, or not worth it."""
+def key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
+    """Return what a chunk is kept under; None if it is wanted whole, or not worth it.
+
+    ``opened`` is what `ChunkCache.opened` was before anything was read.
+    """
     pipeline = batch.pipelines[task.pipeline]
     size = prod(task.encoded) * pipeline.hidden_size
     if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST:
@@ -45,7 +53,8 @@ def key_of(batch: Batch, task: Task) -> ChunkKey | None:
     if not task.points and size == prod(part.stop - part.start for part in task.outer):
         return None
     file, shape = batch.fragment.manifest.files[batch.file], pipeline.stored_shape(task.encoded)
-    return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape)
+    since = opened if file.mtime is None and file.etag is None else 0
+    return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape, since)
 
 
 class ChunkCache:
@@ -64,6 +73,12 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._chunks: OrderedDict[ChunkKey, npt.NDArray[Any]] = OrderedDict()
         self.nbytes = 0
+        self.opened = 0
+
+    def open(self) -> None:
+        """Be told that something is opened: from now on files may be others of the same name."""
+        with self._lock:
+            self.opened += 1
 
     def get(self, key: ChunkKey) -> npt.NDArray[Any] | None:
         """Return a chunk, which nobody may change; None if it is not there."""
@@ -75,11 +90,16 @@ class ChunkCache:
     def put(self, key: ChunkKey, stored: npt.NDArray[Any]) -> None:
         """Keep a chunk, and let those go that were not used for longest."""
         stored.flags.writeable = False
-        most = get_options().chunk_cache
         with self._lock:
             if key not in self._chunks:
                 self._chunks[key] = stored
                 self.nbytes += stored.nbytes
+        self.shrink()
+
+    def shrink(self) -> None:
+        """Let go of what is more than the option allows, which may have been changed."""
+        most = get_options().chunk_cache
+        with self._lock:
             while self.nbytes > most:
                 self.nbytes -= self._chunks.popitem(last=False)[1].nbytes
 

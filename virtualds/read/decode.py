@@ -67,6 +67,9 @@ class Decoder:
             unshuffled = np.empty(self.nbytes, np.uint8) if to_keep else scratch(self.nbytes)
             self._shuffle.decode_into(data, unshuffled)
             data = unshuffled.data
+        elif to_keep and isinstance(data, memoryview):
+            # of a checksum's codec it is a part of all that was fetched at once
+            data = bytes(data)
         return np.frombuffer(data, self.pipeline.dtype).reshape(self.shape)
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:

@@ -14,7 +14,7 @@ from virtualds.codecs import Buffer, CodecError
 from virtualds.errors import ReadError
 from virtualds.manifest import INLINE, MISSING, SourceFile
 from virtualds.options import get_options
-from virtualds.read.ahead import Way, ahead
+from virtualds.read.ahead import Ahead, Way
 from virtualds.read.cache import chunk_cache, key_of
 from virtualds.read.decode import (
     Decoder,
@@ -67,9 +67,9 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
         out[...] = source.fill_value
     # what does not fit would push out itself, and everything else
     keeps = 2 * selection.nbytes <= get_options().chunk_cache
-    reading = _Reading(source, out, keeps)
+    reading = _Reading(source, out, keeps, chunk_cache().opened)
     work = _announced(reading.without_kept(selection.batches))
-    run_all(ahead(work, _way_of, reading.fetch), reading.finish)
+    run_all(Ahead(work, _way_of, reading.fetch), reading.finish)
 
 
 def _announced(works: Iterator[Work]) -> Iterator[Work]:
@@ -109,11 +109,14 @@ class _Reading:
         The result.
     keeps : bool
         Whether chunks that are used in part are kept for later selections.
+    opened : int
+        How often something had been opened before.
     """
 
     source: Readable
     out: Array
     keeps: bool
+    opened: int
 
     # ------------------------------------------------------------------ bytes
 
@@ -177,7 +180,7 @@ class _Reading:
                 place_stored(decoder, stored, task, self.out)
             return
         data = self.fetch(work) if data is None else data
-        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=False)):
+        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=True)):
             if expected and work.file != MISSING and (reason := mismatch(encoded, expected)):
                 raise self._error(work, number, reason)
         if isinstance(work, Tile):
@@ -211,7 +214,7 @@ class _Reading:
     def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
             place_missing(decoder.pipeline, task, self.out)
-        elif self.keeps and (key := key_of(batch, task)):
+        elif self.keeps and (key := key_of(batch, task, self.opened)):
             stored = decoder.decode(encoded, to_keep=True)
             chunk_cache().put(key, stored)
             place_stored(decoder, stored, task, self.out)
@@ -229,12 +232,13 @@ class _Reading:
             They are, but their file is no longer the one that was scanned.
         """
         cache = chunk_cache()
-        is_used = get_options().chunk_cache and cache.nbytes
+        cache.shrink()
+        is_empty = not cache.nbytes
         for batch in batches:
-            if not isinstance(batch, Batch) or not is_used:
+            if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
-            keys = (key_of(batch, task) for task in batch.tasks)
+            keys = (key_of(batch, task, self.opened) for task in batch.tasks)
             chunks = [cache.get(key) if key else None for key in keys]
             known = [number for number, chunk in enumerate(chunks) if chunk is not None]
             if not known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from virtualds.read.ahead import Way, ahead
+from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all
 from virtualds.stores import store_for
 from virtualds.urls import host_of
@@ -50,5 +50,5 @@ def gathered(
         number, got = answer
         found[number] = fetch_one(number)[0] if got is None else got[0]
 
-    run_all(ahead(iter(range(len(items))), way_of, fetch_one), finish)
+    run_all(Ahead(iter(range(len(items))), way_of, fetch_one), finish)
     return [found[number] for number in range(len(items))]

@@ -59,10 +59,15 @@ def _crew_of(pid: int) -> _Crew:
 
 
 class _Queue(Iterator[Item]):
-    """An iterator that threads share, and that any of them can close."""
+    """An iterator that threads share, and that any of them can close.
 
-    def __init__(self, items: Iterator[Item]) -> None:
+    ``stop`` ends the wait of a thread that is being given an item: who interrupts a read does not
+    wait for a server that does not answer.
+    """
+
+    def __init__(self, items: Iterator[Item], stop: Callable[[], Any] | None) -> None:
         self._items = items
+        self._stop = stop
         self._lock = threading.Lock()
         self._closed = False
 
@@ -74,6 +79,8 @@ class _Queue(Iterator[Item]):
 
     def close(self) -> None:
         self._closed = True
+        if self._stop is not None:
+            self._stop()
 
 
 def run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
@@ -93,7 +100,7 @@ def _run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
         for item in chain(head, items):
             work(item)
         return
-    queue = _Queue(chain(head, items))
+    queue = _Queue(chain(head, items), getattr(items, "stop", None))
 
     def drain() -> None:
         try:

@@ -27,14 +27,14 @@ def alike_along(
     The groups hold places in the projection, rising.
     """
     grid = [p.chunk for p in projections]
+    if grid[axis].size == 1:
+        return None
     line = [ids if i == axis else ids[:1] for i, ids in enumerate(grid)]
     probe = _mixed(_layers(fragment.manifest, line, axis), grid[axis].size)
     if np.unique(probe).size == probe.size:
         return None
     layers = _layers(fragment.manifest, grid, axis)
-    first = int(grid[axis][0])
-    stored = fragment.axes[axis].slabs(first, int(grid[axis][-1]) + 1).encoded
-    layers.append(stored[grid[axis] - first].reshape(-1, 1))
+    layers.append(projections[axis].encoded.reshape(-1, 1))
     _, shown, group = np.unique(
         _mixed(layers, grid[axis].size), return_index=True, return_inverse=True
     )

@@ -34,7 +34,7 @@ def subdivide(
     for axis, (low, high) in enumerate(spans):
         if low >= fragment.stop[axis] or high <= fragment.start[axis]:
             return None
-    if not fragment.axes or not pipelines or any(p.codecs for p in pipelines):
+    if not pipelines or any(p.codecs for p in pipelines):
         return fragment, pipelines
     part = fragment
     for axis, (low, high) in enumerate(spans):

@@ -90,10 +90,8 @@ class Part(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the stored chunks that it meets, about, once decoded."""
-        lengths = (
-            sum(encoded_lengths(self.fragment, i, p)) for i, p in enumerate(self.projections)
-        )
-        return max((p.dtype.itemsize for p in self.pipelines), default=1) * prod(lengths)
+        elements = prod(int(p.encoded.sum()) for p in self.projections)
+        return elements * max((p.dtype.itemsize for p in self.pipelines), default=1)
 
 
 Numbered = tuple[int, Task]
@@ -124,33 +122,30 @@ def _gathered(projection: Projection, groups: list[Ints] | None) -> Projection:
     def gathered(column: list[Any]) -> list[Any]:
         return [[column[i] for i in group] for group in places]
 
-    first = projection.chunk[[group[0] for group in places]]
+    first = [group[0] for group in places]
+    chunk, encoded = projection.chunk[first], projection.encoded[first]
     inner, outer = gathered(projection.inner), gathered(projection.outer)
-    return Projection(first, inner, outer, [Run(0, first.size, False)])
+    return Projection(chunk, encoded, inner, outer, [Run(0, chunk.size, False)])
 
 
 def distinct_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
     """Yield every chunk of a box, none of which is shown twice."""
-    encoded = [encoded_lengths(fragment, axis, p) for axis, p in enumerate(projections)]
     if not projections:
-        yield from _block(fragment, projections, encoded)
+        yield from _block(fragment, projections)
         return
     rest = prod(p.chunk.size for p in projections[1:])
     step = max(1, BLOCK_TASKS // max(rest, 1))
     for begin in range(0, projections[0].chunk.size, step):
         head = projections[0].part(begin, begin + step)
-        lengths = [encoded[0][begin : begin + step], *encoded[1:]]
-        yield from _block(fragment, [head, *projections[1:]], lengths)
+        yield from _block(fragment, [head, *projections[1:]])
 
 
-def _block(
-    fragment: Fragment, projections: list[Projection], encoded: list[list[int]]
-) -> Iterator[Numbered]:
+def _block(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
     where = np.ix_(*(p.chunk for p in projections)) if projections else ()
     cells = {name: _cells(getattr(fragment.manifest, name), where) for name in COLUMNS}
     columns: dict[str, Iterable[Any]] = {
         **{name: repeat(c) if isinstance(c, int) else c.tolist() for name, c in cells.items()},
-        "encoded": product(*encoded),
+        "encoded": product(*(p.encoded.tolist() for p in projections)),
         "inner": product(*(p.inner for p in projections)),
         "outer": product(*(p.outer for p in projections)),
     }
@@ -195,13 +190,6 @@ def _reordered(column: Iterable[Any], order: Ints) -> Iterable[Any]:
     return [rows[i] for i in order.tolist()]
 
 
-def encoded_lengths(fragment: Fragment, axis: int, projection: Projection) -> list[int]:
-    """Return the stored lengths of the chunks that a projection meets."""
-    first, final = int(projection.chunk[0]), int(projection.chunk[-1])
-    stored = fragment.axes[axis].slabs(first, final + 1).encoded
-    return stored[projection.chunk - first].tolist()  # type: ignore[no-any-return]
-
-
 def point_tasks(
     part: Part, points: Sequence[Ints], together: tuple[int, ...]
 ) -> Iterator[Numbered]:
@@ -243,7 +231,7 @@ def _sliced(
 ) -> Iterator[Numbered]:
     """Yield the tasks of one chunk of points along every combination of the sliced axes."""
     others = [i for i in range(len(projections)) if i not in chosen]
-    lengths = {i: encoded_lengths(fragment, i, projections[i]) for i in others}
+    lengths = {i: projections[i].encoded.tolist() for i in others}
     for combo in product(*(range(projections[i].chunk.size) for i in others)):
         picked = dict(zip(others, combo, strict=True))
         where = tuple(
@@ -317,12 +305,16 @@ def _by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
 
 
 def _by_run(tasks: Iterable[Task], reach: Reach) -> Iterator[list[Task]]:
-    """Cut tasks, whose offsets rise, where a request for all of them would be wasteful."""
+    """Cut tasks where a request for all of them would be wasteful.
+
+    Their offsets rise, but for a block of tasks that begins in front of the one before.
+    """
     rows: list[Task] = []
     begin = end = 0
     for task in tasks:
         stop = task.offset + task.length
-        if rows and (task.offset - end > reach.gap or stop - begin > reach.run):
+        follows = begin <= task.offset <= end + reach.gap
+        if rows and not (follows and stop - begin <= reach.run):
             yield rows
             rows = []
         if not rows:

@@ -25,7 +25,6 @@ from virtualds.read.tasks import (
     batches,
     box_tasks,
     distinct_tasks,
-    encoded_lengths,
     reach_of,
 )
 from virtualds.store import Range
@@ -84,8 +83,7 @@ def _pays(part: Part) -> bool:
 
 def _chunk_bytes(part: Part, inside: Sequence[Projection]) -> int:
     """Return how many bytes a chunk of a box has once decoded."""
-    numbered = enumerate(p.part(0, 1) for p in inside)
-    elements = prod(encoded_lengths(part.fragment, axis, p)[0] for axis, p in numbered)
+    elements = prod(int(p.encoded[0]) for p in inside)
     return elements * max(p.dtype.itemsize for p in part.pipelines)
 
 
@@ -93,19 +91,18 @@ def _tiles(part: Part, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
     """Yield the tiles of a box of equal chunks that are taken whole."""
     nbytes = _chunk_bytes(part, inside)
     grid = [p.chunk.size for p in inside]
-    reach = reach_of(
-        part.fragment, int(part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)])
-    )
-    # some for every core, or a long request
-    most = min(LARGEST, max(SMALLEST, nbytes * prod(grid) // (4 * cores())))
-    for box in _boxes(grid, nbytes, reach.run if reach.at_once else most):
+    most = _largest(part, inside, nbytes * prod(grid))
+    for box in _boxes(grid, nbytes, most):
         some = [p.part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
         tile = _tile(part, some)
         yield from [tile] if tile else batches(part, distinct_tasks(part.fragment, some))
 
 
 def _largest(part: Part, inside: Sequence[Projection], nbytes: int) -> int:
-    """Return how many decoded bytes a tile has at most: a long request, or some for every core."""
+    """Return how many decoded bytes a tile of a box of ``nbytes`` has at most.
+
+    As many as a long request where the file is far, else so few that every core gets some tiles.
+    """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
     reach = reach_of(part.fragment, int(file))
     if reach.at_once:
@@ -139,7 +136,7 @@ def _tile(part: Part, inside: Sequence[Projection]) -> Tile | None:
         part.pipelines,
         int(file[0]),
         int(pipeline[0]),
-        tuple(encoded_lengths(part.fragment, i, p.part(0, 1))[0] for i, p in enumerate(inside)),
+        tuple(int(p.encoded[0]) for p in inside),
         tuple(p.chunk.size for p in inside),
         tuple(slice(p.outer[0].start, p.outer[-1].stop) for p in inside),
         list(zip(cells["offset"].tolist(), cells["length"].tolist(), strict=True)),

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from virtualds.archive_index import tar_index, zip_index
+from virtualds.manifest import SourceFile
 from virtualds.store import Store
+from virtualds.stores.archive import ArchiveStore
 from virtualds.stores.fsspec_store import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.urls import scheme_of
 
 STORES: dict[str, Store] = {"file": LocalStore()}
 """Stores by scheme; any other scheme is fsspec's."""
+
+ARCHIVES: dict[str, ArchiveStore] = {}
+"""Stores of files in archives, by the scheme before the url of the archive."""
 
 _ANY_OTHER = FsspecStore()
 
@@ -26,7 +32,35 @@ def store_for(url: str) -> Store:
     """Return the store that answers for a url."""
     if (front := _IN_FRONT.get(url)) is not None:
         return front[-1]
-    return STORES.get(scheme_of(url), _ANY_OTHER)
+    return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
+
+
+def _archives_of(url: str) -> ArchiveStore | None:
+    return ARCHIVES.get(scheme_of(url)) if "::" in url else None
+
+
+ARCHIVES |= {
+    "zip": ArchiveStore(zip_index, store_for),
+    "tar": ArchiveStore(tar_index, store_for),
+}
+
+
+def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+    """Return for every file the plain file that its bytes lie in, and where they begin there.
+
+    Raises
+    ------
+    StoreError
+        An archive cannot be read, or has changed.
+    """
+    found = [(file, 0) for file in files]
+    while inside := [n for n, (file, _) in enumerate(found) if _archives_of(file.url)]:
+        for store in ARCHIVES.values():
+            numbers = [n for n in inside if _archives_of(found[n][0].url) is store]
+            places = store.places([found[n][0] for n in numbers])
+            for n, (file, begin) in zip(numbers, places, strict=True):
+                found[n] = file, found[n][1] + begin
+    return found
 
 
 @contextmanager
@@ -45,4 +79,4 @@ def in_front(url: str, store: Store) -> Iterator[None]:
                 del _IN_FRONT[url]
 
 
-__all__ = ["STORES", "FsspecStore", "LocalStore", "in_front", "store_for"]
+__all__ = ["STORES", "FsspecStore", "LocalStore", "in_front", "outside_archives", "store_for"]

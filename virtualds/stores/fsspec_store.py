@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from virtualds.stores import fsspec_ranges, obstore_ranges
 from virtualds.stores.answer import Answer, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
 from virtualds.stores.retry import GaveUp, retried
+from virtualds.urls import host_of
 
 SIDE_BY_SIDE = 16
 """Requests of one call; whoever wants more of them under way calls in more threads."""
@@ -35,6 +37,8 @@ DELETED_AT_ONCE = 1000
 
 WRITER = "virtualds-writer"
 """Metadata of an object: who wrote it."""
+
+_TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 
 LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"}
 """What S3 answers to a conditional write that came too late."""
@@ -190,8 +194,11 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
     def ask(attempt: int) -> bytes:
         again = attempt < get_options().retries
-        fast = None if attempt else obstore_ranges.get_range(file, offset, length, again=again)
-        answer = fast or fsspec_ranges.get_range(*reading(file.url, file.options), offset, length)
+        with _turns_at(host_of(file.url), get_options().max_requests):
+            fast = None if attempt else obstore_ranges.get_range(file, offset, length, again=again)
+            answer = fast or fsspec_ranges.get_range(
+                *reading(file.url, file.options), offset, length
+            )
         return checked(answer, file, length)
 
     try:
@@ -199,6 +206,12 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
     except GaveUp as failed:
         error = failure(failed)
         raise StoreError(str(error), item) from failed.__cause__
+
+
+def _turns_at(host: str, at_once: int) -> threading.Semaphore:
+    """Return what lets so many requests to a host be under way, whoever sends them."""
+    # one for all threads, but not that of a parent, whose threads do not give back theirs
+    return _TURNS.setdefault((os.getpid(), host, at_once), threading.Semaphore(at_once))
 
 
 def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | None:

@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import thread as futures
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain, count
@@ -23,6 +24,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds: the most that is waited before the second attempt, and before any."""
 LONGEST_RETRY_AFTER = 60.0
 """Seconds; a server that asks for more is asked again after these."""
+NAP = 0.5
+"""Seconds that are slept at a time, so that a process that ends is not kept by those who wait."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
 """Seconds until a connection must stand, and until the next bytes of an answer must come.
@@ -99,8 +102,22 @@ def retried(request: Callable[[int], T]) -> T:
         except store_errors() as error:
             if attempt >= get_options().retries or not may_pass(error):
                 raise GaveUp(attempt + 1) from error
-            time.sleep(wait_before(attempt + 1, error))
+            _sleep(wait_before(attempt + 1, error))
+            if _process_ends():
+                raise GaveUp(attempt + 1) from error
     raise GaveUp(0)
+
+
+def _process_ends() -> bool:
+    """Say whether nobody needs an answer any more: the interpreter waits for this thread to end."""
+    # there is no public word for it; where the private one is gone, requests are made as ever
+    return bool(getattr(futures, "_shutdown", False))
+
+
+def _sleep(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (rest := until - time.monotonic()) > 0 and not _process_ends():
+        time.sleep(min(rest, NAP))
 
 
 def may_pass(error: BaseException) -> bool:

@@ -107,7 +107,9 @@ class Document:
 
 def consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a group says of all nodes below it, as zarr-python consolidates metadata."""
-    return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": nodes}}
+    # which makes a tree of them only if the members of every group stand together
+    together = {path: nodes[path] for path in sorted(nodes, key=lambda p: p.rpartition("/")[0])}
+    return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": together}}
 
 
 def is_node_path(path: str) -> bool:

@@ -11,7 +11,7 @@ from virtualds.errors import UnsupportedError, cannot_hold
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import to_json
 from virtualds.storage_notes import declared
-from virtualds.zarr_metadata import fill_to_attribute, is_exact
+from virtualds.zarr_metadata import fill_to_attribute, is_exact, obstacles
 from virtualds.zarr_v3.arrays import array_to_v3
 from virtualds.zarr_v3.document import Document, is_node_path, values_folder
 from virtualds.zarr_v3.manifests import Part
@@ -42,7 +42,13 @@ class Plan(NamedTuple):
     notes: dict[str, dict[str, Any]]
 
 
-def plan(group: ManifestGroup, root: str, before: Document | None = None) -> Plan:
+def plan(
+    group: ManifestGroup,
+    root: str,
+    before: Document | None = None,
+    form: str = "zarr-v3",
+    grids: tuple[str, ...] = (),
+) -> Plan:
     """Return what there is to write of a group.
 
     Parameters
@@ -52,21 +58,25 @@ def plan(group: ManifestGroup, root: str, before: Document | None = None) -> Pla
         Url of the folder that it is to be.
     before : Document, optional
         The snapshot of the set that is there.
+    form : str
+        Name of the format, for errors.
+    grids : tuple of str
+        For a format that holds plain Zarr only: the chunk grids that it may have.
 
     Raises
     ------
     UnsupportedError
         The variables that Zarr v3 has no form for; all of them are named.
     """
-    planner = _Planner(root, before)
+    planner = _Planner(root, before, grids)
     planned = list(planner.planned(group))
     if problems := [problem for _, _, found in planned for problem in found]:
         raise cannot_hold(
             root,
-            "zarr-v3",
+            form,
             problems,
             "load these variables before writing (ds.virtual.load()), or leave them out "
-            "(ds.drop_vars)",
+            "(ds.drop_vars)" + ("; zarr-v3 can hold more" if grids else ""),
         )
     return Plan({path: node for path, node, _ in planned}, planner.notes)
 
@@ -77,6 +87,7 @@ class _Planner:
 
     root: str
     before: Document | None
+    grids: tuple[str, ...] = ()
     notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
 
     def planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
@@ -121,6 +132,7 @@ class _Planner:
         elif data is not None:
             # files that nothing refers to any more may have changed
             metadata, parts = array_to_v3(data.pruned())
+            self._check_grid(metadata["chunk_grid"]["name"], data)
         attributes, notes = self._attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
@@ -130,6 +142,14 @@ class _Planner:
             "storage_transformers": metadata.get("storage_transformers", []),
         }
         return PlannedArray(metadata, parts, values, bool(known))
+
+    def _check_grid(self, name: str, array: ManifestArray) -> None:
+        """Refuse an array that is more than the plain Zarr of a format."""
+        if self.grids and name not in self.grids:
+            found = obstacles(array) or ["Zarr has no plain form for how it is stored"]
+            if name == "rectilinear":
+                found.append("rectilinear=True writes it for those who have that grid")
+            raise UnsupportedError("; ".join(found))
 
     def _known_values(self, path: str, array: ManifestArray) -> bool:
         """Say whether an array is just the values that stand at its place already."""

@@ -1,0 +1,408 @@
+"""Icechunk: it reads what we write, and we read what it and VirtualiZarr write."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+from cases import CASES, Archive
+from transforms import without_gaps
+
+import virtualds
+from virtualds import ConflictError, UnsupportedError
+from virtualds.api import open_group
+from virtualds.manifest import INLINE
+
+icechunk = pytest.importorskip("icechunk", reason="it needs Python 3.12")
+zarr = pytest.importorskip("zarr", reason="Icechunk needs it")
+
+# zarr-python speaks of its own affairs
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+NAMES = [name for name in CASES if name != "compound_types_of_big_endian"]
+REFUSED = {
+    # plain Zarr knows no bytes between the members of compound types, and no types within them
+    "compound_types",
+    "compound_types_within_others",
+}
+LOCAL = icechunk.credentials.LocalFileSystemAccess
+
+
+def repository(path: Path) -> Any:
+    """A repository that may read the files it refers to."""
+    storage = icechunk.local_filesystem_storage(str(path))
+    config = icechunk.Repository.fetch_config(storage)
+    known = dict.fromkeys(config.virtual_chunk_containers or {}, LOCAL) if config else {}
+    return icechunk.Repository.open(storage, authorize_virtual_chunk_access=known)
+
+
+def by_icechunk(path: Path, **how: Any) -> xr.Dataset:
+    store = repository(path).readonly_session(**(how or {"branch": "main"})).store
+    return xr.open_zarr(store, consolidated=False, chunks=None)
+
+
+def own_repository(path: Path, *folders: Path) -> Any:
+    """An empty repository that may refer to files in some folders."""
+    config = icechunk.RepositoryConfig.default()
+    for folder in folders:
+        place = icechunk.local_filesystem_store(f"{folder}/")
+        container = icechunk.VirtualChunkContainer(f"file://{folder}/", place)
+        config.set_virtual_chunk_container(container)
+    known = {f"file://{folder}/": LOCAL for folder in folders}
+    return icechunk.Repository.create(
+        icechunk.local_filesystem_storage(str(path)), config, authorize_virtual_chunk_access=known
+    )
+
+
+def years(folder: Path, count: int, *, chunk: int = 3) -> list[Path]:
+    """Files of twelve months, in a folder whose names have to be quoted."""
+    folder.mkdir(exist_ok=True)
+    found = []
+    for n in range(count):
+        path = folder / f"a b#{n}%20.nc"
+        values = np.random.default_rng(n).random((12, 4, 5)).astype("f4")
+        ds = xr.Dataset(
+            {"t": (("time", "lat", "lon"), values, {"units": "K"})},
+            coords={"time": 12 * n + np.arange(12), "lat": np.arange(4.0), "lon": np.arange(5.0)},
+        )
+        ds.to_netcdf(path, encoding={"t": {"chunksizes": (chunk, 4, 5), "zlib": True}})
+        found.append(path)
+    return found
+
+
+def native(paths: list[Path]) -> xr.Dataset:
+    parts = [xr.load_dataset(path) for path in paths]
+    return xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override")
+
+
+def virtual(path: Path) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(path)
+
+
+# ---------------------------------------------------------------------- it reads what we write
+
+
+def test_icechunk_reads_what_we_write_and_so_do_we(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in put", 3), tmp_path / "a.icechunk"
+    virtualds.open_virtual_mfdataset(files).virtual.to_manifest(target)
+    xr.testing.assert_identical(by_icechunk(target).load(), native(files))
+    found = virtual(target)
+    assert {Path(url).name for url in found[["t"]].virtual.sources.url} == {p.name for p in files}
+    xr.testing.assert_identical(found.virtual.load(), native(files))
+    xr.testing.assert_identical(xr.open_dataset(target, engine="virtual").load(), native(files))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_case_is_held_or_refused_by_name(name: str, archive: Archive, tmp_path: Path) -> None:
+    target = tmp_path / "a.icechunk"
+    for loadable in ([], None, "*"):
+        try:
+            virtualds.open_virtual_dataset(
+                archive.path(name), group=CASES[name].group, loadable_variables=loadable
+            ).virtual.to_manifest(target)
+        except UnsupportedError as error:
+            said = str(error)
+            assert not target.exists()
+            continue
+        found = xr.open_dataset(target, engine="virtual").load()
+        xr.testing.assert_identical(without_gaps(found), without_gaps(archive.native(name)))
+        return
+    assert "icechunk cannot hold" in said
+    assert name in REFUSED
+
+
+def test_what_plain_zarr_cannot_say_is_refused_by_name(tmp_path: Path) -> None:
+    ragged = [*years(tmp_path / "a", 1), *years(tmp_path / "b", 2, chunk=5)[1:]]
+    joined = virtualds.open_virtual_mfdataset(ragged)
+    with pytest.raises(UnsupportedError, match=r"(?s)cannot hold 1.*t: its chunks.*zarr-v3"):
+        joined.virtual.to_manifest(tmp_path / "a.icechunk")
+    assert not (tmp_path / "a.icechunk").exists()
+
+
+def test_chunks_of_different_lengths_are_held_if_asked_for(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 1, chunk=5), tmp_path / "a.icechunk"
+    [months] = years(tmp_path / "months", 1, chunk=4)
+    parts = [virtual(files[0]).isel(time=slice(0, 10)), virtual(months)]
+    joined = xr.concat(parts, "time", data_vars="minimal")
+    with pytest.raises(UnsupportedError, match="rectilinear=True"):
+        joined.virtual.to_manifest(target)
+    joined.virtual.to_manifest(target, rectilinear=True)
+    xr.testing.assert_identical(virtual(target).virtual.load(), joined.virtual.load())
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        found = by_icechunk(target).load()
+    xr.testing.assert_identical(found, joined.virtual.load())
+
+
+def test_a_source_that_changed_is_noticed_by_both(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target)
+    before = files[0].stat()
+    files[0].write_bytes(files[0].read_bytes() + b"more")
+    import os
+
+    os.utime(files[0], ns=(before.st_atime_ns, before.st_mtime_ns + 5 * 10**9))
+    with pytest.raises(icechunk.IcechunkError, match="changed"):
+        by_icechunk(target).load()
+    with pytest.raises(virtualds.ReadError):
+        xr.open_dataset(target, engine="virtual").load()
+
+
+def test_references_travel_to_workers(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
+    virtualds.open_virtual_mfdataset(files).virtual.to_manifest(target)
+    path = tmp_path / "pickle"
+    path.write_bytes(pickle.dumps(virtual(target)))
+    code = f"import pickle; print(pickle.load(open({str(path)!r}, 'rb')).t.sum().item())"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert float(out.stdout) == pytest.approx(native(files).t.sum().item())
+
+
+# ---------------------------------------------------------------------- commits
+
+
+def test_appending_is_a_commit_and_writes_only_what_is_new(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 3), tmp_path / "a.icechunk"
+    for n, path in enumerate(files):
+        virtual(path).virtual.to_manifest(target, append_dim="time", message=f"year {n}")
+    said = [s.message for s in repository(target).ancestry(branch="main")]
+    assert said[:-1] == ["year 2", "year 1", "year 0"]
+    xr.testing.assert_identical(by_icechunk(target).load(), native(files))
+    earlier = virtualds.snapshots(target).snapshot[0]
+    first = virtualds.open_virtual_dataset(target, snapshot=earlier)
+    xr.testing.assert_identical(first.virtual.load(), native(files[:1]))
+
+
+def test_snapshots_are_found_by_branch_tag_and_id(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target)
+    repo = repository(target)
+    repo.create_tag("v1", repo.lookup_branch("main"))
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    virtual(files[1]).virtual.to_manifest(target, append_dim="time", branch="dev")
+    assert virtual(target).sizes["time"] == 12
+    assert virtualds.open_virtual_dataset(target, snapshot="v1").sizes["time"] == 12
+    assert virtualds.open_virtual_dataset(target, snapshot="dev").sizes["time"] == 24
+    assert xr.open_dataset(target, engine="virtual", snapshot="dev").sizes["time"] == 24
+    with pytest.raises(FileNotFoundError, match="dev"):
+        virtualds.open_virtual_dataset(target, snapshot="nothing")
+
+
+def test_a_session_is_written_to_and_left_to_its_owner(tmp_path: Path) -> None:
+    files = years(tmp_path / "in", 2)
+    repo = own_repository(tmp_path / "own", tmp_path / "in")
+    session = repo.writable_session("main")
+    virtual(files[0]).virtual.to_manifest(session.store)
+    assert session.has_uncommitted_changes
+    virtual(files[1]).virtual.to_manifest(session, append_dim="time")
+    session.commit("mine")
+    xr.testing.assert_identical(
+        xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load(), native(files)
+    )
+
+
+def test_a_repository_is_committed_to(tmp_path: Path) -> None:
+    files = years(tmp_path / "in", 2)
+    repo = own_repository(tmp_path / "own", tmp_path / "in")
+    virtual(files[0]).virtual.to_manifest(repo, message="first")
+    virtual(files[1]).virtual.to_manifest(repo, append_dim="time")
+    assert [s.message for s in repo.ancestry(branch="main")][1] == "first"
+    with pytest.raises(FileExistsError):
+        virtual(files[0]).virtual.to_manifest(repo, mode="w-")
+    xr.testing.assert_identical(virtual(tmp_path / "own").virtual.load(), native(files))
+
+
+def test_references_that_no_container_covers_are_refused(tmp_path: Path) -> None:
+    files = years(tmp_path / "in", 1)
+    repo = own_repository(tmp_path / "own", tmp_path / "elsewhere")
+    with pytest.raises(UnsupportedError, match="no virtual chunk container"):
+        virtual(files[0]).virtual.to_manifest(repo)
+
+
+def test_containers_are_added_where_sources_lie(tmp_path: Path) -> None:
+    files = [*years(tmp_path / "a", 1), *years(tmp_path / "b", 2)[1:]]
+    target = tmp_path / "a.icechunk"
+    for path in files:
+        virtual(path).virtual.to_manifest(target, append_dim="time")
+    assert len(repository(target).config.virtual_chunk_containers) == 2
+    xr.testing.assert_identical(by_icechunk(target).load(), native(files))
+
+
+def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
+    from virtualds import icechunk_adapter
+
+    files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target)
+    slow = repository(target).writable_session("main")
+    zarr.open_group(slow.store, mode="a").attrs["slow"] = True
+    fast = repository(target).writable_session("main")
+    zarr.open_group(fast.store, mode="a").attrs["fast"] = True
+    fast.commit("fast")
+    with pytest.raises(ConflictError):
+        icechunk_adapter.commit(slow.store, "slow", str(target))
+
+
+def test_what_is_no_repository_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.icechunk").mkdir()
+    (tmp_path / "a.icechunk" / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError):
+        virtual(years(tmp_path / "in", 1)[0]).virtual.to_manifest(tmp_path / "a.icechunk")
+    assert (tmp_path / "a.icechunk" / "mine.txt").read_text() == "mine"
+
+
+# ---------------------------------------------------------------------- we read what they write
+
+
+def with_native_chunks(path: Path, _: Path) -> xr.Dataset:
+    """Chunks of the repository itself, those that it holds in its manifests, and missing ones."""
+    repo = own_repository(path)
+    session = repo.writable_session("main")
+    ds = xr.Dataset(
+        {
+            "big": (("x", "y"), np.random.default_rng(0).random((40, 50))),
+            "small": ("x", np.arange(40, dtype="i2")),
+            "text": ("y", np.array([f"n{i}" for i in range(50)])),
+        },
+        coords={"x": np.arange(40), "s": 3.5},
+    )
+    ds.to_zarr(session.store, consolidated=False, encoding={"big": {"chunks": (10, 50)}})
+    hole = zarr.create_array(
+        session.store, name="hole", shape=(40,), chunks=(10,), dtype="f4", fill_value=np.nan,
+        dimension_names=("x",),
+    )  # fmt: skip
+    hole[10:20] = 7
+    session.commit("native")
+    return xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load()
+
+
+def by_virtualizarr(path: Path, folder: Path) -> xr.Dataset:
+    virtualizarr = pytest.importorskip("virtualizarr")
+    parsers = pytest.importorskip("virtualizarr.parsers")
+    stores = pytest.importorskip("obstore.store")
+    registry = pytest.importorskip("obspec_utils.registry")
+    folder.mkdir()
+    files = []
+    for n in range(2):
+        values = np.random.default_rng(n).random((12, 4)).astype("f4")
+        ds = xr.Dataset({"t": (("time", "x"), values)}, coords={"time": 12 * n + np.arange(12)})
+        files.append(folder / f"{n}.nc")
+        ds.to_netcdf(files[-1], encoding={"t": {"chunksizes": (3, 4), "zlib": True}})
+    parts = [
+        virtualizarr.open_virtual_dataset(
+            f"file://{file}",
+            registry=registry.ObjectStoreRegistry({"file://": stores.LocalStore()}),
+            parser=parsers.HDFParser(),
+        )
+        for file in files
+    ]
+    repo = own_repository(path, folder)
+    session = repo.writable_session("main")
+    parts[0].vz.to_icechunk(session.store)
+    session.commit("one")
+    session = repo.writable_session("main")
+    parts[1].vz.to_icechunk(session.store, append_dim="time")
+    session.commit("two")
+    return xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load()
+
+
+WRITERS: dict[str, Callable[[Path, Path], xr.Dataset]] = {
+    "native chunks": with_native_chunks,
+    "virtualizarr": by_virtualizarr,
+}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr", ".icechunk"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_we_read_what_others_write_and_write_it_again(
+    writer: str, suffix: str, tmp_path: Path
+) -> None:
+    expected = WRITERS[writer](tmp_path / "theirs", tmp_path / "in")
+    xr.testing.assert_identical(virtual(tmp_path / "theirs").virtual.load(), expected)
+    vds = virtualds.open_virtual_dataset(tmp_path / "theirs", loadable_variables=[])
+    vds.virtual.to_manifest(tmp_path / f"ours{suffix}")
+    found = xr.open_dataset(tmp_path / f"ours{suffix}", engine="virtual").load()
+    xr.testing.assert_identical(found, expected)
+    virtualds.convert(tmp_path / "theirs", tmp_path / f"converted{suffix}")
+    found = xr.open_dataset(tmp_path / f"converted{suffix}", engine="virtual").load()
+    xr.testing.assert_identical(found, expected)
+
+
+def test_small_chunks_are_inline_and_others_lie_in_the_repository(tmp_path: Path) -> None:
+    with_native_chunks(tmp_path / "theirs", tmp_path)
+    group = open_group(tmp_path / "theirs")
+    small = group.variables["small"].data.manifest.loaded()
+    assert (small.file == INLINE).all()
+    big = group.variables["big"].data
+    assert {f.url.rpartition("/")[0] for f in big.sources} == {f"file://{tmp_path}/theirs/chunks"}
+
+
+def test_repositories_are_combined_with_files(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 3), tmp_path / "a.icechunk"
+    virtualds.open_virtual_mfdataset(files[:2]).virtual.to_manifest(target)
+    joined = xr.concat([virtual(target), virtual(files[2])], "time", data_vars="minimal")
+    for suffix in (".json", ".parquet", ".zarr", ".icechunk"):
+        joined.virtual.to_manifest(tmp_path / f"b{suffix}")
+        found = xr.open_dataset(tmp_path / f"b{suffix}", engine="virtual").load()
+        xr.testing.assert_identical(found, native(files))
+
+
+def test_a_set_may_refer_only_where_it_is_allowed_to(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target)
+    ds = xr.open_dataset(target, engine="virtual", allow=tmp_path / "in").load()
+    xr.testing.assert_identical(ds, native(files))
+    with pytest.raises(virtualds.AccessError):
+        xr.open_dataset(target, engine="virtual", allow=tmp_path / "elsewhere").load()
+
+
+# ---------------------------------------------------------------------- object stores
+
+
+def test_a_repository_in_s3_refers_to_files_in_s3(
+    s3_server: dict[str, Any], s3_bucket: str, tmp_path: Path
+) -> None:
+    options, root = s3_server, s3_bucket
+    filesystem = fsspec.filesystem("s3", **options)
+    files = years(tmp_path / "in", 2)
+    for n, path in enumerate(files):
+        filesystem.put_file(str(path), f"{root}/in put/{n}.nc")
+        vds = virtualds.open_virtual_dataset(f"{root}/in put/{n}.nc", storage_options=options)
+        vds.virtual.to_manifest(f"{root}/refs.icechunk", append_dim="time", storage_options=options)
+    found = xr.open_dataset(f"{root}/refs.icechunk", engine="virtual", storage_options=options)
+    xr.testing.assert_identical(found.load(), native(files))
+    secrets = {"access_key_id": options["key"], "secret_access_key": options["secret"]}
+    place = {
+        "endpoint_url": options["client_kwargs"]["endpoint_url"],
+        "allow_http": True,
+        "force_path_style": True,
+        "region": "us-east-1",
+    }
+    repo = icechunk.Repository.open(
+        icechunk.s3_storage(
+            bucket=root.removeprefix("s3://"), prefix="refs.icechunk", **place, **secrets
+        ),
+        authorize_virtual_chunk_access=icechunk.containers_credentials(
+            {f"{root}/": icechunk.s3_credentials(**secrets)}
+        ),
+    )
+    theirs = xr.open_zarr(repo.readonly_session("main").store, consolidated=False)
+    xr.testing.assert_identical(theirs.load(), native(files))
+
+
+def test_an_option_that_icechunk_has_no_name_for_is_refused(tmp_path: Path) -> None:
+    [path] = years(tmp_path / "in", 1)
+    with pytest.raises(UnsupportedError, match="profile"):
+        virtual(path).virtual.to_manifest(
+            "s3://bucket/a.icechunk", storage_options={"profile": "mine"}
+        )
+    with pytest.raises(UnsupportedError, match="memory"):
+        virtual(path).virtual.to_manifest("memory://a.icechunk")

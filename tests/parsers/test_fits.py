@@ -1,0 +1,219 @@
+"""FITS files: what astropy reads of them is what is read through references."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from astropy.io import fits
+from counting_server import counting_server
+from transforms import TRANSFORMS, assert_identical
+
+import virtualds
+from virtualds import FormatError, UnsupportedError
+
+
+def image(dtype: str, shape: tuple[int, ...] = (7, 9), **cards: Any) -> fits.PrimaryHDU:
+    rng = np.random.default_rng(3)
+    if np.dtype(dtype).kind == "f":
+        return fits.PrimaryHDU(rng.normal(size=shape).astype(dtype), fits.Header(cards))
+    limits = np.iinfo(dtype)
+    values = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return fits.PrimaryHDU(values, fits.Header(cards))
+
+
+def scaled(dtype: str, **cards: Any) -> fits.PrimaryHDU:
+    """An image whose cards about scaling are written over the values as they are."""
+    made = image(dtype)
+    values = made.data.copy()
+    if "BLANK" in cards:
+        values[2, 3:6] = cards["BLANK"]
+    made = fits.PrimaryHDU(values, do_not_scale_image_data=True)
+    made.header.update(cards)
+    return made
+
+
+IMAGES: dict[str, Any] = {
+    **{dtype: lambda dtype=dtype: image(dtype) for dtype in ("u1", "i2", "i4", "i8", "f4", "f8")},
+    **{f"meant {dtype}": lambda dtype=dtype: image(dtype) for dtype in ("i1", "u2", "u4", "u8")},
+    "one axis": lambda: image("i2", (11,)),
+    "three axes": lambda: image("f4", (3, 5, 7)),
+    "long unsigned": lambda: image("u2", (3, 900, 800)),
+    **{
+        f"scaled {dtype}": lambda dtype=dtype: scaled(dtype, BSCALE=0.01, BZERO=273.15)
+        for dtype in ("u1", "i2", "i4", "i8", "f4", "f8")
+    },
+    "scale alone": lambda: scaled("i2", BSCALE=0.1),
+    "zero alone": lambda: scaled("i2", BZERO=-100.0),
+    **{
+        f"blank {dtype}": lambda dtype=dtype: scaled(dtype, BLANK=7)
+        for dtype in ("u1", "i2", "i4", "i8")
+    },
+    **{
+        f"scaled and blank {dtype}": lambda dtype=dtype: scaled(
+            dtype, BSCALE=0.5, BZERO=3.0, BLANK=5
+        )
+        for dtype in ("u1", "i2", "i4")
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fits")
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.fits"
+    if not path.exists():
+        if "scale" in name or "blank" in name or "zero" in name:
+            made = IMAGES[name]()
+            # astropy would take the cards of scaling away when it writes
+            fits.PrimaryHDU(made.data).writeto(path)
+            cards = {k: made.header[k] for k in ("BSCALE", "BZERO", "BLANK") if k in made.header}
+            patch(path, cards)
+        else:
+            IMAGES[name]().writeto(path)
+    return path
+
+
+def patch(path: Path, cards: dict[str, Any]) -> None:
+    """Write cards into a header of one block, before its end."""
+    data = bytearray(path.read_bytes())
+    end = data.index(b"END     ")
+    text = b"".join(str(fits.Card(k, v)).encode().ljust(80) for k, v in cards.items()) + b"END"
+    data[end : end + len(text)] = text
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_values_are_those_of_astropy(name: str, folder: Path) -> None:
+    path = written(folder, name)
+    expected = fits.getdata(path)
+    found = virtualds.open_virtual_dataset(path)["PRIMARY"]
+    assert found.dtype == expected.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(found.values, expected)
+    np.testing.assert_array_equal(found[..., 2:5].values, expected[..., 2:5])
+
+
+@pytest.mark.parametrize("suffix", [None, ".json", ".parquet", ".zarr"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:
+    path = written(folder, name)
+    native = virtualds.open_virtual_dataset(path)
+    opened = native
+    if suffix is not None:
+        native.virtual.to_manifest(path.with_suffix(suffix))
+        opened = xr.open_dataset(path.with_suffix(suffix), engine="virtual")
+    values = fits.getdata(path)
+    values = values.astype(values.dtype.newbyteorder("="))
+    native = native.assign(PRIMARY=native["PRIMARY"].copy(data=values))
+    few = list(TRANSFORMS.values())[: 3 if name == "long unsigned" else None]
+    for change in few:
+        assert_identical(change(opened), change(native))
+
+
+def test_zero_may_be_blank(tmp_path: Path) -> None:
+    # the standard says so (4.4.2.5); astropy takes a zero for no blank at all
+    fits.PrimaryHDU(np.array([0, 1, 2], "i2")).writeto(tmp_path / "a.fits")
+    patch(tmp_path / "a.fits", {"BLANK": 0})
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits")["PRIMARY"]
+    np.testing.assert_array_equal(found, [np.nan, 1, 2])
+
+
+def several(path: Path) -> Path:
+    """An observation: a primary header alone, three images of one shape, one of another."""
+    primary = fits.PrimaryHDU()
+    primary.header["TELESCOP"], primary.header["EXPTIME"] = "JWST", 12.5
+    primary.header["LONGWORD"] = "x" * 50 + "'" + "y" * 100
+    primary.header["HIERARCH ESO DET ID"] = 5
+    primary.header["OK"] = True
+    primary.header.add_history("first")
+    primary.header.add_history("second")
+    made = [primary]
+    for name, dtype, shape in (
+        ("SCI", "f4", (5, 6)), ("ERR", "f4", (5, 6)), ("DQ", "u2", (5, 6)), ("WIDE", "i2", (8, 6)),
+    ):  # fmt: skip
+        made.append(fits.ImageHDU(image(dtype, shape).data, name=name))
+    made[1].header["BUNIT"] = "MJy/sr"
+    made.append(fits.ImageHDU(image("f4", (5, 6)).data, name="SCI", ver=2))
+    made.append(fits.ImageHDU(image("f4", (5, 6)).data))
+    made.append(fits.ImageHDU(name="NONE"))
+    fits.HDUList(made).writeto(path)
+    return path
+
+
+def test_images_of_extensions_are_variables(tmp_path: Path) -> None:
+    path = several(tmp_path / "a.fits")
+    ds = virtualds.open_virtual_dataset(path)
+    assert list(ds) == ["SCI", "ERR", "DQ", "WIDE", "SCI_2", "HDU6"]
+    assert ds.WIDE.dims == ("naxis2_WIDE", "naxis1")
+    assert ds.SCI.dims == ds.DQ.dims == ("naxis2", "naxis1")
+    with fits.open(path) as file:
+        for name, number in {"SCI": 1, "DQ": 3, "WIDE": 4, "SCI_2": 5, "HDU6": 6}.items():
+            np.testing.assert_array_equal(ds[name], file[number].data)
+        assert ds.attrs["LONGWORD"] == file[0].header["LONGWORD"]
+    assert ds.SCI.attrs["BUNIT"] == "MJy/sr"
+    assert (ds.attrs["TELESCOP"], ds.attrs["EXPTIME"], ds.attrs["ESO DET ID"]) == ("JWST", 12.5, 5)
+    assert ds.attrs["HISTORY"] == "first\nsecond"
+    assert ds.attrs["OK"] == 1
+    none = virtualds.open_virtual_dataset(path, group="NONE")
+    assert none.attrs["EXTNAME"] == "NONE"
+
+
+def table() -> fits.BinTableHDU:
+    return fits.BinTableHDU.from_columns([fits.Column("a", "D", array=[1.0, 2.0])], name="EVENTS")
+
+
+REFUSED = {
+    "EVENTS": (table, "BINTABLE"),
+    "COMPRESSED": (
+        lambda: fits.CompImageHDU(image("i2", (30, 40)).data, name="COMPRESSED"), "RICE_1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_image_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    make, what = REFUSED[name]
+    fits.HDUList([image("i2"), make()]).writeto(tmp_path / "a.fits")
+    with pytest.raises(UnsupportedError, match=what):
+        virtualds.open_virtual_dataset(tmp_path / "a.fits")
+    rest = virtualds.open_virtual_dataset(tmp_path / "a.fits", drop_variables=[name])
+    np.testing.assert_array_equal(rest.PRIMARY, image("i2").data)
+    with pytest.warns(UserWarning, match=name):
+        assert list(virtualds.open_virtual_dataset(tmp_path / "a.fits", on_error="skip")) == [
+            "PRIMARY"
+        ]
+
+
+def test_damage_is_an_error(tmp_path: Path) -> None:
+    data = written(tmp_path, "i2").read_bytes()
+    path = tmp_path / "damaged.fits"
+    for size in range(9, 2880 + 7 * 9 * 2, 97):
+        path.write_bytes(data[:size])
+        with pytest.raises(FormatError):
+            virtualds.open_virtual_dataset(path)
+    for old, new in (
+        (b"BITPIX  =                   16", b"BITPIX  =                   17"),
+        (b"NAXIS   =                    2", b"NAXIS   =                   -2"),
+        (b"NAXIS1  =                    9", b"NAXIS1  =                   -9"),
+        (b"NAXIS1  =                    9", b"NAXIS1  =              9999999"),
+        (b"NAXIS1  =                    9", b"NOTHING =                    9"),
+        (b"NAXIS   =                    2", b"NAXIS   = 'two'                "[:30]),
+    ):
+        assert old in data
+        path.write_bytes(data.replace(old, new))
+        with pytest.raises(FormatError):
+            virtualds.open_virtual_dataset(path)
+
+
+def test_headers_cost_few_requests_over_http(tmp_path: Path) -> None:
+    several(tmp_path / "a.fits")
+    with counting_server(tmp_path) as (url, counts):
+        ds = virtualds.open_virtual_dataset(f"{url}/a.fits")
+        assert counts.of("a.fits") == 1
+        np.testing.assert_array_equal(ds.SCI, fits.getdata(tmp_path / "a.fits", 1))

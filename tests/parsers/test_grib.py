@@ -1,0 +1,312 @@
+"""GRIB files: what cfgrib reads of them is what is read through references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import eccodes
+import numpy as np
+import pytest
+import xarray as xr
+from counting_server import counting_server
+from transforms import TRANSFORMS, assert_identical
+
+import virtualds
+from virtualds import FormatError, UnsupportedError
+
+pytestmark = [
+    # the oracle's own
+    pytest.mark.filterwarnings("ignore::FutureWarning:cfgrib.*"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:cfgrib.*"),
+]
+
+MISSING = 9999.0
+
+
+def message(sample: str, seed: int = 0, holes: bool = False, **keys: Any) -> bytes:
+    """A message made from one of ecCodes' samples, with random values."""
+    handle = eccodes.codes_grib_new_from_samples(sample)
+    try:
+        for name, value in keys.items():
+            eccodes.codes_set(handle, name, value)
+        count = keys.get("Ni", 0) * keys.get("Nj", 0) or eccodes.codes_get_size(handle, "values")
+        if sample.endswith("grib2"):
+            eccodes.codes_set(handle, "numberOfDataPoints", count)
+        values = np.random.default_rng(seed).normal(280, 9, count)
+        if holes:
+            eccodes.codes_set(handle, "missingValue", MISSING)
+            eccodes.codes_set(handle, "bitmapPresent", 1)
+            values[::5] = MISSING
+        eccodes.codes_set_values(handle, values)
+        found: bytes = eccodes.codes_get_message(handle)
+        return found
+    finally:
+        eccodes.codes_release(handle)
+
+
+SMALL: dict[str, Any] = {
+    "Ni": 12, "Nj": 7, "latitudeOfFirstGridPointInDegrees": 60.0,
+    "latitudeOfLastGridPointInDegrees": 30.0, "longitudeOfFirstGridPointInDegrees": 0.0,
+    "longitudeOfLastGridPointInDegrees": 55.0, "iDirectionIncrementInDegrees": 5.0,
+    "jDirectionIncrementInDegrees": 5.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file of messages: all combinations of some keys, but for those left out."""
+
+    sample: str = "regular_ll_pl_grib2"
+    keys: Mapping[str, Any] = field(default_factory=lambda: SMALL)
+    over: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    without: frozenset[int] = frozenset()
+    holes: bool = False
+    between: bytes = b""
+
+    def write(self, path: Path) -> Path:
+        with path.open("wb") as file:
+            for number, values in enumerate(product(*self.over.values())):
+                if number not in self.without:
+                    keys = {**self.keys, **dict(zip(self.over, values, strict=True))}
+                    file.write(message(self.sample, number, self.holes, **keys) + self.between)
+        return path
+
+
+SPREAD = {"shortName": ["t"], "level": [500, 850, 1000], "step": [0, 6, 12]}
+CASES = {
+    "one message": Case(),
+    "edition 1": Case("regular_ll_pl_grib1"),
+    "levels": Case(over={"level": [1000, 500, 850]}),
+    "levels and steps": Case(over=SPREAD),
+    "levels and steps of edition 1": Case("regular_ll_pl_grib1", over=SPREAD),
+    "days and hours": Case(over={"dataDate": [20200101, 20200102], "dataTime": [0, 600, 1830]}),
+    "several parameters": Case(over={"shortName": ["t", "u", "q"], "level": [500, 850]}),
+    "messages that are not there": Case(over=SPREAD, without=frozenset({1, 5})),
+    "missing values": Case(over={"level": [500, 850]}, holes=True),
+    "missing values of edition 1": Case("regular_ll_pl_grib1", holes=True),
+    "surface": Case("regular_ll_sfc_grib2", over={"step": [0, 3]}),
+    "bytes between": Case(over={"level": [500, 850]}, between=b"\0" * 37),
+    "southwards": Case(
+        keys={
+            **SMALL, "jScansPositively": 1, "latitudeOfFirstGridPointInDegrees": 30.0,
+            "latitudeOfLastGridPointInDegrees": 60.0,
+        }
+    ),
+    "gaussian": Case("regular_gg_pl_grib2", {}, {"level": [500, 850]}),
+    "reduced gaussian": Case("reduced_gg_pl_32_grib2", {}, {"level": [500, 850]}),
+    "polar": Case("polar_stereographic_pl_grib2", {}),
+    "reduced gaussian of edition 1": Case("reduced_gg_pl_32_grib1", {}),
+    **{
+        f"packed by {packing}": Case(keys={**SMALL, "packingType": packing})
+        for packing in ("grid_ccsds", "grid_jpeg", "grid_ieee", "grid_second_order")
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("grib")
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.grib"
+    return path if path.exists() else CASES[name].write(path)
+
+
+def native(path: Path) -> xr.Dataset:
+    """What cfgrib makes of a file."""
+    how = {"indexpath": "", "errors": "raise"}
+    with xr.open_dataset(path, engine="cfgrib", backend_kwargs=how, decode_timedelta=True) as found:
+        return found.load()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> None:
+    path = written(folder, name)
+    expected, found = native(path), virtualds.open_virtual_dataset(path)
+    assert set(found.data_vars) == set(expected.data_vars)
+    assert set(found.coords) == set(expected.coords)
+    for variable in expected.data_vars:
+        assert found[variable].dtype == np.float32
+        ours = found[variable]
+        theirs = expected[variable].transpose(*ours.dims)
+        np.testing.assert_array_equal(ours.values, theirs.values)
+        for key in ("long_name", "units", "GRIB_paramId", "GRIB_gridType", "GRIB_shortName"):
+            assert ours.attrs[key] == theirs.attrs[key]
+    for coordinate in expected.coords:
+        ours = found[coordinate]
+        theirs = expected[coordinate].transpose(*ours.dims)
+        assert ours.dtype == theirs.dtype
+        if theirs.dtype.kind == "f":
+            np.testing.assert_allclose(ours.values, theirs.values, atol=1e-9)
+        else:
+            np.testing.assert_array_equal(ours.values, theirs.values)
+        assert ours.attrs.get("standard_name") == theirs.attrs.get("standard_name")
+
+
+@pytest.mark.parametrize("suffix", [None, ".json", ".parquet", ".zarr"])
+@pytest.mark.parametrize("name", CASES)
+def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:
+    path = written(folder, name)
+    ours = virtualds.open_virtual_dataset(path)
+    opened = ours
+    if suffix is not None:
+        ours.virtual.to_manifest(path.with_suffix(suffix))
+        opened = xr.open_dataset(path.with_suffix(suffix), engine="virtual")
+    theirs = native(path)
+    values = {n: v.copy(data=theirs[n].transpose(*v.dims).values) for n, v in ours.items()}
+    for change in TRANSFORMS.values():
+        assert_identical(change(opened), change(ours.assign(values)))
+
+
+def test_kinds_of_messages_are_groups(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    height = {"typeOfLevel": "heightAboveGround"}
+    made = [
+        message("regular_ll_pl_grib2", 1, level=500, shortName="t", **SMALL),
+        message("regular_ll_pl_grib2", 2, level=850, shortName="t", **SMALL),
+        message("regular_ll_sfc_grib2", 3, shortName="2t", **SMALL),
+        message("regular_ll_sfc_grib2", 4, shortName="10u", **SMALL),
+        message("regular_ll_sfc_grib2", 5, shortName="sp", **SMALL),
+    ]
+    path.write_bytes(b"".join(made))
+    groups = {
+        "isobaricInhPa": {"t"}, "heightAboveGround_2": {"t2m"}, "heightAboveGround_10": {"u10"},
+        "surface": {"sp"},
+    }  # fmt: skip
+    with pytest.raises(UnsupportedError, match="heightAboveGround_10") as raised:
+        virtualds.open_virtual_dataset(path)
+    assert "group=" in str(raised.value)
+    for group, names in groups.items():
+        ds = virtualds.open_virtual_dataset(path, group=group)
+        assert set(ds) == names
+    np.testing.assert_array_equal(
+        virtualds.open_virtual_dataset(path, group="heightAboveGround_2").t2m,
+        xr.open_dataset(
+            path, engine="cfgrib",
+            backend_kwargs={"indexpath": "", "filter_by_keys": {**height, "level": 2}},
+            decode_timedelta=True,
+        ).t2m,
+    )  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        virtualds.open_virtual_dataset(path, group="none")
+
+
+def test_messages_of_one_place_are_ambiguous_and_say_which_key_differs(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    how = {**SMALL, "shortName": "tp", "stepType": "accum"}
+    made = [
+        message("regular_ll_sfc_grib2", n, **how, stepRange=steps)
+        for n, steps in enumerate(("0-6", "3-6"))
+    ]
+    path.write_bytes(b"".join(made))
+    with pytest.raises(UnsupportedError, match=r"stepRange.*'0-6', '3-6'"):
+        virtualds.open_virtual_dataset(path)
+
+
+def test_members_of_an_ensemble_are_an_axis(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    ensemble = {"productDefinitionTemplateNumber": 1, "numberOfForecastsInEnsemble": 3}
+    made = [
+        message("regular_ll_pl_grib2", n, **SMALL, **ensemble, perturbationNumber=n)
+        for n in range(3)
+    ]
+    path.write_bytes(b"".join(made))
+    ds, expected = virtualds.open_virtual_dataset(path), native(path)
+    assert ds.t.dims == ("number", "latitude", "longitude")
+    np.testing.assert_array_equal(ds.number, [0, 1, 2])
+    np.testing.assert_array_equal(ds.t, expected.t)
+
+
+def test_steps_are_told_in_their_unit(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    made = [
+        message("regular_ll_pl_grib2", n, **SMALL, stepUnits="m", endStep=15 * n) for n in range(3)
+    ]
+    path.write_bytes(b"".join(made))
+    found = virtualds.open_virtual_dataset(path).step.values.astype("timedelta64[m]").astype(int)
+    np.testing.assert_array_equal(found, [0, 15, 30])
+
+
+@pytest.mark.parametrize("name", ["levels and steps", "levels and steps of edition 1"])
+def test_damage_is_an_error_and_never_other_values(name: str, tmp_path: Path) -> None:
+    data = CASES[name].write(tmp_path / "whole.grib").read_bytes()
+    path = tmp_path / "damaged.grib"
+    length = len(data) // 9
+    for size in (*range(8, length, 31), length + 3, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(FormatError):
+            virtualds.open_virtual_dataset(path)
+    path.write_bytes(data[:length] + b"\1" * 70_000 + data[length:])
+    with pytest.raises(FormatError, match="no message begins"):
+        virtualds.open_virtual_dataset(path)
+
+
+def test_a_message_whose_end_is_damaged_is_named(tmp_path: Path) -> None:
+    path = CASES["levels"].write(tmp_path / "a.grib")
+    data = path.read_bytes()
+    ds = virtualds.open_virtual_dataset(path)
+    with path.open("r+b") as file:
+        file.seek(len(data) - 4)
+        file.write(b"8888")
+    ds = virtualds.open_virtual_dataset(path)
+    with pytest.raises(virtualds.ReadError, match="7777"):
+        ds.t.values  # noqa: B018
+
+
+def test_several_fields_in_one_message_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    one = message("regular_ll_pl_grib2", **SMALL)
+    inside, sections = 16, {}
+    while one[inside : inside + 4] != b"7777":
+        length = int.from_bytes(one[inside : inside + 4], "big")
+        sections[one[inside + 4]] = one[inside : inside + length]
+        inside += length
+    again = b"".join(sections[n] for n in (4, 5, 6, 7) if n in sections)
+    both = one[:-4] + again + b"7777"
+    path.write_bytes(both[:8] + len(both).to_bytes(8, "big") + both[16:])
+    with pytest.raises(UnsupportedError, match="several fields"):
+        virtualds.open_virtual_dataset(path)
+
+
+def test_without_eccodes_the_extra_is_named(folder: Path, monkeypatch: Any) -> None:
+    path = written(folder, "levels")
+    monkeypatch.setitem(__import__("sys").modules, "eccodes", None)
+    with pytest.raises(UnsupportedError, match=r"virtualds\[grib\]"):
+        virtualds.open_virtual_dataset(path)
+
+
+def test_an_inventory_lets_headers_be_fetched_together(tmp_path: Path) -> None:
+    big = {
+        "Ni": 720, "Nj": 361, "latitudeOfFirstGridPointInDegrees": 90.0,
+        "latitudeOfLastGridPointInDegrees": -90.0, "longitudeOfFirstGridPointInDegrees": 0.0,
+        "longitudeOfLastGridPointInDegrees": 359.5, "iDirectionIncrementInDegrees": 0.5,
+        "jDirectionIncrementInDegrees": 0.5,
+    }  # fmt: skip
+    levels = [1000, 850, 700, 500, 300, 200]
+    made = [message("regular_ll_pl_grib2", n, level=n_, **big) for n, n_ in enumerate(levels)]
+    (tmp_path / "plain.grib2").write_bytes(b"".join(made))
+    (tmp_path / "listed.grib2").write_bytes(b"".join(made))
+    offsets = np.cumsum([0, *(len(m) for m in made[:-1])])
+    lines = [
+        f"{n}:{at}:d=2020010100:TMP:{levels[n - 1]} mb:anl:" for n, at in enumerate(offsets, 1)
+    ]
+    (tmp_path / "listed.grib2.idx").write_text("\n".join(lines) + "\n")
+    (tmp_path / "wrong.grib2").write_bytes(b"".join(made))
+    (tmp_path / "wrong.grib2.idx").write_text("1:77:nonsense\n2:x:y\n999999999\n")
+    with counting_server(tmp_path) as (url, counts):
+        sent, opened = {}, {}
+        for name in ("plain", "listed"):
+            before = counts.sent
+            opened[name] = virtualds.open_virtual_dataset(f"{url}/{name}.grib2")
+            sent[name] = counts.sent - before
+        assert counts.of("listed.grib2") <= counts.of("plain.grib2") == len(levels)
+        assert sent["listed"] < sent["plain"] < sum(map(len, made)) // 2
+        wrong = virtualds.open_virtual_dataset(f"{url}/wrong.grib2")
+        here = virtualds.open_virtual_dataset(tmp_path / "plain.grib2")
+        for ds in (*opened.values(), wrong):
+            np.testing.assert_array_equal(ds.t[2], here.t[2])

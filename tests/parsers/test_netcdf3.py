@@ -1,0 +1,315 @@
+"""Files of the classic formats are read as the netCDF library reads them, or refused."""
+
+import struct
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from counting_server import counting_server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.io import netcdf_file
+
+import virtualds
+from virtualds.blocks import FIRST, PAGE
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.netcdf3_header import Header, MoreNeeded, parse_header
+
+FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+forms = pytest.mark.parametrize("form", FORMS)
+
+
+def write(path: Path, form: str = FORMS[0], records: int = 4, attribute: str = "") -> Path:
+    """Two record variables, of which one is padded, and one without records."""
+    with netCDF4.Dataset(path, "w", format=form) as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 3)
+        file.note = attribute
+        file.createVariable("fixed", "f8", ("x",))[:] = [1, 2, 3]
+        v = file.createVariable("v", "f4", ("time", "x"))
+        w = file.createVariable("w", "i2", ("time", "x"))
+        if records:
+            v[:] = np.arange(3 * records).reshape(records, 3)
+            w[:] = np.arange(3 * records).reshape(records, 3)
+    return path
+
+
+def native(path: Path) -> xr.Dataset:
+    with xr.open_dataset(path, engine="netcdf4") as found:
+        return found.load()
+
+
+def assert_native(path: Path) -> xr.Dataset:
+    found = virtualds.open_virtual_dataset(path)
+    xr.testing.assert_identical(found.virtual.load(), native(path))
+    return found
+
+
+def test_a_file_of_scipy_is_what_xarray_reads_with_scipy(tmp_path: Path) -> None:
+    write(tmp_path / "a.nc")
+    with xr.open_dataset(tmp_path / "a.nc", engine="scipy") as expected:
+        found = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+        xr.testing.assert_identical(found.virtual.load(), expected.load())
+        for name in expected.variables:
+            assert found[name].encoding["dtype"] == expected[name].encoding["dtype"]
+
+
+# ---------------------------------------------------------------------- records
+
+
+def test_a_record_is_a_chunk_and_a_plain_variable_is_one(tmp_path: Path) -> None:
+    found = assert_native(write(tmp_path / "a.nc", records=5))
+    assert {name: found[name].data.nchunks for name in ("fixed", "v", "w")} == {
+        "fixed": 1,
+        "v": 5,
+        "w": 5,
+    }
+
+
+def test_a_hundred_thousand_records_take_eight_bytes_each(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", records=100_000)
+    found = virtualds.open_virtual_dataset(path, loadable_variables=[])
+    assert found.v.data.nbytes_virtual < 8.01 * 100_000
+    assert found.v[99_999].values.tolist() == [299_997, 299_998, 299_999]
+
+
+@pytest.mark.parametrize("kind", ["i1", "i2", "f4", "S1"])
+def test_the_records_of_an_only_variable_are_not_padded(kind: str, tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w", format=FORMS[0]) as file:
+        file.createDimension("time", None)
+        v = file.createVariable("v", kind, ("time",))
+        v[:] = np.array([b"a", b"b", b"c", b"d", b"e"]) if kind == "S1" else np.arange(5)
+    assert_native(tmp_path / "a.nc")
+    plain = virtualds.open_virtual_dataset(
+        tmp_path / "a.nc", loadable_variables=[], decode_cf=False
+    )
+    assert plain.v.data.nchunks == 1
+
+
+@forms
+def test_records_that_nobody_counted_are_counted_by_the_size_of_the_file(
+    form: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.nc", form)
+    expected = native(path)
+    raw = bytearray(path.read_bytes())
+    width = 8 if form == FORMS[2] else 4
+    raw[4 : 4 + width] = b"\xff" * width
+    path.write_bytes(raw)
+    found = virtualds.open_virtual_dataset(path)
+    xr.testing.assert_identical(found.virtual.load(), expected)
+    # the bytes that pad the last variable of the last record may be absent, others may not
+    path.write_bytes(raw[:-2])
+    assert virtualds.open_virtual_dataset(path).sizes["time"] == 4
+    path.write_bytes(raw[:-3])
+    assert virtualds.open_virtual_dataset(path).sizes["time"] == 3
+
+
+@forms
+def test_a_record_that_is_cut_off_is_an_error_and_no_fill(form: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", form)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(FormatError, match=r"3 of 4 records.*truncated") as caught:
+        virtualds.open_virtual_dataset(path)
+    assert any("'w'" in note for note in caught.value.__notes__)
+    with pytest.warns(UserWarning, match="truncated"):
+        found = virtualds.open_virtual_dataset(path, on_error="skip")
+    assert set(found.variables) == {"fixed", "v"}
+    assert found.v[3].values.tolist() == [9, 10, 11]
+    with pytest.warns(UserWarning, match="truncated"):
+        kept = virtualds.open_virtual_dataset(path, on_error="keep")
+    with pytest.raises(VirtualdsError, match="truncated"):
+        kept.w.values  # noqa: B018
+
+
+def test_a_variable_of_more_than_its_header_can_say_is_read(tmp_path: Path) -> None:
+    """Its vsize is 2**32 - 1, or less (specification, "Note on vsize")."""
+    with netcdf_file(tmp_path / "small.nc", "w", version=2) as small:
+        small.createDimension("x", 5)
+        small.createVariable("v", "f8", ("x",))[:] = np.arange(5)
+    raw = bytearray((tmp_path / "small.nc").read_bytes())
+    count = 2**30 + 3
+    place = raw.index(struct.pack(">i", 1) + b"x\0\0\0") + 8
+    raw[place : place + 4] = struct.pack(">I", count)
+    place = len(raw) - 5 * 8 - 12
+    raw[place : place + 4] = b"\xff" * 4
+    with (tmp_path / "large.nc").open("wb") as file:
+        file.write(raw)
+        file.truncate(len(raw) - 5 * 8 + count * 8)
+    found = virtualds.open_virtual_dataset(tmp_path / "large.nc")
+    assert found.v.shape == (count,)
+    assert found.v[:6].values.tolist() == [0, 1, 2, 3, 4, 0]
+    assert found.v[-1].values == 0
+
+
+HOW: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+
+
+@forms
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_files_are_concatenated_and_written(form: str, suffix: str, tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.nc", form, records=n + 2) for n in range(3)]
+    found = virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time", **HOW)
+    found.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    expected = xr.concat([native(path) for path in paths], "time", **HOW)
+    with xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual") as again:
+        xr.testing.assert_equal(again.load(), expected)
+
+
+def test_a_classic_file_has_no_groups(tmp_path: Path) -> None:
+    write(tmp_path / "a.nc")
+    with pytest.raises(FileNotFoundError, match="there is no 'b'"):
+        virtualds.open_virtual_dataset(tmp_path / "a.nc", group="b")
+    assert "v" in virtualds.open_virtual_dataset(tmp_path / "a.nc", group="/")
+
+
+# ---------------------------------------------------------------------- over a network
+
+
+@pytest.mark.parametrize(("length", "requests"), [(0, 1), (FIRST * PAGE, 2), (5_000_000, 2)])
+def test_a_header_on_a_server_takes_a_request_or_two(
+    length: int, requests: int, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.nc", attribute="x" * length)
+    with counting_server(tmp_path) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/a.nc", loadable_variables=[])
+        assert counts.of("a.nc") == requests
+        assert counts.sent < 8 * (length + FIRST * PAGE)
+        assert found.v[3].values.tolist() == [9, 10, 11]
+
+
+# ---------------------------------------------------------------------- headers
+
+
+def parsed(raw: bytes) -> Header:
+    return parse_header(raw, "it")
+
+
+NAMES = st.text(
+    st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/"), min_size=1, max_size=9
+).filter(lambda name: name == name.strip())
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_headers_of_the_netcdf_library_are_understood(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("headers") / "a.nc"
+    form = data.draw(st.sampled_from(FORMS))
+    kinds = ["i1", "i2", "i4", "f4", "f8", "S1"]
+    kinds += ["u1", "u2", "u4", "i8", "u8"] if form == FORMS[2] else []
+    sizes = data.draw(st.lists(st.integers(1, 4), max_size=3))
+    with netCDF4.Dataset(path, "w", format=form) as file:
+        dims = [f"d{n}" for n in range(len(sizes))]
+        for name, size in zip(dims, sizes, strict=True):
+            file.createDimension(name, size)
+        file.createDimension("time", None)
+        for n in range(data.draw(st.integers(0, 4))):
+            of = tuple(data.draw(st.permutations(dims)))[: data.draw(st.integers(0, 3))]
+            of = ("time", *of) if data.draw(st.booleans()) else of
+            v = file.createVariable(f"v{n}", data.draw(st.sampled_from(kinds)), of)
+            v.set_auto_maskandscale(False)
+            v.setncattr("text", data.draw(NAMES))
+            v.setncattr("numbers", np.arange(data.draw(st.integers(1, 5)), dtype="i2"))
+            if "time" in of and data.draw(st.booleans()) and v.dtype.kind != "S":
+                v[: data.draw(st.integers(1, 3))] = 1
+    assert_native(path)
+
+
+def _sound() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [write(Path(folder) / form, form, 2, "abc").read_bytes() for form in FORMS]
+
+
+SOUND = _sound()
+
+
+@pytest.mark.parametrize("number", range(len(FORMS)))
+def test_a_header_that_ends_says_how_much_it_needs(number: int) -> None:
+    raw = SOUND[number]
+    begin = min(v.begin for v in parsed(raw).variables)
+    for length in range(4, begin - 8):
+        try:
+            parsed(raw[:length])
+        except MoreNeeded as error:
+            assert length < error.stop <= begin
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_damaged_file_is_opened_or_refused(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    raw = bytearray(data.draw(st.sampled_from(SOUND)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(3, len(raw) - 1))] = data.draw(
+            st.integers(0, 255) | st.sampled_from([0x7F, 0xFF])
+        )
+    raw = raw[: data.draw(st.integers(4, len(raw)) | st.just(len(raw)))]
+    path = tmp_path_factory.mktemp("damaged") / "a.nc"
+    path.write_bytes(raw)
+    try:
+        found = virtualds.open_virtual_dataset(
+            path, loadable_variables=[], decode_cf=False, on_error="keep"
+        )
+    except (VirtualdsError, FileNotFoundError):
+        return
+    for variable in found.variables.values():
+        if variable.size < 1000:
+            with suppress(VirtualdsError):
+                variable.values  # noqa: B018
+
+
+def _header(*parts: Any) -> bytes:
+    """A CDF-1 header: numbers take four bytes, names their length and padding."""
+    out = [b"CDF\1"]
+    for part in parts:
+        if isinstance(part, str):
+            raw = part.encode()
+            out.append(struct.pack(">I", len(raw)) + raw + bytes(-len(raw) % 4))
+        else:
+            out.append(struct.pack(">I", part))
+    return b"".join(out)
+
+
+NONE = (0, 0)
+DAMAGED = {
+    "another tag": (_header(0, 0x0B, 1), "tag 0xb where the list of dimensions"),
+    "two record dimensions": (
+        _header(0, 0x0A, 2, "a", 0, "b", 0, *NONE, *NONE),
+        "more than one dimension",
+    ),
+    "one name twice": (_header(0, 0x0A, 2, "a", 1, "a", 2, *NONE), "two dimensions are called 'a'"),
+    "another type": (
+        _header(0, *NONE, 0x0C, 1, "a", 7, 1, 0, *NONE),
+        "type 7, of 1 to 6",
+    ),
+    "no such dimension": (
+        _header(0, 0x0A, 1, "a", 1, *NONE, 0x0B, 1, "v", 1, 5, *NONE, 4, 4, 0),
+        r"dimensions \[5\], of 1",
+    ),
+    "records within": (
+        _header(0, 0x0A, 2, "a", 1, "t", 0, *NONE, 0x0B, 1, "v", 2, 0, 1, *NONE, 4, 4, 0),
+        "record dimension 't' among its others",
+    ),
+    "an empty name": (_header(0, 0x0A, 1, "", 1, *NONE, *NONE), "the name b''"),
+    "a name beyond the file": (_header(0, 0x0A, 1, 2**31), "its header needs"),
+    "many items": (_header(0, 0x0A, 2**31), "its header needs"),
+    "many values": (_header(0, *NONE, 0x0C, 1, "a", 6, 2**31), "its header needs"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_header_is_an_error_that_says_where(name: str, tmp_path: Path) -> None:
+    raw, message = DAMAGED[name]
+    (tmp_path / "a.nc").write_bytes(raw)
+    with pytest.raises(FormatError, match=message) as caught:
+        virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    assert "a.nc: " in str(caught.value)

@@ -1,0 +1,501 @@
+"""TIFF files: what tifffile reads of them is what is read through references."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import xarray as xr
+from counting_server import counting_server
+from transforms import TRANSFORMS, assert_identical
+
+import virtualds
+from virtualds import UnsupportedError
+
+
+@dataclass(frozen=True)
+class Image:
+    """Values, and how tifffile writes them."""
+
+    shape: tuple[int, ...] = (70, 90)
+    dtype: str = "u2"
+    options: dict[str, Any] = field(default_factory=dict)
+    file: dict[str, Any] = field(default_factory=dict)
+    dims: tuple[str, ...] = ("y", "x")
+
+    def write(self, path: Path) -> Path:
+        values = smooth(self.shape, self.dtype)
+        with tifffile.TiffWriter(path, **self.file) as file:
+            file.write(values, **{"metadata": None, **self.options})
+        return path
+
+
+def smooth(shape: tuple[int, ...], dtype: str) -> Any:
+    """Values that compress, and use both signs where there are two."""
+    rng = np.random.default_rng(7)
+    steps = rng.normal(0, 3, shape).cumsum(-1)
+    return (steps - steps.min() if dtype[0] == "u" else steps).astype(dtype)
+
+
+TILES: dict[str, Any] = {"tile": (32, 48)}
+RGB: dict[str, Any] = {"shape": (64, 80, 3), "dtype": "u1", "dims": ("y", "x", "band")}
+PLANES: dict[str, Any] = {"shape": (3, 70, 90), "dims": ("band", "y", "x")}
+SEPARATE: dict[str, Any] = {"planarconfig": "separate", "photometric": "rgb"}
+IMAGES: dict[str, Image] = {
+    "contiguous": Image(),
+    "one strip": Image(options={"rowsperstrip": 70, "compression": "zlib"}),
+    "strips": Image(options={"rowsperstrip": 16, "compression": "zlib"}),
+    "whole strips": Image(options={"rowsperstrip": 14, "compression": "zlib", "predictor": 2}),
+    "tiles": Image(options=TILES),
+    "big-endian": Image(options=TILES | {"compression": "zlib"}, file={"byteorder": ">"}),
+    "bigtiff": Image(options=TILES, file={"bigtiff": True}),
+    "big-endian bigtiff": Image(file={"bigtiff": True, "byteorder": ">"}),
+    "zstd": Image(options=TILES | {"compression": "zstd"}),
+    "lzw": Image(options=TILES | {"compression": "lzw"}),
+    "lzw strips": Image(options={"rowsperstrip": 9, "compression": "lzw", "predictor": 2}),
+    "packbits": Image(dtype="u1", options=TILES | {"compression": "packbits"}),
+    **{
+        f"predictor 2 of {dtype}{order}": Image(
+            dtype=dtype,
+            options=TILES | {"compression": "zlib", "predictor": 2},
+            file={"byteorder": order},
+        )
+        for dtype in ("u1", "i2", "u4", "i8")
+        for order in "<>"
+    },
+    **{
+        f"predictor 3 of {dtype}{order}": Image(
+            dtype=dtype,
+            options=TILES | {"compression": "zlib", "predictor": 3},
+            file={"byteorder": order},
+        )
+        for dtype in ("f2", "f4", "f8")
+        for order in "<>"
+    },
+    "predictor 2 of rgb": Image(**RGB, options=TILES | {"compression": "lzw", "predictor": 2}),
+    "predictor 3 of pixels": Image(
+        **RGB | {"dtype": "f4"},
+        options=TILES | {"compression": "zlib", "predictor": 3, "photometric": "rgb"},
+    ),
+    "rgb": Image(**RGB, options={"photometric": "rgb"}),
+    "rgba tiles": Image((64, 80, 4), "u1", TILES | {"extrasamples": (2,)}, {}, RGB["dims"]),
+    "planes": Image(**PLANES, options=SEPARATE | {"rowsperstrip": 20, "compression": "zlib"}),
+    "tiled planes": Image(**PLANES, options=SEPARATE | TILES | {"compression": "zlib"}),
+    "contiguous planes": Image(**PLANES, options=SEPARATE),
+    "predicted planes": Image(
+        **PLANES, options=SEPARATE | TILES | {"compression": "zlib", "predictor": 2}
+    ),
+    "gray jpeg": Image((64, 80), "u1", {"tile": (32, 32), "compression": "jpeg"}),
+    "rgb jpeg": Image(
+        **RGB, options={"tile": (32, 32), "compression": "jpeg", "photometric": "rgb"}
+    ),
+    "ycbcr jpeg in strips": Image(
+        **RGB, options={"rowsperstrip": 24, "compression": "jpeg", "photometric": "ycbcr"}
+    ),
+    "complex": Image(dtype="c8"),
+    "pages": Image((4, 30, 40), "i2", {"photometric": "minisblack"}, {}, ("i", "y", "x")),
+    "compressed pages": Image(
+        (4, 30, 40), "i2", {"photometric": "minisblack", "compression": "zlib", "tile": (16, 16)},
+        {}, ("i", "y", "x"),
+    ),
+    "named axes": Image(
+        (2, 3, 30, 40), "u2", {"metadata": {"axes": "TZYX"}, "photometric": "minisblack"}, {},
+        ("t", "z", "y", "x"),
+    ),
+    "pages of rgb": Image(
+        (2, 30, 40, 3), "u1", {"photometric": "rgb", "compression": "zlib"}, {},
+        ("i", "y", "x", "band"),
+    ),
+    "imagej": Image(
+        (3, 2, 30, 40), "u2", {"metadata": {"axes": "TZYX"}, "photometric": "minisblack"},
+        {"imagej": True}, ("t", "z", "y", "x"),
+    ),
+    "ome": Image(
+        (2, 3, 30, 40), "u2", {"metadata": {"axes": "CZYX"}, "photometric": "minisblack"},
+        {"ome": True}, ("c", "z", "y", "x"),
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the images are, each written once when it is asked for."""
+    return tmp_path_factory.mktemp("tiff")
+
+
+def written(folder: Path, name: str) -> Path:
+    path = folder / f"{name}.tif"
+    return path if path.exists() else IMAGES[name].write(path)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_values_and_axes_are_those_of_tifffile(name: str, folder: Path) -> None:
+    path = written(folder, name)
+    expected = tifffile.imread(path)
+    found = virtualds.open_virtual_dataset(path)["band_data"]
+    assert found.dims == IMAGES[name].dims
+    assert found.dtype == expected.dtype
+    assert found.values.tobytes() == expected.tobytes()
+    # a part of one chunk, and of several
+    np.testing.assert_array_equal(found[..., 3:20, 2:60].values, expected[..., 3:20, 2:60])
+
+
+def from_the_source(path: Path) -> xr.Dataset:
+    return xr.open_dataset(path, engine="virtual")
+
+
+def virtually(path: Path) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(path)
+
+
+def through(suffix: str) -> Callable[[Path], xr.Dataset]:
+    def open_references(path: Path) -> xr.Dataset:
+        target = path.with_suffix(suffix)
+        if not target.exists():
+            virtualds.open_virtual_dataset(path).virtual.to_manifest(target)
+        return xr.open_dataset(target, engine="virtual")
+
+    return open_references
+
+
+OPENERS = {
+    "source": from_the_source,
+    "virtual": virtually,
+    **{suffix: through(suffix) for suffix in (".json", ".parquet", ".zarr")},
+}
+RAGGED = {"strips", "lzw strips", "planes"}
+"""Images whose last strips are shorter, which kerchunk's formats cannot say."""
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("name", IMAGES)
+def test_transforming_and_opening_commute(name: str, opener: str, folder: Path) -> None:
+    path = written(folder, name)
+    if name in RAGGED and opener in (".json", ".parquet"):
+        with pytest.raises(UnsupportedError):
+            OPENERS[opener](path)
+        return
+    opened = OPENERS[opener](path)
+    native = virtually(path)
+    native["band_data"] = native["band_data"].copy(data=tifffile.imread(path))
+    for change in TRANSFORMS.values():
+        assert_identical(change(opened), change(native))
+
+
+# ---------------------------------------------------------------------- georeference
+
+
+def keys(point: bool = False, model: int = 1, code: int = 32618) -> tuple[int, ...]:
+    """A directory of GeoKeys: model, raster type, and the code of the system."""
+    name = 3072 if model == 1 else 2048
+    entries = (1024, 0, 1, model, 1025, 0, 1, 2 if point else 1, name, 0, 1, code)
+    return (1, 1, 0, 3, *entries)
+
+
+def geo(*tags: tuple[int, str, Any], nodata: str | None = None, xml: str | None = None) -> Any:
+    """Extra tags, as tifffile takes them."""
+    found = [(code, kind, len(value), value, True) for code, kind, value in tags]
+    if nodata is not None:
+        found.append((42113, "s", 0, nodata, True))
+    if xml is not None:
+        found.append((42112, "s", 0, xml, True))
+    return {"extratags": found}
+
+
+SCALE = (33550, "d", (30.0, 20.0, 0.0))
+TIE = (33922, "d", (0.0, 0.0, 0.0, 500000.0, 4000000.0, 0.0))
+MATRIX = (
+    34264, "d", (30.0, 0.0, 0.0, 500000.0, 0.0, -20.0, 0.0, 4e6, *[0.0] * 7, 1.0),
+)  # fmt: skip
+ROTATED = (34264, "d", (30.0, 1.0, 0.0, 5e5, 2.0, -20.0, 0.0, 4e6, *[0.0] * 7, 1.0))
+
+
+def georeferenced(path: Path, *tags: Any, dtype: str = "i2", **more: Any) -> Path:
+    Image(dtype=dtype, options=TILES | geo(*tags, **more)).write(path)
+    return path
+
+
+@pytest.mark.parametrize("place", [(SCALE, TIE), (MATRIX,)], ids=["scale", "matrix"])
+@pytest.mark.parametrize("point", [False, True])
+def test_coordinates_are_the_centres_of_pixels(place: Any, point: bool, tmp_path: Path) -> None:
+    path = georeferenced(tmp_path / "a.tif", *place, (34735, "H", keys(point)))
+    ds = virtualds.open_virtual_dataset(path)
+    half = 0 if point else 0.5
+    np.testing.assert_allclose(ds.x, 500000 + 30 * (np.arange(90) + half), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(ds.y, 4000000 - 20 * (np.arange(70) + half), rtol=0, atol=1e-6)
+    assert ds.spatial_ref.attrs["spatial_ref"] == "EPSG:32618"
+    assert ds.spatial_ref.attrs["GTModelTypeGeoKey"] == 1
+    assert ds.band_data.attrs["AREA_OR_POINT"] == ("Point" if point else "Area")
+    assert ds.band_data.attrs["grid_mapping"] == "spatial_ref"
+    assert "spatial_ref" in ds.coords
+    corner = [float(n) for n in ds.spatial_ref.attrs["GeoTransform"].split()]
+    assert corner == [
+        500000 - 15 * point, 30, 0, 4000000 + 10 * point, 0, -20
+    ]  # fmt: skip
+
+
+def test_rotated_pixels_have_no_coordinates_but_a_transform(tmp_path: Path) -> None:
+    path = georeferenced(tmp_path / "a.tif", ROTATED, (34735, "H", keys()))
+    ds = virtualds.open_virtual_dataset(path)
+    assert not {"x", "y"} & set(ds.coords)
+    assert ds.spatial_ref.attrs["GeoTransform"] == "500000.0 30.0 1.0 4000000.0 2.0 -20.0"
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "system"),
+    [(1, 32618, "EPSG:32618"), (2, 4326, "EPSG:4326"), (1, 32767, None), (3, 4978, None)],
+)
+def test_a_system_is_named_only_if_it_has_a_code(
+    model: int, code: int, system: str | None, tmp_path: Path
+) -> None:
+    tags = (SCALE, TIE, (34735, "H", keys(model=model, code=code)))
+    ds = virtualds.open_virtual_dataset(georeferenced(tmp_path / "a.tif", *tags))
+    assert ds.spatial_ref.attrs.get("spatial_ref") == system
+
+
+NODATA = {
+    "i2": ("-1", -1), "u1": ("255", 255),
+    "f4": ("-3.4028234663852886e+38", np.float32(-3.4028235e38)),
+    "f8": ("nan", np.nan), "u2": ("-9999", None), "i4": ("1.5", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", NODATA)
+def test_nodata_is_a_fill_value_if_a_pixel_can_have_it(dtype: str, tmp_path: Path) -> None:
+    text, value = NODATA[dtype]
+    path = georeferenced(tmp_path / "a.tif", dtype=dtype, nodata=text)
+    attrs = virtualds.open_virtual_dataset(path, decode_cf=False).band_data.attrs
+    if value is None:
+        assert attrs["nodata"] == text
+        assert "_FillValue" not in attrs
+    else:
+        np.testing.assert_equal(attrs["_FillValue"], value)
+        assert attrs["_FillValue"].dtype == np.dtype(dtype)
+
+
+def test_names_units_and_packing_of_bands_are_attributes(tmp_path: Path) -> None:
+    xml = (
+        "<GDALMetadata><Item name='SENSOR'>OLI</Item>"
+        "<Item name='DESCRIPTION' sample='0' role='description'>red</Item>"
+        "<Item name='DESCRIPTION' sample='2' role='description'>blue</Item>"
+        "<Item name='SCALE' sample='0' role='scale'>0.5</Item>"
+        "<Item name='SCALE' sample='1' role='scale'>0.5</Item>"
+        "<Item name='SCALE' sample='2' role='scale'>0.5</Item>"
+        "<Item name='OFFSET' sample='1' role='offset'>3</Item></GDALMetadata>"
+    )
+    image = Image(**RGB, options=TILES | {"photometric": "rgb"} | geo(xml=xml))
+    path = image.write(tmp_path / "a.tif")
+    attrs = virtualds.open_virtual_dataset(path, decode_cf=False).band_data.attrs
+    assert attrs["long_name"] == ["red", "", "blue"]
+    assert (attrs["scale_factor"], attrs["offsets"]) == (0.5, [0.0, 3.0, 0.0])
+    assert attrs["SENSOR"] == "OLI"
+    assert "add_offset" not in attrs
+
+
+# ---------------------------------------------------------------------- trees
+
+
+def pyramid(path: Path, cloud: bool = False) -> Path:
+    """An image with two overviews, as GDAL writes them, or in sub-IFDs."""
+    values = smooth((512, 384), "u2")
+    how = {"tile": (64, 64), "compression": "zlib", "metadata": None}
+    with tifffile.TiffWriter(path) as file:
+        extra = geo(SCALE, TIE, (34735, "H", keys()))
+        file.write(values, **how, **extra, subifds=0 if cloud else 2)
+        for step in (2, 4):
+            file.write(values[::step, ::step], **how, subfiletype=1)
+    return path
+
+
+@pytest.mark.parametrize("cloud", [True, False], ids=["pages", "sub-IFDs"])
+def test_overviews_are_groups_on_the_same_ground(cloud: bool, tmp_path: Path) -> None:
+    path = pyramid(tmp_path / "a.tif", cloud)
+    full = virtualds.open_virtual_dataset(path)
+    for level in (1, 2):
+        ds = virtualds.open_virtual_dataset(path, group=str(level))
+        np.testing.assert_array_equal(ds.band_data, tifffile.imread(path, level=level))
+        step = 2**level
+        # the centre of a coarse pixel is the mean of those of the fine ones
+        np.testing.assert_allclose(ds.x, full.x.values.reshape(-1, step).mean(1))
+        np.testing.assert_allclose(ds.y, full.y.values.reshape(-1, step).mean(1))
+    with pytest.raises(FileNotFoundError, match="'3'"):
+        virtualds.open_virtual_dataset(path, group="3")
+
+
+def test_further_images_are_groups(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        for shape in ((20, 30), (8, 9, 3)):
+            file.write(smooth(shape, "u1"), metadata=None)
+    second = virtualds.open_virtual_dataset(tmp_path / "a.tif", group="series_1")
+    assert second.band_data.dims == ("y", "x", "band")
+    np.testing.assert_array_equal(second.band_data, smooth((8, 9, 3), "u1"))
+
+
+# ---------------------------------------------------------------------- tiles that are not there
+
+
+def without_a_tile(path: Path, nodata: str | None) -> Path:
+    """A file one of whose tiles has offset and length 0."""
+    Image(dtype="i2", options=TILES | geo(nodata=nodata)).write(path)
+    with tifffile.TiffFile(path, mode="r+") as file:
+        for name in ("TileOffsets", "TileByteCounts"):
+            tag = file.pages[0].tags[name]
+            tag.overwrite([*tag.value[:2], 0, *tag.value[3:]])
+    return path
+
+
+@pytest.mark.parametrize("nodata", [None, "-7"])
+def test_tiles_that_are_not_there_are_nodata_or_zero(nodata: str | None, tmp_path: Path) -> None:
+    path = without_a_tile(tmp_path / "a.tif", nodata)
+    found = virtualds.open_virtual_dataset(path, decode_cf=False).band_data
+    expected = tifffile.imread(path)
+    assert (expected[32:64, :48] == int(nodata or 0)).all()
+    np.testing.assert_array_equal(found, expected)
+    decoded = virtualds.open_virtual_dataset(path).band_data
+    assert bool(decoded[40, 3].isnull()) is (nodata is not None)
+
+
+# ---------------------------------------------------------------------- what is refused, and how
+
+
+REFUSED: dict[str, tuple[Image, str]] = {
+    "bits": (Image(dtype="u1", options={"bitspersample": 4}), "4 bits"),
+    "bilevel": (Image(dtype="bool"), "1 bits"),
+    "webp": (Image(**RGB, options=TILES | {"compression": "webp"}), "WEBP"),
+    "lerc": (Image(dtype="f4", options=TILES | {"compression": "lerc"}), "LERC"),
+    "jpeg2000": (Image(dtype="u1", options=TILES | {"compression": "jpeg2000"}), "JPEG"),
+    "volume": (
+        Image((16, 32, 32), options={"volumetric": True, "tile": (16, 16, 16)}), "volumes"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_has_no_chunks_or_no_codec_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    image, what = REFUSED[kind]
+    try:
+        path = image.write(tmp_path / "a.tif")
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"tifffile does not write it here: {error}")
+    with pytest.raises(UnsupportedError, match=what):
+        virtualds.open_virtual_dataset(path)
+    with pytest.warns(UserWarning, match="band_data"):
+        kept = virtualds.open_virtual_dataset(path, on_error="skip")
+    assert "band_data" not in kept
+
+
+@pytest.mark.parametrize("kind", ["strips", "tiles", "lzw", "predictor 3 of f4<", "rgb jpeg"])
+def test_damage_is_an_error_and_never_other_values(kind: str, tmp_path: Path) -> None:
+    data = IMAGES[kind].write(tmp_path / "whole.tif").read_bytes()
+    expected = tifffile.imread(tmp_path / "whole.tif")
+    path = tmp_path / "damaged.tif"
+    outcomes = set()
+    for size in range(0, len(data), max(len(data) // 60, 1)):
+        path.write_bytes(data[:size])
+        outcomes.add(outcome(path, expected))
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        # in the header, which tifffile and we may both take at its word: it has to end well
+        damaged = bytearray(data)
+        damaged[rng.integers(4, 300)] ^= int(rng.integers(1, 256))
+        path.write_bytes(damaged)
+        outcome(path, None)
+    assert "FormatError" in outcomes
+    assert outcomes <= {"FormatError", "UnsupportedError", "ReadError", "equal"}
+
+
+def outcome(path: Path, expected: Any) -> str:
+    """What becomes of reading a file."""
+    try:
+        found = virtualds.open_virtual_dataset(path).get("band_data")
+        if found is None or found.size > 10**7:
+            return "other"
+        values = found.values
+    except virtualds.VirtualdsError as error:
+        return type(error).__name__
+    return "equal" if expected is not None and np.array_equal(values, expected) else "other"
+
+
+def test_chunks_whose_bytes_are_damaged_are_named(tmp_path: Path) -> None:
+    path = IMAGES["strips"].write(tmp_path / "a.tif")
+    with tifffile.TiffFile(path) as file:
+        place = file.pages[0].dataoffsets[1]
+    with path.open("r+b") as raw:
+        raw.seek(place)
+        raw.write(b"\xff" * 20)
+    with pytest.raises(virtualds.ReadError, match="band_data"):
+        virtualds.open_virtual_dataset(path).band_data.values  # noqa: B018
+
+
+def test_without_tifffile_the_extra_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    path = IMAGES["tiles"].write(tmp_path / "a.tif")
+    monkeypatch.setitem(__import__("sys").modules, "tifffile", None)
+    with pytest.raises(UnsupportedError, match=r"virtualds\[images\]"):
+        virtualds.open_virtual_dataset(path)
+
+
+# ---------------------------------------------------------------------- far away
+
+
+def test_a_header_costs_one_request_over_http(tmp_path: Path) -> None:
+    pyramid(tmp_path / "a.tif", cloud=True)
+    with counting_server(tmp_path) as (url, counts):
+        ds = virtualds.open_virtual_dataset(f"{url}/a.tif")
+        assert counts.of("a.tif") == 1
+        sent = counts.sent
+        values = ds.band_data[:64, :64].values
+        assert counts.of("a.tif") == 2
+        assert counts.sent - sent < 64 * 64 * 2
+        np.testing.assert_array_equal(values, tifffile.imread(tmp_path / "a.tif")[:64, :64])
+
+
+def test_the_header_of_a_large_file_costs_few_requests(tmp_path: Path) -> None:
+    # GDAL and tifffile write the directory of an image behind its tiles unless told otherwise
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2**16, (2048, 2048)).astype("u2")
+    tifffile.imwrite(tmp_path / "a.tif", values, tile=(256, 256), compression="zlib", metadata=None)
+    with counting_server(tmp_path) as (url, counts):
+        ds = virtualds.open_virtual_dataset(f"{url}/a.tif")
+        assert counts.of("a.tif") <= 3
+        assert counts.sent < 2**20
+        np.testing.assert_array_equal(ds.band_data[700:710, 5], values[700:710, 5])
+
+
+def test_many_images_are_one_dataset(tmp_path: Path) -> None:
+    for number in range(3):
+        values = smooth((70, 90), "i2") + np.int16(number)
+        tifffile.imwrite(tmp_path / f"{number}.tif", values, **TILES, compression="zlib")
+    vds = virtualds.open_virtual_mfdataset(
+        [tmp_path / f"{n}.tif" for n in range(3)],
+        combine="nested",
+        concat_dim="time",
+        data_vars="all",
+    )
+    vds.virtual.to_manifest(tmp_path / "refs.json")
+    again = xr.open_dataset(tmp_path / "refs.json", engine="virtual")
+    for number in range(3):
+        expected = tifffile.imread(tmp_path / f"{number}.tif")
+        np.testing.assert_array_equal(again.band_data[number], expected)
+
+
+def test_other_readers_of_zarr_decode_what_they_know(folder: Path) -> None:
+    import imagecodecs.numcodecs
+    import zarr
+    from zarr.storage import FsspecStore
+
+    imagecodecs.numcodecs.register_codecs(verbose=False)
+    for name in ("predictor 2 of u4<", "predictor 2 of rgb", "predictor 3 of f4<", "packbits"):
+        through(".json")(written(folder, name))
+        references = json.loads((folder / f"{name}.json").read_text())
+        import fsspec
+
+        system = fsspec.filesystem("reference", fo=references, asynchronous=True)
+        store = FsspecStore(system, read_only=True)
+        found = zarr.open_group(store, mode="r", zarr_format=2)["band_data"][...]
+        np.testing.assert_array_equal(found, tifffile.imread(folder / f"{name}.tif"))

@@ -1,0 +1,347 @@
+"""Files in zip and tar archives are opened where they lie, and referred to as ranges of it."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from counting_server import counting_server
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import virtualds
+from virtualds.archive_index import AHEAD, tar_index, zip_index
+from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.manifest import SourceFile
+from virtualds.stores import store_for
+
+VALUES = np.random.default_rng(1).normal(size=(6, 40, 50)).astype("f4")
+
+
+def dataset() -> xr.Dataset:
+    return xr.Dataset(
+        {"v": (("time", "y", "x"), VALUES, {"units": "K"})},
+        coords={"time": np.arange(6), "x": np.arange(50.0)},
+    )
+
+
+def write_netcdf4(path: Path) -> None:
+    dataset().to_netcdf(
+        path, engine="netcdf4", encoding={"v": {"chunksizes": (1, 40, 50), "zlib": True}}
+    )
+
+
+def write_netcdf3(path: Path) -> None:
+    dataset().to_netcdf(path, format="NETCDF3_CLASSIC", unlimited_dims=["time"])
+
+
+def write_zarr(path: Path, version: int) -> None:
+    encoding = {"v": {"chunks": (1, 20, 50)}}
+    dataset().to_zarr(path, zarr_format=version, encoding=encoding, consolidated=version == 2)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "netcdf4": write_netcdf4,
+    "netcdf3": write_netcdf3,
+    "zarr-2": lambda path: write_zarr(path, 2),
+    "zarr-3": lambda path: write_zarr(path, 3),
+}
+
+
+def zipped(path: Path, source: Path, name: str) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("zzz", b"first" * 7)
+        _add(source, name, lambda file, inside: archive.write(file, inside))
+
+
+def zipped_as_a_stream(path: Path, source: Path, name: str) -> None:
+    """As whoever cannot seek writes: lengths stand behind the bytes."""
+
+    class Pipe:
+        def __init__(self, file: io.BufferedWriter) -> None:
+            self.write, self.flush = file.write, file.flush
+
+    with path.open("wb") as file, zipfile.ZipFile(Pipe(file), "w") as archive:  # type: ignore[call-overload]
+        _add(source, name, lambda file, inside: archive.write(file, inside))
+
+
+def zipped_with_extra_fields(path: Path, source: Path, name: str) -> None:
+    """As Info-ZIP and large archives have it: headers that are longer than the directory says."""
+    with zipfile.ZipFile(path, "w") as archive:
+
+        def add(file: Path, inside: str) -> None:
+            with archive.open(zipfile.ZipInfo(inside), "w", force_zip64=True) as member:
+                member.write(file.read_bytes())
+
+        _add(source, name, add)
+        archive.comment = b"a comment behind the directory"
+
+
+def zipped_behind_something(path: Path, source: Path, name: str) -> None:
+    path.write_bytes(b"#!/bin/sh\n" * 100)
+    with zipfile.ZipFile(path, "a") as archive:
+        _add(source, name, lambda file, inside: archive.write(file, inside))
+
+
+def tarred(path: Path, source: Path, name: str, form: int = tarfile.PAX_FORMAT) -> None:
+    with tarfile.open(path, "w", format=form) as archive:
+        info = tarfile.TarInfo("zzz")
+        info.size = 700
+        archive.addfile(info, io.BytesIO(bytes(700)))
+        archive.add(source, name)
+
+
+def _add(source: Path, name: str, add: Callable[[Path, str], Any]) -> None:
+    if source.is_file():
+        add(source, name)
+    for file in sorted(source.rglob("*")):
+        if file.is_file():
+            add(file, f"{name}/{file.relative_to(source).as_posix()}")
+
+
+ARCHIVERS: dict[str, tuple[str, Callable[[Path, Path, str], None]]] = {
+    "zip": ("zip", zipped),
+    "streamed zip": ("zip", zipped_as_a_stream),
+    "zip64": ("zip", zipped_with_extra_fields),
+    "zip behind a program": ("zip", zipped_behind_something),
+    "tar": ("tar", tarred),
+    "gnu tar": ("tar", lambda *args: tarred(*args, tarfile.GNU_FORMAT)),
+    "ustar": ("tar", lambda *args: tarred(*args, tarfile.USTAR_FORMAT)),
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("sources")
+    for name, write in WRITERS.items():
+        write(folder / name)
+    return {name: folder / name for name in WRITERS}
+
+
+@pytest.mark.parametrize("archiver", ARCHIVERS)
+@pytest.mark.parametrize("source", WRITERS)
+def test_a_member_reads_as_the_file_does(
+    archiver: str, source: str, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    scheme, archive = ARCHIVERS[archiver]
+    path = tmp_path / f"a.{scheme}"
+    archive(path, sources[source], "in/side")
+    found = virtualds.open_virtual_dataset(f"{scheme}://in/side::{path}")
+    plain = virtualds.open_virtual_dataset(sources[source])
+    assert {file.url for file in found.v.data.sources} == {path.as_uri()}
+    assert found.v.data.nchunks == plain.v.data.nchunks
+    xr.testing.assert_identical(found.virtual.load(), plain.virtual.load())
+    refs = tmp_path / "refs.json"
+    found.virtual.to_manifest(refs)
+    assert "::" not in refs.read_text()
+    with xr.open_dataset(refs, engine="virtual") as again:
+        np.testing.assert_array_equal(again.v, VALUES)
+
+
+@pytest.mark.parametrize("source", WRITERS)
+@pytest.mark.parametrize("scheme", ["zip", "tar"])
+@pytest.mark.parametrize("name", ["", "in"])
+def test_an_archive_of_one_thing_needs_no_name_within_it(
+    source: str, scheme: str, name: str, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "archive"
+    if scheme == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            _add(sources[source], name or "store", lambda f, n: archive.write(f, n))
+    else:
+        with tarfile.open(path, "w") as tar:
+            tar.add(sources[source], name or ".")
+    if source.startswith("net") and scheme == "tar" and not name:
+        pytest.skip("a file has a name")
+    found = virtualds.open_virtual_dataset(path)
+    np.testing.assert_array_equal(found.v, VALUES)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_zip_store_of_zarr_is_opened(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    path = tmp_path / "store.zarr.zip"
+    with zarr.storage.ZipStore(path, mode="w") as store:
+        dataset().to_zarr(store, zarr_format=3, consolidated=False)
+    found = virtualds.open_virtual_dataset(path)
+    xr.testing.assert_identical(found.virtual.load(), dataset())
+
+
+def test_an_archive_within_an_archive_is_a_range_too(
+    sources: dict[str, Path], tmp_path: Path
+) -> None:
+    zipped(tmp_path / "a.zip", sources["netcdf4"], "a.nc")
+    tarred(tmp_path / "b.tar", tmp_path / "a.zip", "deep/a.zip")
+    found = virtualds.open_virtual_dataset(f"zip://a.nc::tar://deep/a.zip::{tmp_path}/b.tar")
+    assert [file.url for file in found.v.data.sources] == [(tmp_path / "b.tar").as_uri()]
+    np.testing.assert_array_equal(found.v, VALUES)
+
+
+def _deflated(path: Path) -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.nc", bytes(1000))
+    return f"zip://a.nc::{path}"
+
+
+def _encrypted(path: Path) -> str:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.nc", bytes(1000))
+    data = path.read_bytes().replace(b"PK\1\2\x14\x03\x14\0\0\0", b"PK\1\2\x14\x03\x14\0\1\0")
+    path.write_bytes(data)
+    return f"zip://a.nc::{path}"
+
+
+def _link(path: Path) -> str:
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("a.nc")
+        info.type, info.linkname = tarfile.SYMTYPE, "b.nc"
+        archive.addfile(info)
+    return f"tar://a.nc::{path}"
+
+
+@pytest.mark.parametrize(
+    ("write", "named"),
+    [(_deflated, "deflate.*zip -0"), (_encrypted, "encrypted"), (_link, "link to 'b.nc'")],
+)
+def test_what_is_not_stored_as_it_is_is_refused_by_name(
+    write: Callable[[Path], str], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=rf"a\.nc::.*{named}"):
+        virtualds.open_virtual_dataset(write(tmp_path / "a"))
+
+
+def test_what_is_not_there_is_told(sources: dict[str, Path], tmp_path: Path) -> None:
+    zipped(tmp_path / "a.zip", sources["netcdf4"], "a.nc")
+    with pytest.raises(FileNotFoundError, match=r"b\.nc"):
+        virtualds.open_virtual_dataset(f"zip://b.nc::{tmp_path}/a.zip")
+    with pytest.raises(FormatError, match=r"2 files, .*name one of them as zip://MEMBER::file"):
+        virtualds.open_virtual_dataset(tmp_path / "a.zip")
+
+
+def test_an_archive_that_changes_is_noticed(sources: dict[str, Path], tmp_path: Path) -> None:
+    url, path = f"zip://a.nc::{tmp_path}/a.zip", tmp_path / "a.zip"
+    zipped(path, sources["netcdf4"], "a.nc")
+    before = virtualds.open_virtual_dataset(url)
+    zipped(path, sources["netcdf3"], "a.nc")
+    with pytest.raises(ReadError, match=r"modified|bytes"):
+        before.v.values  # noqa: B018
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(url).v, VALUES)
+
+
+LARGE = 3 * AHEAD
+
+
+@pytest.mark.parametrize(("scheme", "requests"), [("zip", 3), ("tar", 4)])
+def test_a_member_on_a_server_takes_few_requests(
+    scheme: str, requests: int, sources: dict[str, Path], tmp_path: Path
+) -> None:
+    """The archive's size, its list of members, and the beginning of the member."""
+    (tmp_path / "large").write_bytes(bytes(LARGE))
+    path = tmp_path / f"a.{scheme}"
+    if scheme == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.write(tmp_path / "large", "large")
+            archive.write(sources["netcdf4"], "a.nc")
+    else:
+        with tarfile.open(path, "w") as tar:
+            tar.add(tmp_path / "large", "large")
+            tar.add(sources["netcdf4"], "a.nc")
+    with counting_server(tmp_path) as (url, counts):
+        found = virtualds.open_virtual_dataset(
+            f"{scheme}://a.nc::{url}/a.{scheme}", loadable_variables=[]
+        )
+        assert counts.of(f"a.{scheme}") <= requests
+        np.testing.assert_array_equal(found.v, VALUES)
+
+
+def test_the_list_of_a_zip_store_is_read_from_its_end(
+    sources: dict[str, Path], tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        _add(sources["zarr-2"], "s", lambda file, inside: archive.write(file, inside))
+    with counting_server(tmp_path) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/a.zip", loadable_variables=[])
+        assert counts.of("a.zip") == 1
+        np.testing.assert_array_equal(found.v, VALUES)
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def _archive_bytes(kind: str) -> bytes:
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name in ("a", "b/c", "d"):
+                archive.writestr(name, name.encode() * 100)
+    else:
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for name in ("a", "b/c", "d"):
+                info = tarfile.TarInfo(name)
+                info.size = 100
+                tar.addfile(info, io.BytesIO(bytes(100)))
+    return buffer.getvalue()
+
+
+INDICES = {"zip": zip_index, "tar": tar_index}
+SOUND = {kind: _archive_bytes(kind) for kind in INDICES}
+
+
+@pytest.mark.parametrize("kind", INDICES)
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_damaged_archive_is_an_error_or_lists_what_lies_in_it(
+    kind: str, data: st.DataObject
+) -> None:
+    raw = bytearray(SOUND[kind])
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)) | st.just(len(raw)))]
+    try:
+        members = INDICES[kind](lambda a, n: bytes(raw[a : a + n]), len(raw), "it")
+    except FormatError as error:
+        assert "it: " in str(error)
+    else:
+        assert all(m.header >= 0 and m.header + m.length <= len(raw) for m in members.values())
+
+
+@pytest.mark.parametrize("cut", range(512, len(SOUND["tar"].rstrip(b"\0")), 512))
+def test_a_tar_archive_that_ends_too_early_is_not_taken_for_a_short_one(cut: int) -> None:
+    raw = SOUND["tar"][:cut]
+    with pytest.raises(FormatError, match="truncated or damaged"):
+        tar_index(lambda a, n: raw[a : a + n], len(raw), "it")
+
+
+def test_members_are_bounded(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a", b"abc")
+        archive.writestr("b", b"def")
+    store, url = store_for("zip://a::x"), f"zip://a::{(tmp_path / 'a.zip').as_uri()}"
+    file = store.describe(url, None)
+    assert store.get_ranges(file, [(0, 3), (1, 1)]) == [b"abc", b"b"]
+    with pytest.raises(OSError, match="3 bytes, not 4"):
+        store.get_ranges(file, [(0, 4)])
+    with pytest.raises(OSError, match="modified"):
+        store.get_ranges(SourceFile(url, 3, mtime=5), [(0, 3)])
+    with pytest.raises(UnsupportedError, match="nothing is written into archives"):
+        store.write_file(url, b"", None)
+
+
+def test_netcdf_files_of_an_archive_are_combined(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "years.zip", "w") as archive:
+        for year in range(3):
+            path = tmp_path / f"{year}.nc"
+            with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+                file.createDimension("time", None)
+                for name in ("time", "v"):
+                    file.createVariable(name, "f8", ("time",))[:] = 10 * year + np.arange(3)
+            archive.write(path, path.name)
+    urls = [f"zip://{year}.nc::{tmp_path}/years.zip" for year in range(3)]
+    found = virtualds.open_virtual_mfdataset(urls, combine="nested", concat_dim="time")
+    assert found.v.values.tolist() == [0, 1, 2, 10, 11, 12, 20, 21, 22]

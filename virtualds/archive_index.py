@@ -1,0 +1,218 @@
+"""What lies where in a zip or tar archive, found by reading as little of it as will do.
+
+Zip archives are described by the ".ZIP File Format Specification" (PKWARE, APPNOTE.TXT), tar
+archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's own modules parse both.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import NamedTuple
+
+from virtualds.errors import FormatError
+
+AHEAD = 2**16
+"""Bytes that are read at a time, unless more are asked for."""
+LOCAL_HEADER = 30
+"""Bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
+LOCAL_MAGIC = b"PK\3\4"
+ZIP_MAGIC = (LOCAL_MAGIC, b"PK\5\6")
+"""Of an archive with members, and of one without."""
+ENCRYPTED, STREAMED = 0x1, 0x8
+"""General purpose flags (APPNOTE, 4.4.4)."""
+BLOCK = 512
+"""Bytes of a block of tar."""
+METHODS = {8: "deflate", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
+"""Compression methods (APPNOTE, 4.4.5); 0 is none."""
+
+Read = Callable[[int, int], bytes]
+"""Takes offset and length, and returns so many bytes of an archive."""
+
+
+class Member(NamedTuple):
+    """A file in an archive.
+
+    ``offset`` is where its bytes begin, None where only its own header at ``header`` tells.
+    ``problem`` says why its bytes are not in the archive as they are, with what to do.
+    """
+
+    length: int
+    offset: int | None
+    header: int
+    problem: str | None = None
+
+
+Index = Mapping[str, Member]
+
+
+def is_zip(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is a zip archive."""
+    return head.startswith(ZIP_MAGIC)
+
+
+def is_tar(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is a tar archive."""
+    return head[257:262] == b"ustar"
+
+
+def zip_index(read: Read, size: int, where: str) -> Index:
+    """Return the members of a zip archive, from its central directory.
+
+    Raises
+    ------
+    FormatError
+        It is damaged or truncated.
+    """
+    with _told(where), zipfile.ZipFile(_Window(read, size, max(size - AHEAD, 0))) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        stops = sorted(entry.header_offset for entry in archive.infolist())
+        stops.append(archive.start_dir)
+    next_of = dict(pairwise(stops))
+    return {entry.filename: _zip_member(entry, next_of, size, where) for entry in entries}
+
+
+def _zip_member(
+    entry: zipfile.ZipInfo, next_of: Mapping[int, int], size: int, where: str
+) -> Member:
+    length, header = entry.compress_size, entry.header_offset
+    if header < 0 or header + LOCAL_HEADER + length > size:
+        raise FormatError(
+            f"{where}: the member {entry.filename!r} reaches to byte "
+            f"{header + LOCAL_HEADER + length} of {size}; the archive is damaged, fetch it again"
+        )
+    # where nothing else fits between two headers, nothing else is there
+    name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
+    least = LOCAL_HEADER + len(name)
+    tight = next_of.get(header) == header + least + length and not entry.flag_bits & STREAMED
+    return Member(length, header + least if tight else None, header, _problem(entry))
+
+
+def _problem(entry: zipfile.ZipInfo) -> str | None:
+    if entry.flag_bits & ENCRYPTED:
+        return "it is encrypted; unpack the archive"
+    if entry.compress_type != zipfile.ZIP_STORED:
+        method = METHODS.get(entry.compress_type, f"method {entry.compress_type}")
+        return (
+            f"it is compressed ({method}), so no range of the archive is its bytes; unpack the "
+            f"archive, or pack it again without compression (zip -0)"
+        )
+    if entry.file_size != entry.compress_size:
+        return f"it has {entry.compress_size} bytes stored of {entry.file_size}; fetch it again"
+    return None
+
+
+def data_offset(header: bytes, place: int, where: str) -> int:
+    """Return where the bytes of a zip member begin whose local header lies at ``place``.
+
+    Raises
+    ------
+    FormatError
+        There is no such header.
+    """
+    if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER:
+        raise FormatError(
+            f"{where}: there is no header of a member at byte {place}; the archive is damaged, "
+            f"fetch it again"
+        )
+    name, extra = struct.unpack_from("<HH", header, 26)
+    return int(place + LOCAL_HEADER + name + extra)
+
+
+def tar_index(read: Read, size: int, where: str) -> Index:
+    """Return the members of a tar archive, from the header before each of them.
+
+    Raises
+    ------
+    FormatError
+        It is damaged or truncated.
+    """
+    window = _Window(read, size, 0)
+    found = {}
+    with _told(where), tarfile.TarFile(fileobj=window, mode="r") as archive:
+        for entry in archive:
+            if not entry.isdir():
+                name = entry.name.removeprefix("./")
+                found[name] = Member(
+                    entry.size, entry.offset_data, entry.offset, _tar_problem(entry)
+                )
+        end = archive.offset
+        window.seek(end)
+        last = window.read(BLOCK)
+    if len(last) < BLOCK or any(last):
+        # what follows would be members that nobody knows of
+        raise FormatError(
+            f"{where}: at byte {end} there is neither a member nor the end of the archive; it is "
+            f"truncated or damaged, fetch it again"
+        )
+    return found
+
+
+def _tar_problem(entry: tarfile.TarInfo) -> str | None:
+    if entry.issparse():
+        return "it is stored with holes (a sparse file); unpack the archive"
+    if entry.islnk() or entry.issym():
+        return f"it is a link to {entry.linkname!r}; name that one"
+    return None if entry.isreg() else "it is no regular file"
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Tell what Python's modules say of a damaged archive."""
+    try:
+        yield
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        struct.error,
+        ValueError,
+        NotImplementedError,
+        IndexError,
+        OverflowError,
+        EOFError,
+    ) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(
+            f"{where}: it is no sound archive ({error}); it is truncated or damaged, fetch it again"
+        ) from error
+
+
+class _Window(io.RawIOBase):
+    """An archive as a file, of which the piece is held that was read last."""
+
+    def __init__(self, read: Read, size: int, start: int) -> None:
+        self._read, self._size, self._place = read, size, 0
+        self._start, self._held = start, read(start, min(AHEAD, size - start)) if size else b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"byte {start + offset} of an archive")
+        self._place = start + offset
+        return self._place
+
+    def read(self, count: int | None = -1, /) -> bytes:
+        """Return bytes, as far as there are any: nothing is made room for that is not there."""
+        left = max(self._size - self._place, 0)
+        count = left if count is None or count < 0 else min(count, left)
+        begin = self._place - self._start
+        if begin < 0 or begin + count > len(self._held):
+            self._start, begin = self._place, 0
+            self._held = self._read(self._place, min(max(count, AHEAD), left)) if left else b""
+        self._place += count
+        return self._held[begin : begin + count]

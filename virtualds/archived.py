@@ -1,0 +1,46 @@
+"""References into files in archives, as references into the archives themselves.
+
+Whoever reads them needs to know nothing of archives: a member that is stored as it is, is a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from virtualds.array import ManifestArray
+from virtualds.fragment import Fragment
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.stores import outside_archives
+
+
+def in_plain_files(group: ManifestGroup) -> ManifestGroup:
+    """Return a group of which no reference leads into a file in an archive.
+
+    Raises
+    ------
+    StoreError
+        An archive cannot be read, or has changed.
+    """
+    variables = {name: _variable(v) for name, v in group.variables.items()}
+    groups = {name: in_plain_files(child) for name, child in group.groups.items()}
+    return replace(group, variables=variables, groups=groups)
+
+
+def _variable(variable: ManifestVariable) -> ManifestVariable:
+    data = variable.data
+    if not isinstance(data, ManifestArray):
+        return variable
+    fragments = tuple(map(_fragment, data.fragments))
+    if all(new is old for new, old in zip(fragments, data.fragments, strict=True)):
+        return variable
+    return replace(variable, data=replace(data, fragments=fragments))
+
+
+def _fragment(fragment: Fragment) -> Fragment:
+    manifest = fragment.manifest
+    if not manifest.is_loaded:
+        return fragment
+    places = outside_archives(manifest.files)
+    if all(place == (file, 0) for place, file in zip(places, manifest.files, strict=True)):
+        return fragment
+    return replace(fragment, manifest=manifest.relocated(places))

@@ -1,0 +1,54 @@
+"""Unsigned integers that were stored as signed ones, as FITS does for want of unsigned types.
+
+FITS Standard 4.0, section 4.4.2.5, table 11: ``BZERO`` is 2**(bits - 1) (-128 for signed bytes).
+Adding it is the same as flipping the highest bit. Zarr has no name for that, so that it has one of
+its own: ``virtualds_sign_flip`` in Zarr v2, with a dot in Zarr v3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from virtualds.codec import Buffer, Codec, CodecError, check_length
+
+
+@dataclass(frozen=True)
+class SignFlip(Codec):
+    """Big-endian integers whose highest bit is flipped.
+
+    Parameters
+    ----------
+    elementsize : int
+        Bytes per integer.
+    """
+
+    elementsize: int
+
+    zarr_v2_id: ClassVar[str] = "virtualds_sign_flip"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.elementsize < 1:
+            raise ValueError(f"sign_flip: integers of {self.elementsize} bytes; they have some")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(int(config["elementsize"]))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "elementsize": self.elementsize}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        check_length(self, len(data), nbytes)
+        if len(data) % self.elementsize:
+            raise CodecError(f"sign_flip: {len(data)} bytes are no integers of {self.elementsize}")
+        out = np.array(np.frombuffer(data, np.uint8))
+        out[:: self.elementsize] ^= 0x80
+        return out.data

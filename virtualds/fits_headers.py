@@ -1,0 +1,154 @@
+"""Headers of FITS files: cards as attributes, and where the data of each part lie.
+
+References
+----------
+FITS Standard 4.0: section 3 (parts of a file), 4 (cards), 4.2.1.2 (CONTINUE).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO
+
+from virtualds.errors import FormatError
+from virtualds.manifest import SourceFile
+
+BLOCK = 2880
+"""Bytes that headers and data are multiples of."""
+CARD = 80
+MOST = 10_000
+"""Blocks of a header beyond which it is taken for damage."""
+STRING = re.compile(r"'((?:[^']|'')*)'")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
+COMMENTARY = ("COMMENT", "HISTORY", "")
+LARGEST = 999
+"""The largest value of NAXIS."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A header and data unit.
+
+    Parameters
+    ----------
+    number : int
+        Its number in the file, from 0.
+    cards : dict
+        Values by keyword.
+    offset : int
+        Where its data begin, in bytes.
+    """
+
+    number: int
+    cards: dict[str, Any]
+    offset: int
+
+    @property
+    def kind(self) -> str:
+        """``IMAGE`` for images, the primary one too; else what XTENSION says."""
+        return str(self.cards.get("XTENSION", "IMAGE")).strip()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the axes, the fastest one last."""
+        count = self.cards.get("NAXIS")
+        if type(count) is not int or not 0 <= count <= LARGEST:
+            raise FormatError(f"FITS part {self.number}: NAXIS is {count!r}; the file is damaged")
+        found = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
+        lengths = tuple(n for n in found if type(n) is int and n >= 0)
+        if len(lengths) < count:
+            raise FormatError(f"FITS part {self.number}: axes are {found}; the file is damaged")
+        return lengths
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its data, without padding (section 7.1.2, equation 3)."""
+        bits, shape = self.cards.get("BITPIX"), self.shape
+        if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
+            raise FormatError(f"FITS part {self.number}: BITPIX is {bits!r}; the file is damaged")
+        more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
+        if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
+            raise FormatError(f"FITS part {self.number}: PCOUNT or GCOUNT is none; it is damaged")
+        if self.cards.get("GROUPS") is True and shape and not shape[-1]:
+            shape = shape[:-1]
+        return abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
+
+
+def parts(file: BinaryIO, source: SourceFile) -> Iterator[Part]:
+    """Yield the parts of a file: their headers are read, their data passed over.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged or truncated.
+    """
+    place = number = 0
+    while header := _header(file, place, source, first=not number):
+        part = Part(number, _cards(header), place + -(-len(header) // BLOCK) * BLOCK)
+        yield part
+        place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
+        number += 1
+
+
+def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> str:
+    """Return the cards of a header before END; nothing where no header begins."""
+    found = ""
+    for _ in range(MOST):
+        file.seek(place + len(found))
+        block = file.read(BLOCK)
+        begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
+        if not found and not begins and not first:
+            # special records and whatever else follows the last part (section 3.5)
+            return ""
+        if len(block) < BLOCK or not (found or begins):
+            break
+        found += block.decode("ascii", "replace")
+        for start in range(len(found) - BLOCK, len(found), CARD):
+            if found[start : start + 8] == "END     ":
+                return found[:start] or " "
+    raise FormatError(
+        f"{source.url}: the FITS header at byte {place} has no end; the file is damaged or "
+        f"truncated, fetch it again"
+    )
+
+
+def _cards(header: str) -> dict[str, Any]:
+    """Return the values of cards; comments of one keyword are lines of one text."""
+    found: dict[str, Any] = {}
+    last = ""
+    for start in range(0, len(header), CARD):
+        card = header[start : start + CARD].ljust(CARD)
+        name, value = card[:8].rstrip(), card[10:]
+        if name == "CONTINUE" and isinstance(found.get(last), str) and found[last][-1:] == "&":
+            if isinstance(more := _value(value), str):
+                found[last] = found[last][:-1] + more
+        elif name in COMMENTARY and card[8:10] != "= ":
+            text = card[8:].rstrip()
+            if name and text:
+                found[name] = f"{found[name]}\n{text}" if name in found else text
+        elif name == "HIERARCH" and "=" in card:
+            last, _, value = card[9:].partition("=")
+            last = last.strip()
+            found[last] = _value(value)
+        elif card[8:10] == "= ":
+            last = name
+            found[name] = _value(value)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _value(text: str) -> Any:
+    """Return the value of a card, None if it has none."""
+    text = text.strip()
+    if match := STRING.match(text):
+        # blanks at the end do not count, but for a string of them alone
+        return match[1].replace("''", "'").rstrip() or match[1][:1]
+    text = text.partition("/")[0].strip()
+    if text in ("T", "F"):
+        return text == "T"
+    if not NUMBER.match(text):
+        return text or None
+    digits = text.lstrip("+-")
+    return int(text) if digits.isdigit() else float(text.upper().replace("D", "E"))

@@ -1,0 +1,89 @@
+"""Values that lie in a file one after the other, as references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import ChunkAxis
+from virtualds.group import ManifestVariable
+from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.urls import local_path, scheme_of
+
+MOST_AXES = 64
+"""Axes that an array of numpy has at most."""
+
+
+def flat_array(
+    source: SourceFile,
+    offset: int,
+    dtype: np.dtype[Any],
+    shape: Sequence[int],
+    *,
+    order: str = "C",
+) -> ManifestArray:
+    """Return the array whose values lie in one piece of a file.
+
+    Raises
+    ------
+    FormatError
+        The file ends before the array does, or the shape is none.
+    UnsupportedError
+        The values are Python objects, or have no bytes.
+    """
+    shape = tuple(shape)
+    if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 or n >= 2**63 for n in shape):
+        raise FormatError(f"the shape {shape!r:.200} is none; the file is damaged")
+    if dtype.hasobject or not dtype.itemsize:
+        reason = "Python objects" if dtype.hasobject else "without bytes"
+        raise UnsupportedError(
+            f"values of dtype {dtype} are {reason}; write the array with another dtype, or leave "
+            f"it out with drop_variables"
+        )
+    nbytes = dtype.itemsize * prod(shape)
+    if source.size is not None and offset + nbytes > source.size:
+        raise FormatError(
+            f"an array of {shape} {dtype} at byte {offset} reaches to byte {offset + nbytes}, and "
+            f"the file has {source.size}; it is truncated, or of another shape or type"
+        )
+    axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
+    grid = tuple(axis.nchunks for axis in axes)
+    manifest = (
+        ChunkManifest.build(grid, files=(source,), offset=offset, length=nbytes)
+        if nbytes
+        else ChunkManifest.missing(grid)
+    )
+    stored = tuple(range(len(shape)))
+    pipeline = CodecPipeline(dtype, layout=stored[::-1] if order == "F" else stored)
+    return ManifestArray.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
+
+
+def flat_variable(
+    data: ManifestArray, dims: tuple[str, ...], source: SourceFile
+) -> ManifestVariable:
+    """Return a variable of such an array, with its encoding."""
+    url = source.url
+    encoding = {
+        "dtype": data.dtype,
+        "source": local_path(url) if scheme_of(url) == "file" else url,
+        "original_shape": data.shape,
+    }
+    return ManifestVariable(dims, data, {}, encoding)
+
+
+def numbered(name: str, ndim: int) -> tuple[str, ...]:
+    """Return names for the axes of an array that has none.
+
+    Examples
+    --------
+    >>> numbered("t", 2), numbered("", 2)
+    (('t_dim_0', 't_dim_1'), ('dim_0', 'dim_1'))
+    """
+    prefix = f"{name}_" if name else ""
+    return tuple(f"{prefix}dim_{axis}" for axis in range(ndim))

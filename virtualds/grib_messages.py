@@ -1,0 +1,215 @@
+"""Messages of GRIB files: where they lie, and what their headers say.
+
+WMO Manual on Codes, volume I.2: FM 92 GRIB editions 1 and 2, section 0 (indicator) and the lengths
+of sections. Of a message of edition 2 only the sections before the values are read; ecCodes is
+shown them with an empty section of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import FormatError, UnsupportedError
+
+BEGIN, END = b"GRIB", b"7777"
+NEAR = 64 * 1024
+"""Bytes between messages that are searched for the next one: headings of telegrams, padding."""
+PADDING = b"\0 \r\n\x03\x04\x1a"
+"""Bytes that may follow the last message: padding, ends of telegrams."""
+LARGE = 0x800000
+"""Lengths of edition 1 from which ECMWF means something else by them."""
+NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
+"""Section 6 without a bitmap, section 7 without values, section 8."""
+SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
+"""Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
+TEXTS = (
+    *("cfName", "cfVarName", "shortName", "name", "units", "typeOfLevel", "stepType", "gridType"),
+    *("stepRange", "md5GridSection", "dataType", "centre", "centreDescription"),
+    *("gridDefinitionDescription",),
+)
+NUMBERS = (
+    *("edition", "paramId", "numberOfDataPoints", "Nx", "Ny", "number", "dataDate", "dataTime"),
+    *("hour", "minute", "second", "endStep", "stepUnits", "jPointsAreConsecutive"),
+    *("iScansNegatively", "jScansPositively", "alternativeRowScanning", "uvRelativeToGrid"),
+    *("subCentre", "totalNumber", "percentileValue", "perturbationNumber", "bottomLevel"),
+    *("probabilityType", "typeOfStatisticalProcessing", "forecastProbabilityNumber"),
+)
+REGULAR = ("regular_ll", "regular_gg")
+"""Grids whose rows are parallels."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One field: where its message lies, and what ecCodes says of it.
+
+    Parameters
+    ----------
+    offset, length : int
+        In bytes.
+    header : bytes
+        A message that ecCodes takes for one, with little else than its header.
+    keys : dict
+        Values by ecCodes' names; what there is none of is left out.
+    """
+
+    offset: int
+    length: int
+    header: bytes
+    keys: dict[str, Any]
+
+    @property
+    def time(self) -> int:
+        """When the forecast begins, in seconds since 1970."""
+        day, clock = str(self.keys["dataDate"]), int(self.keys["dataTime"])
+        date = np.datetime64(f"{day[:-4].zfill(4)}-{day[-4:-2]}-{day[-2:]}", "s")
+        return int(date.astype(int)) + clock // 100 * 3600 + clock % 100 * 60
+
+    @property
+    def step(self) -> float:
+        """Hours from there to the time of the field, or to the end of its interval."""
+        unit = int(self.keys.get("stepUnits", 1))
+        if unit not in SECONDS:
+            raise UnsupportedError(
+                f"GRIB message at byte {self.offset}: steps are counted in unit {unit}, which has "
+                f"no fixed length; extract it with grib_copy"
+            )
+        return int(self.keys.get("endStep", 0)) * SECONDS[unit] / 3600
+
+
+def messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[Message]:
+    """Yield the messages of a file in their order.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged or truncated.
+    UnsupportedError
+        A message holds several fields, or is one that its length does not tell.
+    """
+    place = 0
+    while (place := _next(file, place, size)) < size:
+        file.seek(place)
+        start = file.read(16)
+        edition = start[7] if len(start) == 16 else 0
+        if edition == 2:
+            length, header = _second_edition(file, place, start)
+        elif edition == 1:
+            length, header = _first_edition(file, place, start)
+        else:
+            raise FormatError(
+                f"GRIB message at byte {place}: it is of edition {edition}; the file is damaged"
+            )
+        if place + length > size:
+            raise FormatError(
+                f"GRIB message at byte {place}: it has {length} bytes, the file ends at {size}; it "
+                f"is truncated"
+            )
+        yield Message(place, length, header, _keys(header, place, eccodes))
+        place += length
+
+
+def _next(file: BinaryIO, place: int, size: int) -> int:
+    """Return where the next message begins, the size of the file if there is none."""
+    file.seek(place)
+    found = file.read(min(len(BEGIN), size - place))
+    if found == BEGIN or not found:
+        return place if found else size
+    found += file.read(min(NEAR, size - place))
+    at = found.find(BEGIN)
+    if at < 0 and (len(found) + place < size or found.strip(PADDING)):
+        raise FormatError(
+            f"GRIB file: no message begins within {NEAR} bytes of byte {place}; it is damaged or "
+            f"truncated"
+        )
+    return place + at if at >= 0 else size
+
+
+def _second_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, bytes]:
+    """Return the length of a message, and what stands for it without its values."""
+    total = int.from_bytes(start[8:16], "big")
+    header, inside = start, 16
+    while inside + 5 <= total:
+        file.seek(place + inside)
+        lead = file.read(5).ljust(5, b"\0")
+        length, number = int.from_bytes(lead[:4], "big"), lead[4]
+        if length < 5 or not 1 <= number <= 7 or inside + length > total:
+            break
+        if number < 6:
+            header += lead + file.read(length - 5)
+        elif number == 7:
+            _refuse_more_fields(file, place, inside + length, total)
+            header += NO_VALUES
+            return total, header[:8] + len(header).to_bytes(8, "big") + header[16:]
+        inside += length
+    raise FormatError(f"GRIB message at byte {place}: its sections do not add up; it is damaged")
+
+
+def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> None:
+    if inside + len(END) < total:
+        raise UnsupportedError(
+            f"GRIB message at byte {place}: it holds several fields, which have no bytes of their "
+            f"own; take them apart with grib_copy"
+        )
+
+
+def _first_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, bytes]:
+    """Return the length of a message, and the message."""
+    length = int.from_bytes(start[4:7], "big")
+    if length >= LARGE:
+        raise UnsupportedError(
+            f"GRIB message at byte {place}: edition 1 with more than {LARGE} bytes, whose length "
+            f"is told in other ways; convert it with grib_set -s edition=2"
+        )
+    file.seek(place)
+    message = file.read(length)
+    if len(message) < length or length < 16 or message[-4:] != END:
+        raise FormatError(
+            f"GRIB message at byte {place}: it does not end where it says; the file is damaged or "
+            f"truncated"
+        )
+    return length, message
+
+
+def _keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
+    """Return what ecCodes says of a message."""
+    found: dict[str, Any] = {}
+    try:
+        handle = eccodes.codes_new_from_message(header)
+        try:
+            # the unit of steps is that which they have in the message
+            for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
+                for name in names:
+                    try:
+                        found[name] = eccodes.codes_get(handle, name, kind)
+                    except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
+                        continue
+                    except eccodes.CodesInternalError:
+                        # a key that needs another one which the message does not have
+                        continue
+        finally:
+            eccodes.codes_release(handle)
+    except (eccodes.CodesInternalError, ValueError) as error:
+        raise FormatError(
+            f"GRIB message at byte {place}: ecCodes cannot read it ({error}); it is damaged"
+        ) from error
+    if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
+        raise FormatError(f"GRIB message at byte {place}: it says no {lacking}; it is damaged")
+    return found
+
+
+def places(message: Message, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the latitudes and longitudes of all points in their order; nothing if unknown."""
+    handle = eccodes.codes_new_from_message(message.header)
+    try:
+        found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
+    except (eccodes.CodesInternalError, ValueError):
+        return {}
+    finally:
+        eccodes.codes_release(handle)
+    count = message.keys.get("numberOfDataPoints")
+    return {n: np.asarray(v, np.float64) for n, v in found.items() if len(v) == count}

@@ -1,0 +1,143 @@
+"""The groups of an HDF5 file together: what none of them can tell by itself.
+
+An unlimited dimension is as long as the longest variable along it, in whatever group that lies, and
+dimensions that netCDF invents are numbered throughout the file (netCDF-C, ``find_dim_len`` and
+``nc4_rec_match_dimscales``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.hdf5_file import HDF5Files, damage_of
+from virtualds.hdf5_structure import Dataset, Dimensions, Members, NamedAxes, Place, members
+
+MOST_GROUPS = 100_000
+"""Groups that are looked at: links can make more of a small file."""
+
+Where = tuple[str, ...]
+"""The names of the groups from the root to one of them."""
+
+
+class Group(NamedTuple):
+    """A group, what it holds, and the scales of the groups above it, the outermost first."""
+
+    where: Where
+    place: Place
+    found: Members
+    above: tuple[Dataset, ...] = ()
+
+    @property
+    def axes(self) -> NamedAxes:
+        """Its datasets, with the names of their axes."""
+        return NamedAxes(self.found.datasets.values(), self.above)
+
+
+def groups_below(
+    place: Place,
+    files: HDF5Files,
+    where: Where = (),
+    above: tuple[Dataset, ...] = (),
+    skip: Collection[str] = (),
+    around: Collection[tuple[str, int]] = (),
+) -> Iterator[Group]:
+    """Yield every group below one, inner groups first, and last the group itself.
+
+    A group that cannot be read, or that a link leads back to, is broken in the one that holds it.
+    """
+    found = members(place, files, skip)
+    scales = (*above, *(d for d in found.datasets.values() if d.is_scale))
+    around = {*around, place.address}
+    for name, child in list(found.groups.items()):
+        try:
+            with damage_of(child.source):
+                if child.address in around:
+                    raise _leads_back(place, name)
+                yield from groups_below(child, files, (*where, name), scales, skip, around)
+        except VirtualdsError as error:
+            found.broken[name] = error
+            del found.groups[name]
+    yield Group(where, place, found, above)
+
+
+def _leads_back(place: Place, name: str) -> FormatError:
+    return FormatError(
+        f"{place.source.url}: the link {name!r} leads back to a group that it lies in, so that "
+        f"there is no end; open one group with group=, or leave the link out with drop_variables"
+    )
+
+
+class FileGroups:
+    """All groups of a file, looked at when something is asked that takes all of them.
+
+    Parameters
+    ----------
+    root : Place
+    files : HDF5Files
+    known : list of Group, optional
+        All of them, where they have been looked at already.
+    """
+
+    def __init__(self, root: Place, files: HDF5Files, known: list[Group] | None = None) -> None:
+        self._root, self._files = root, files
+        self._known = known
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        """All groups, in the order in which netCDF numbers what it invents for them."""
+        if self._known is not None:
+            return self._known
+        return list(islice(groups_below(self._root, self._files), MOST_GROUPS))
+
+    @cached_property
+    def _axes(self) -> dict[Where, NamedAxes]:
+        return {group.where: group.axes for group in self._groups}
+
+    def axes(self, group: Group) -> NamedAxes:
+        """Return the datasets of a group with the names of their axes."""
+        known = self._axes.get(group.where) if self._known is not None else None
+        return known or group.axes
+
+    @cached_property
+    def _lengths(self) -> dict[tuple[Where, str], int]:
+        """How long every unlimited dimension is, by the group that defines it."""
+        longest: dict[tuple[Where, str], int] = {}
+        for where, axes in self._axes.items():
+            for name, n in axes.lengths.items():
+                key = self._defining(where, name), name
+                longest[key] = max(n, longest.get(key, 0))
+        return longest
+
+    def _defining(self, where: Where, name: str) -> Where:
+        """Return the group of the dimension that a name means in a group."""
+        for depth in range(len(where), 0, -1):
+            axes = self._axes.get(where[:depth])
+            if axes is not None and any(d.name == name for d in axes.scales):
+                return where[:depth]
+        return ()
+
+    def lengths(self, where: Where, axes: NamedAxes) -> dict[str, int]:
+        """Return how long the unlimited dimensions are that a group sees."""
+        keys = {name: (self._defining(where, name), name) for name in axes.lengths}
+        return {name: self._lengths.get(key, 0) for name, key in keys.items()}
+
+    @cached_property
+    def _first(self) -> dict[Where, int]:
+        count = sum(len(axes.scales) for axes in self._axes.values())
+        first = {}
+        for where, axes in self._axes.items():
+            first[where] = count
+            count += Dimensions(axes, lambda: 0, self.lengths(where, axes)).invented
+        return first
+
+    def first(self, where: Where) -> int:
+        """Return how many dimensions netCDF has numbered before those it invents for a group.
+
+        First all those of the file; then it invents, for the groups within a group before the
+        group.
+        """
+        return self._first.get(where, sum(len(axes.scales) for axes in self._axes.values()))

@@ -1,0 +1,74 @@
+"""Headers of source files: read as from a binary file of Python, wherever the file lies.
+
+What is fetched of a remote file while it is opened is held until it is opened, so that headers in
+many small pieces cost few requests.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, cast
+
+from virtualds.blocks import PAGE, FetchError
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.manifest import SourceFile
+from virtualds.scan import remote_file
+from virtualds.urls import local_path, scheme_of
+
+
+def open_source(source: SourceFile) -> BinaryIO:
+    r"""Open a source file, local or remote, for reading, as `open` in mode ``"rb"`` does.
+
+    Parameters
+    ----------
+    source : SourceFile
+        As a parser is given it.
+
+    Returns
+    -------
+    binary file
+        To be closed, or used in a ``with`` statement.
+
+    Raises
+    ------
+    OSError
+        The file does not exist, may not be read, or has changed since it was described.
+    UnsupportedError
+        A server sends no parts of it.
+
+    Examples
+    --------
+    >>> with open_source(SourceFile("file:///data/2001.nc")) as file:  # doctest: +SKIP
+    ...     file.read(4)
+    b'\x89HDF'
+    """
+    if scheme_of(source.url) == "file":
+        return open(local_path(source.url), "rb")
+    return cast("BinaryIO", io.BufferedReader(remote_file(source), PAGE))
+
+
+@contextmanager
+def damage_of(
+    source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """Turn what a library complains of within the block into `FormatError`.
+
+    Parameters
+    ----------
+    source : SourceFile
+    what : str
+        The format, for the message.
+    complaints : tuple of exception types
+        What the library raises about damaged files.
+    """
+    try:
+        yield
+    except (VirtualdsError, FetchError, FileNotFoundError, PermissionError):
+        raise
+    except complaints as error:
+        raise FormatError(
+            f"{source.url}: it is no sound {what} file ({type(error).__name__}: {error}); the "
+            f"file is damaged or truncated, fetch it again"
+        ) from error

@@ -1,0 +1,446 @@
+"""Icechunk: the one file that imports it, and is imported only where a repository is opened.
+
+Only what Icechunk documents is used: its stores answer zarr-python in coroutines, and say of whole
+arrays where their chunks lie. Coroutines run in a thread of their own, since the caller's may run
+a loop already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+import icechunk
+import numpy as np
+from zarr.core.buffer import default_buffer_prototype
+
+from virtualds.errors import (
+    AccessError,
+    ConflictError,
+    FormatError,
+    ReadError,
+    UnsupportedError,
+)
+from virtualds.grid import Ints
+from virtualds.icechunk_places import Place
+from virtualds.manifest import SourceFile
+
+NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
+"""What chunks are that do not lie in somebody else's file."""
+AT_ONCE = 256
+"""Chunks that are written at a time."""
+MARKER = "zarr.json"
+
+Result = TypeVar("Result")
+
+
+class References(NamedTuple):
+    """Where the chunks of an array lie that there are.
+
+    ``places`` has a row for each, ``path`` counts ``paths``; what is ``inline`` is held there by
+    its row. The path of a ``native`` chunk is its name among the chunks of the repository.
+    """
+
+    places: Ints
+    kind: Ints
+    path: Ints
+    offset: Ints
+    length: Ints
+    paths: list[str]
+    inline: dict[int, bytes]
+
+
+def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return what a coroutine comes to."""
+    with ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+@contextmanager
+def told(url: str) -> Iterator[None]:
+    """Tell what Icechunk says as one of our errors, with the url."""
+    try:
+        yield
+    except icechunk.RepositoryNotFoundError as error:
+        raise FileNotFoundError(f"{url}: there is no Icechunk repository") from error
+    except icechunk.NotFoundError as error:
+        raise FileNotFoundError(f"{url}: {_first_line(error)}") from error
+    except icechunk.ConflictError as error:
+        raise ConflictError(
+            f"{url}: another writer has committed meanwhile; write again to what is there now"
+        ) from error
+    except icechunk.AlreadyExistsError as error:
+        raise FileExistsError(f"{url}: {_first_line(error)}") from error
+    except icechunk.ReadOnlyError as error:
+        raise AccessError(f"{url}: {_first_line(error)}; pass a writable session") from error
+    except icechunk.StorageError as error:
+        raise ReadError(f"{url}: {_first_line(error)}; check the path and the options") from error
+    except icechunk.IcechunkError as error:
+        raise FormatError(
+            f"{url}: Icechunk {icechunk.__version__} says: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error.args[0] if error.args else error).strip().splitlines()), "")
+
+
+# ---------------------------------------------------------------------- repositories
+
+
+def storage_at(place: Place) -> Any:
+    """Return Icechunk's storage for a place."""
+    kinds = {
+        "http": icechunk.http_storage,
+        "s3": icechunk.s3_storage,
+        "gcs": icechunk.gcs_storage,
+    }
+    if place.kind == "local":
+        return icechunk.local_filesystem_storage(place.arguments["path"])
+    return kinds[place.kind](**place.arguments)
+
+
+def repository_at(place: Place, url: str) -> Any:
+    """Open a repository.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    """
+    with told(url):
+        return icechunk.Repository.open(storage_at(place))
+
+
+def is_repository(place: Place, url: str) -> bool:
+    """Say whether there is a repository."""
+    with told(url):
+        return bool(icechunk.Repository.exists(storage_at(place)))
+
+
+def created(place: Place, url: str, needed: Mapping[str, Place]) -> Any:
+    """Create a repository that may refer to what lies below some prefixes.
+
+    Raises
+    ------
+    FileExistsError
+        There is something else of this name.
+    """
+    config = icechunk.RepositoryConfig.default()
+    _add_containers(config, needed)
+    try:
+        with told(url):
+            return icechunk.Repository.create(storage_at(place), config)
+    except FormatError as error:
+        raise FileExistsError(
+            f"{url}: there is something of this name that is no repository ({error}); remove it, "
+            f"or choose another name"
+        ) from error
+
+
+def with_containers(repository: Any, url: str, needed: Mapping[str, Place]) -> Any:
+    """Return a repository that may also refer to what lies below some prefixes."""
+    lacking = {p: place for p, place in needed.items() if not _covers(repository.config, p)}
+    if not lacking:
+        return repository
+    with told(url):
+        config = repository.config
+        _add_containers(config, lacking)
+        changed = repository.reopen(config=config)
+        changed.save_config()
+        return changed
+
+
+def not_covered(config: Any, prefixes: Iterable[str]) -> list[str]:
+    """Return the prefixes that no container of a configuration covers."""
+    return [prefix for prefix in prefixes if not _covers(config, prefix)]
+
+
+def _covers(config: Any, prefix: str) -> bool:
+    known = config.virtual_chunk_containers or {}
+    return any(prefix.startswith(container.url_prefix) for container in known.values())
+
+
+def _add_containers(config: Any, needed: Mapping[str, Place]) -> None:
+    stores = {"http": icechunk.http_store, "s3": icechunk.s3_store}
+    for prefix, (kind, arguments) in needed.items():
+        if kind == "local":
+            store = icechunk.local_filesystem_store(arguments["path"])
+        elif kind == "gcs":
+            store = icechunk.gcs_store()
+        else:
+            compatible = {"s3_compatible": True} if arguments.get("endpoint_url") else {}
+            store = stores[kind](**arguments, **compatible)
+        config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
+
+
+def snapshot_of(repository: Any, name: str | None, url: str) -> str:
+    """Return the id of the snapshot that a branch, a tag or an id means; by default of ``main``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        Both a branch and a tag have this name.
+    """
+    with told(url):
+        name = "main" if name is None else name
+        known = (
+            (repository.list_branches(), repository.lookup_branch),
+            (repository.list_tags(), repository.lookup_tag),
+        )
+        found = {look_up(name) for names, look_up in known if name in names}
+        if len(found) > 1:
+            raise ValueError(f"{url}: {name!r} is a branch and a tag; give the id of the snapshot")
+        if found:
+            return str(found.pop())
+        try:
+            return str(repository.lookup_snapshot(name).id)
+        except icechunk.IcechunkError as error:
+            raise FileNotFoundError(
+                f"{url}: snapshot {name!r} is none of the branches {sorted(known[0][0])}, of the "
+                f"tags {sorted(known[1][0])}, or of the ids"
+            ) from error
+
+
+def ancestry(repository: Any, branch: str, url: str) -> list[tuple[str, str]]:
+    """Return the ids and times of the snapshots of a branch, the newest last."""
+    with told(url):
+        found = list(repository.ancestry(branch=branch))[::-1]
+        # the first one is that of a repository without anything
+        return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
+
+
+def store_of(target: Any, branch: str, url: str) -> Any:
+    """Return the store of a session that is to be written, opened for a repository."""
+    with told(url):
+        if isinstance(target, icechunk.Repository):
+            return target.writable_session(branch).store
+        store = target.store if isinstance(target, icechunk.Session) else target
+        if not isinstance(store, icechunk.IcechunkStore):
+            raise UnsupportedError(
+                f"{url}: references go to a Repository, a Session or an IcechunkStore of Icechunk"
+            )
+        return store
+
+
+def parent_of(repository: Any, snapshot: str, url: str) -> str | None:
+    """Return the id of the snapshot that one follows."""
+    with told(url):
+        found: str | None = repository.lookup_snapshot(snapshot).parent_id
+        return found
+
+
+def commits(target: Any) -> bool:
+    """Say whether what is written to a target is for the library to commit."""
+    return isinstance(target, icechunk.Repository)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
+    """Return the metadata of all nodes by path, groups before what they hold."""
+    with told(url):
+        return waited(_documents(store))
+
+
+def document(store: Any, path: str, url: str) -> dict[str, Any]:
+    """Return the metadata of a node, nothing if there is none."""
+    with told(url):
+        return waited(_document(store, path)) or {}
+
+
+async def _documents(store: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    level = [""]
+    while level:
+        texts = await asyncio.gather(*(_document(store, path) for path in level))
+        nodes = {p: text for p, text in zip(level, texts, strict=True) if text is not None}
+        found |= nodes
+        groups = [p for p, node in nodes.items() if node.get("node_type") == "group"]
+        listed = await asyncio.gather(*(_children(store, path) for path in groups))
+        level = sorted(path for paths in listed for path in paths)
+    return found
+
+
+async def _document(store: Any, path: str) -> dict[str, Any] | None:
+    data = await store.get(_key(path, MARKER), default_buffer_prototype())
+    return None if data is None else dict(json.loads(data.to_bytes()))
+
+
+async def _children(store: Any, path: str) -> list[str]:
+    return [_key(path, name) async for name in store.list_dir(path) if name != MARKER]
+
+
+def _key(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def references(store: Any, path: str, url: str) -> References:
+    """Return where the chunks of an array lie."""
+    with told(url):
+        return waited(_references(store, path))
+
+
+async def _references(store: Any, path: str) -> References:
+    numbers: dict[str, int] = {}
+    inline: dict[int, bytes] = {}
+    batches: list[tuple[Any, ...]] = []
+    total = 0
+    async for where, kind, paths, offset, length, held in store.array_chunk_iterator(f"/{path}"):
+        numbered = [numbers.setdefault(text, len(numbers)) for text in paths]
+        batches.append((where, kind, np.array(numbered, np.int64), offset, length))
+        inline |= {total + row: data for row, data in held.items()}
+        total += len(paths)
+    if not batches:
+        none = np.zeros(0, np.int64)
+        return References(none.reshape(0, 0), none, none, none, none, [], {})
+    columns = [np.concatenate(parts).astype(np.int64) for parts in zip(*batches, strict=True)]
+    places, kinds, rows, offsets, lengths = columns
+    return References(places, kinds, rows, offsets, lengths, list(numbers), inline)
+
+
+def chunks(store: Any, keys: Sequence[str], url: str) -> list[bytes]:
+    """Return chunks by their keys."""
+    with told(url):
+        return waited(_chunks(store, keys))
+
+
+async def _chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
+    found: list[bytes] = []
+    for start in range(0, len(keys), AT_ONCE):
+        some = keys[start : start + AT_ONCE]
+        got = await asyncio.gather(*(store.get(k, default_buffer_prototype()) for k in some))
+        found += [data.to_bytes() for data in got]
+    return found
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def cleared(store: Any, url: str) -> None:
+    """Remove everything from a store."""
+    with told(url):
+        waited(store.clear())
+
+
+def removed(store: Any, paths: Sequence[str], url: str) -> None:
+    """Remove nodes with all that they hold."""
+    with told(url):
+        waited(_removed(store, paths))
+
+
+async def _removed(store: Any, paths: Sequence[str]) -> None:
+    for path in paths:
+        await store.delete_dir(path)
+
+
+def put(store: Any, files: Iterable[tuple[str, bytes]], url: str) -> None:
+    """Write metadata and chunks, in order, by their keys."""
+    with told(url):
+        waited(_put(store, iter(files)))
+
+
+async def _put(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
+    buffer = default_buffer_prototype().buffer
+    for key, data in files:
+        some = [(key, data), *(pair for _, pair in zip(range(AT_ONCE - 1), files, strict=False))]
+        if any(name.endswith(MARKER) for name, _ in some):
+            # a group is there before what it holds
+            for name, content in some:
+                await store.set(name, buffer.from_bytes(content))
+        else:
+            await asyncio.gather(*(store.set(n, buffer.from_bytes(c)) for n, c in some))
+
+
+def refer(
+    store: Any,
+    path: str,
+    grid: tuple[int, ...],
+    files: Sequence[SourceFile],
+    locations: Sequence[str],
+    columns: tuple[Ints, Ints, Ints],
+    url: str,
+) -> None:
+    """Write the references of an array, as many as there are.
+
+    Parameters
+    ----------
+    store : IcechunkStore
+    path : str
+        Of the array.
+    grid : tuple of int
+        Chunks per axis.
+    files, locations : sequence
+        The table of files, with their fingerprints, and what Icechunk calls each.
+    columns : three int64 arrays of the grid's size
+        File, offset and length of every chunk, in C order; a negative file is none.
+    url : str
+        Of the repository, for errors.
+    """
+    file, offset, length = columns
+    checks = [_checksum(source) for source in files]
+    used = {checks[number] for number in np.unique(file[file >= 0]).tolist()}
+    if not used:
+        return
+    with told(url):
+        if len(used) == 1 and grid:
+            names = np.array([*locations, ""], object)[np.where(file >= 0, file, len(locations))]
+            counts = (column.astype(np.uint64) for column in (offset, length))
+            refused = store.set_virtual_refs_arr(
+                f"/{path}", grid, names.tolist(), *counts, checksum=used.pop()
+            )
+        else:
+            refused = _specified(store, path, grid, checks, locations, columns)
+    if refused:
+        raise UnsupportedError(
+            f"{url}: Icechunk refuses {len(refused)} references of {path}, the first of chunk "
+            f"{tuple(refused[0])}: no container covers its url"
+        )
+
+
+def _specified(
+    store: Any,
+    path: str,
+    grid: tuple[int, ...],
+    checks: Sequence[datetime | str | None],
+    locations: Sequence[str],
+    columns: tuple[Ints, Ints, Ints],
+) -> Any:
+    """Write references that are checked in different ways."""
+    rows = np.flatnonzero(columns[0] >= 0)
+    places = np.stack(np.unravel_index(rows, grid), 1).tolist() if grid else [[]]
+    etags = [check if isinstance(check, str) else None for check in checks]
+    times = [check if isinstance(check, datetime) else None for check in checks]
+    taken = (column[rows].tolist() for column in columns)
+    specs = [
+        icechunk.VirtualChunkSpec(place, locations[n], offset, length, etags[n], times[n])
+        for place, n, offset, length in zip(places, *taken, strict=True)
+    ]
+    return store.set_virtual_refs(f"/{path}", specs)
+
+
+def _checksum(file: SourceFile) -> datetime | str | None:
+    """Return what a file is to be compared with: full seconds, since Icechunk keeps no others."""
+    if file.mtime is not None:
+        return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
+    return file.etag
+
+
+def commit(store: Any, message: str, url: str) -> None:
+    """Make a snapshot of what was written, if that changes anything.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster.
+    """
+    with told(url):
+        store.session.commit(message, allow_empty=True)

@@ -1,0 +1,209 @@
+"""Urls and options as fsspec's filesystems know them, as Icechunk is told them.
+
+An option that is not in the tables is refused, not guessed at. Nothing here asks anybody.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from virtualds.errors import UnsupportedError
+from virtualds.urls import local_path, scheme_of
+
+VERBATIM = ("http", "https")
+"""Schemes whose urls are quoted already."""
+SAFE = "/:@!$&'()*+,;=~"
+"""Characters of a name that stand for themselves in a url."""
+S3_NAMES = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "anon": "anonymous",
+    "endpoint_url": "endpoint_url",
+    "region_name": "region",
+    "requester_pays": "requester_pays",
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
+}
+"""Options of s3fs and botocore, by what Icechunk calls them."""
+S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous")
+"""What says who asks: it is no part of how a repository describes a bucket."""
+
+
+class Place(NamedTuple):
+    """A kind of storage, and the named arguments that Icechunk's functions for it take."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+def location(url: str) -> str:
+    """Return a url as Icechunk writes it: names are quoted.
+
+    Examples
+    --------
+    >>> location("file:///data/a b#1.nc")
+    'file:///data/a%20b%231.nc'
+    """
+    if scheme_of(url) in VERBATIM:
+        return url
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{quote(rest, safe=SAFE)}"
+
+
+def url_of(location: str) -> str:
+    """Return a location of Icechunk as a url that takes names to the letter.
+
+    Examples
+    --------
+    >>> url_of("file:///data/a%20b%231.nc")
+    'file:///data/a b#1.nc'
+    """
+    return location if scheme_of(location) in VERBATIM else unquote(location)
+
+
+def place_of(url: str, options: Mapping[str, Any] | None) -> Place:
+    """Return where a repository lies.
+
+    Raises
+    ------
+    UnsupportedError
+        Icechunk has no such storage, or an option has no name there.
+    """
+    scheme = scheme_of(url)
+    if "::" in url or scheme not in PLACES:
+        raise UnsupportedError(
+            f"{url}: Icechunk keeps no repository there; these are known: {sorted(PLACES)}"
+        )
+    return PLACES[scheme](url.rstrip("/"), dict(options or {}))
+
+
+def container_of(url: str, options: Mapping[str, Any] | None) -> tuple[str, Place]:
+    """Return the prefix of urls that a container for a source file has, and what it reads.
+
+    Raises
+    ------
+    UnsupportedError
+        Icechunk reads no files there.
+    """
+    scheme = scheme_of(url)
+    if "::" in url or scheme not in PLACES:
+        raise UnsupportedError(
+            f"{url}: Icechunk refers to no files there; these are known: {sorted(PLACES)}"
+        )
+    if scheme == "file":
+        folder = _plain(posixpath.dirname(local_path(url)))
+        return f"file://{folder}", Place("local", {"path": folder})
+    host = "/".join(url.split("/")[:3]) + "/"
+    place = place_of(host, options)
+    told = {n: v for n, v in place.arguments.items() if n in CONTAINER.get(place.kind, ())}
+    return host, Place(place.kind, told)
+
+
+def _plain(folder: str) -> str:
+    """Return the innermost folder above whose names Icechunk finds: none of them is quoted.
+
+    Examples
+    --------
+    >>> _plain("/data/in put/2001"), _plain("/data/2001")
+    ('/data/', '/data/2001/')
+    """
+    names = folder.strip("/").split("/")
+    quoted = (n for n, name in enumerate(names) if quote(name, safe=SAFE) != name)
+    return "/".join(["", *names[: next(quoted, len(names))], ""]).replace("//", "/")
+
+
+def containers(files: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[str, Place]:
+    """Return the containers that files need, the fewest: none lies in another.
+
+    Examples
+    --------
+    >>> list(containers([("file:///data/2001/a.nc", None), ("file:///data/b.nc", None)]))
+    ['file:///data/']
+    """
+    found: dict[str, Place] = {}
+    known: set[tuple[str, int]] = set()
+    for url, options in files:
+        folder = (url.rpartition("/")[0], id(options))
+        if folder not in known:
+            known.add(folder)
+            prefix, place = container_of(url, options)
+            found.setdefault(prefix, place)
+    kept: dict[str, Place] = {}
+    for prefix in sorted(found, key=len):
+        if not prefix.startswith(tuple(kept)):
+            kept[prefix] = found[prefix]
+    return kept
+
+
+def _local(url: str, options: dict[str, Any]) -> Place:
+    _refuse_rest(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
+    return Place("local", {"path": local_path(url)})
+
+
+def _http(url: str, options: dict[str, Any]) -> Place:
+    headers = options.pop("headers", None)
+    client = dict(options.pop("client_kwargs", None) or {})
+    headers = {**(client.pop("headers", None) or {}), **(headers or {})}
+    _refuse_rest(url, options | client)
+    return Place("http", {"base_url": url, "headers": headers or None})
+
+
+def _s3(url: str, options: dict[str, Any]) -> Place:
+    client = dict(options.pop("client_kwargs", None) or {})
+    secure = options.pop("use_ssl", True)
+    left = options | client
+    found = {S3_NAMES[n]: left.pop(n) for n in list(left) if n in S3_NAMES}
+    _refuse_rest(url, left)
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if found.get("endpoint_url"):
+        plain = str(found["endpoint_url"]).startswith("http://") or not secure
+        found |= {"force_path_style": True, "allow_http": plain}
+        found.setdefault("region", "us-east-1")
+    if not any(found.get(name) for name in S3_SECRETS):
+        found["from_env"] = True
+    return Place("s3", {"bucket": bucket, "prefix": prefix or None, **found})
+
+
+def _gcs(url: str, options: dict[str, Any]) -> Place:
+    token = options.pop("token", None)
+    options.pop("project", None)
+    _refuse_rest(url, options)
+    if token not in (None, "anon") and not isinstance(token, str):
+        _refuse_rest(url, {"token": token})
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    access = {None: {"from_env": True}, "anon": {"anonymous": True}}.get(
+        token, {"application_credentials": token}
+    )
+    return Place("gcs", {"bucket": bucket, "prefix": prefix or None, **access})
+
+
+def _refuse_rest(url: str, left: Mapping[str, Any]) -> None:
+    if left:
+        raise UnsupportedError(
+            f"{url}: Icechunk has no name for the option {min(left)!r}; leave it out, or open the "
+            f"repository with icechunk and pass that"
+        )
+
+
+PLACES: dict[str, Callable[[str, dict[str, Any]], Place]] = {
+    "file": _local,
+    "http": _http,
+    "https": _http,
+    "s3": _s3,
+    "gs": _gcs,
+    "gcs": _gcs,
+}
+"""Who translates the options of urls, by their scheme."""
+CONTAINER = {
+    "s3": (
+        *("region", "endpoint_url", "allow_http"),
+        *("force_path_style", "requester_pays", "anonymous"),
+    ),
+    "http": ("headers",),
+}
+"""What a container says of a server; secrets are for those who read."""

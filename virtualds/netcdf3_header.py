@@ -1,0 +1,259 @@
+"""The header of a netCDF file of the classic formats: bytes in, dimensions and variables out.
+
+Written after the "NetCDF Classic Format Specification" (Unidata, in the NetCDF User's Guide), and
+for CDF-5 after the "CDF-5 file format specification" (PnetCDF). Every number is big-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from virtualds.errors import FormatError
+
+MAGIC = b"CDF"
+VERSIONS = (1, 2, 5)
+"""Classic, 64-bit offset, 64-bit data: the byte after `MAGIC`."""
+DIMENSIONS, VARIABLES, ATTRIBUTES, ABSENT = 0x0A, 0x0B, 0x0C, 0
+"""Tags of lists (``NC_DIMENSION``, ``NC_VARIABLE``, ``NC_ATTRIBUTE``, ``ZERO``)."""
+CHAR = 2
+TYPES = {
+    1: np.dtype("i1"),
+    CHAR: np.dtype("S1"),
+    3: np.dtype(">i2"),
+    4: np.dtype(">i4"),
+    5: np.dtype(">f4"),
+    6: np.dtype(">f8"),
+    7: np.dtype("u1"),
+    8: np.dtype(">u2"),
+    9: np.dtype(">u4"),
+    10: np.dtype(">i8"),
+    11: np.dtype(">u8"),
+}
+"""``nc_type``; those from 7 on are of CDF-5."""
+OF_CLASSIC = 6
+"""The last type that CDF-1 and CDF-2 have."""
+
+Item = TypeVar("Item")
+
+
+class MoreNeeded(Exception):
+    """The header goes on behind the bytes that are there, at least to ``stop``."""
+
+    def __init__(self, stop: int) -> None:
+        super().__init__(stop)
+        self.stop = stop
+
+
+class Dimension(NamedTuple):
+    """A dimension; of the record dimension the length is 0."""
+
+    name: str
+    length: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of the header.
+
+    ``shape`` is that of one record where ``has_records``; ``begin`` is where its bytes begin.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    has_records: bool
+    begin: int
+    attributes: dict[str, Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values, or of its part of one record.
+
+        The field ``vsize`` of the header says the same, padded, and overflows for large variables.
+        """
+        return int(self.dtype.itemsize * prod(self.shape))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of a file says; ``numrecs`` is None where it is left to the file's size."""
+
+    dimensions: tuple[Dimension, ...]
+    attributes: dict[str, Any]
+    variables: tuple[Variable, ...]
+    numrecs: int | None
+
+    @property
+    def record_dimension(self) -> str | None:
+        """The dimension without a length."""
+        return next((d.name for d in self.dimensions if not d.length), None)
+
+    @property
+    def of_records(self) -> tuple[Variable, ...]:
+        """The variables that have records."""
+        return tuple(v for v in self.variables if v.has_records)
+
+    @property
+    def record_size(self) -> int:
+        """Bytes from one record to the next.
+
+        The part of each variable is padded to 4 bytes, unless it is the only one ("Note on
+        padding").
+        """
+        variables = self.of_records
+        if len(variables) == 1:
+            return variables[0].nbytes
+        return sum(_padded(v.nbytes) for v in variables)
+
+    def records_in(self, size: int) -> int:
+        """Return how many records a file of this size holds as a whole."""
+        step, variables = self.record_size, [v for v in self.of_records if v.nbytes]
+        if not step or not variables:
+            return 0
+        return max(min((size - v.begin - v.nbytes) // step + 1 for v in variables), 0)
+
+
+def parse_header(data: bytes, where: str) -> Header:
+    """Return the header that a file begins with.
+
+    Raises
+    ------
+    MoreNeeded
+        It goes on behind ``data``.
+    FormatError
+        It is damaged; ``where`` is what to call the file.
+    """
+    return _Parser(data, where).header()
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // 4) * 4
+
+
+class _Parser:
+    """A walk over the bytes of a header."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self.data, self.where = data, where
+        self.place = 4
+        self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
+        if self.version not in VERSIONS:
+            raise self.damage(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
+        # NON_NEG, and OFFSET of the position of variables
+        self.wide = 8 if self.version == 5 else 4
+        self.wide_offset = 4 if self.version == 1 else 8
+
+    def damage(self, found: str, place: int | None = None) -> FormatError:
+        place = self.place if place is None else place
+        return FormatError(
+            f"{self.where}: header, byte {place}: {found}; the file is damaged, fetch it again"
+        )
+
+    def header(self) -> Header:
+        numrecs = self.number(self.wide)
+        streaming = numrecs == 256**self.wide - 1
+        dimensions = tuple(self.list_of(DIMENSIONS, "dimensions", self.dimension))
+        _demand_unique(self, "dimension", [d.name for d in dimensions])
+        if sum(not d.length for d in dimensions) > 1:
+            raise self.damage("more than one dimension has no length")
+        attributes = self.attributes()
+        variables = tuple(self.list_of(VARIABLES, "variables", lambda: self.variable(dimensions)))
+        _demand_unique(self, "variable", [v.name for v in variables])
+        return Header(dimensions, attributes, variables, None if streaming else numrecs)
+
+    def list_of(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
+        """Read a list: its tag, its length, its items."""
+        found, begin = self.number(4), self.place - 4
+        count = self.number(self.wide)
+        if found == ABSENT and not count:
+            return []
+        if found != tag:
+            raise self.damage(f"tag {found:#x} where the list of {what} begins ({tag:#x})", begin)
+        # an item has at least a name and a number; do not believe in more of them than fit
+        return [read() for _ in range(count)]
+
+    def dimension(self) -> Dimension:
+        return Dimension(self.name(), self.number(self.wide))
+
+    def attributes(self) -> dict[str, Any]:
+        return dict(self.list_of(ATTRIBUTES, "attributes", self.attribute))
+
+    def attribute(self) -> tuple[str, Any]:
+        name = self.name()
+        kind = self.type()
+        count = self.number(self.wide)
+        raw = self.padded(count * kind.itemsize)
+        if kind == TYPES[CHAR]:
+            # as netCDF4-python: a fill value stays bytes, text is UTF-8 without its zeros
+            text = raw.decode("utf-8", "replace").replace("\0", "")
+            return name, np.bytes_(raw) if name == "_FillValue" else text
+        values = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))
+        return name, values[0] if values.size == 1 else values
+
+    def variable(self, dimensions: tuple[Dimension, ...]) -> Variable:
+        name = self.name()
+        count, place = self.number(self.wide), self.place
+        ids = np.frombuffer(self.take(count * self.wide), f">u{self.wide}").tolist()
+        if any(number >= len(dimensions) for number in ids):
+            raise self.damage(
+                f"variable {name!r} has the dimensions {ids[:32]}, of {len(dimensions)} that are "
+                f"there",
+                place,
+            )
+        attributes = self.attributes()
+        kind = self.type()
+        self.number(self.wide)
+        begin = self.number(self.wide_offset)
+        dims = [dimensions[number] for number in ids]
+        if any(not d.length for d in dims[1:]):
+            raise self.damage(
+                f"variable {name!r} has the record dimension {dims[-1].name!r} among its others"
+            )
+        has_records = bool(dims) and not dims[0].length
+        shape = tuple(d.length for d in dims[has_records:])
+        names = tuple(d.name for d in dims)
+        return Variable(name, names, kind, shape, has_records, begin, attributes)
+
+    def type(self) -> np.dtype[Any]:
+        number = self.number(4)
+        last = max(TYPES) if self.version == 5 else OF_CLASSIC
+        if number not in TYPES or number > last:
+            raise self.damage(f"type {number}, of 1 to {last} that there are", self.place - 4)
+        return TYPES[number]
+
+    def name(self) -> str:
+        raw, place = self.padded(self.number(self.wide)), self.place
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.damage(f"the name {raw[:64]!r} is no UTF-8", place) from error
+        if not text or "\0" in text:
+            raise self.damage(f"the name {raw[:64]!r}", place)
+        return text
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "big")
+
+    def padded(self, count: int) -> bytes:
+        """Take bytes, and those that pad them."""
+        return self.take(_padded(count))[:count]
+
+    def take(self, count: int) -> bytes:
+        stop = self.place + count
+        if stop > len(self.data):
+            raise MoreNeeded(stop)
+        taken = self.data[self.place : stop]
+        self.place = stop
+        return taken
+
+
+def _demand_unique(parser: _Parser, what: str, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for n, name in enumerate(names) if name in names[:n])
+        raise parser.damage(f"two {what}s are called {twice!r}")

@@ -1,0 +1,211 @@
+"""Images of FITS files: the primary one and those of extensions, uncompressed.
+
+FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. What is no
+image (tables, and compressed images, which are tables) is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.codecs import SignFlip
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.fits_headers import Part, parts
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.headers import open_source
+from virtualds.manifest import SourceFile
+from virtualds.urls import local_path, scheme_of
+
+SIGNATURE = b"SIMPLE  ="
+DTYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
+"""Stored types by BITPIX (section 4.4.1.1)."""
+UNSIGNED = {(8, -128): "i1", (16, 2**15): ">u2", (32, 2**31): ">u4", (64, 2**63): ">u8"}
+"""What integers are meant to be, by BITPIX and BZERO (table 11)."""
+STRUCTURE = {"SIMPLE", "XTENSION", "BITPIX", "NAXIS", "PCOUNT", "GCOUNT", "EXTEND", "GROUPS"}
+"""Keywords that say how data are stored, and nothing else."""
+PIECE = 4 * 2**20
+"""Bytes of a chunk of what has to be decoded: uncompressed values are cut by whoever reads."""
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is FITS."""
+    return head[:9] == SIGNATURE
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the structure of all images of a file.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The file with its fingerprint.
+    group : str, optional
+        There are only those of image extensions without data, which have attributes alone.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged or truncated.
+    FileNotFoundError
+        There is no such group.
+    """
+    skipped = frozenset(skip)
+    with open_source(source) as file:
+        found = list(parts(file, source))
+    reader = _Reader(source)
+    for name, part in _named(found).items():
+        if name not in skipped:
+            reader.take(name, part)
+    attributes = _attributes(found[0].cards)
+    encoding = {"unlimited_dims": set[str]()}
+    groups, problems = reader.groups, reader.problems
+    return ManifestGroup(reader.variables, attributes, groups, encoding, problems).group(group)
+
+
+def _named(found: Iterable[Part]) -> dict[str, Part]:
+    """Return the parts by name, each another one: by EXTNAME, EXTVER, and number."""
+    named: dict[str, Part] = {}
+    for part in found:
+        name = str(part.cards.get("EXTNAME", "")).strip().replace("/", "_")
+        name = name or (f"HDU{part.number}" if part.number else "PRIMARY")
+        if (version := part.cards.get("EXTVER", 1)) != 1:
+            name = f"{name}_{version}"
+        named[name if name not in named else f"{name}_HDU{part.number}"] = part
+    return named
+
+
+class _Reader:
+    """The variables of a file, with the dimensions that they share."""
+
+    def __init__(self, source: SourceFile) -> None:
+        self.source = source
+        self.variables: dict[str, ManifestVariable] = {}
+        self.groups: dict[str, ManifestGroup] = {}
+        self.problems: dict[str, VirtualdsError] = {}
+        self._lengths: dict[str, int] = {}
+
+    def take(self, name: str, part: Part) -> None:
+        """Take in a part of the file."""
+        try:
+            _refuse_what_is_no_image(part)
+        except UnsupportedError as error:
+            error.add_note(f"part {name!r} of {self.source.url}")
+            self.problems[name] = error
+            self.variables[name] = ManifestVariable(
+                (), ManifestArray.unreadable((), "V1", str(error)), {}
+            )
+            return
+        if part.shape:
+            self.variables[name] = self._image(name, part)
+        elif part.number:
+            self.groups[name] = ManifestGroup({}, _attributes(part.cards))
+
+    def _image(self, name: str, part: Part) -> ManifestVariable:
+        end = part.offset + part.nbytes
+        if self.source.size is not None and end > self.source.size:
+            raise FormatError(
+                f"{self.source.url}: the data of {name!r} would end at byte {end} of "
+                f"{self.source.size}; the file is truncated, fetch it again"
+            )
+        meant = _unsigned(part.cards)
+        dtype = np.dtype(DTYPES[part.cards["BITPIX"]] if meant is None else meant)
+        codecs = () if meant is None else (SignFlip(dtype.itemsize),)
+        chunks = _pieces(part.shape, dtype.itemsize) if codecs else part.shape
+        grid = tuple(n // c if c else 0 for n, c in zip(part.shape, chunks, strict=True))
+        size = prod(chunks) * dtype.itemsize
+        array = ManifestArray.from_arrays(
+            shape=part.shape,
+            chunks=tuple(max(c, 1) for c in chunks),
+            dtype=dtype,
+            path=self.source,
+            offsets=part.offset + size * np.arange(prod(grid), dtype=np.int64).reshape(grid),
+            lengths=size if prod(grid) else 0,
+            codecs=codecs,
+        )
+        url = self.source.url
+        origin = local_path(url) if scheme_of(url) == "file" else url
+        encoding = {"source": origin, "original_shape": part.shape, "dtype": dtype}
+        attributes = _packing(part.cards, dtype, meant) | _attributes(part.cards)
+        return ManifestVariable(self._dims(name, part.shape), array, attributes, encoding)
+
+    def _dims(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the names of axes, those of other lengths than in other images under others."""
+        found = []
+        for number, length in zip(range(len(shape), 0, -1), shape, strict=True):
+            dim = f"naxis{number}"
+            if self._lengths.setdefault(dim, length) != length:
+                dim = f"{dim}_{name}"
+            found.append(dim)
+        return tuple(found)
+
+
+def _refuse_what_is_no_image(part: Part) -> None:
+    if part.cards.get("ZIMAGE") is True:
+        how = part.cards.get("ZCMPTYPE", "some way")
+        what = f"an image compressed tile by tile ({how})"
+        remedy = "decompress it with funpack, read it with astropy"
+    elif part.kind != "IMAGE":
+        what, remedy = f"a {part.kind} extension", "read it with astropy"
+    elif part.cards.get("GROUPS") is True:
+        what, remedy = "random groups", "read it with astropy"
+    else:
+        return
+    raise UnsupportedError(
+        f"FITS part {part.number}: it is {what}, and only images of plain values are referenced; "
+        f"{remedy}, or leave it out with drop_variables or on_error='skip'"
+    )
+
+
+def _unsigned(cards: Mapping[str, Any]) -> str | None:
+    """Return the type of integers that are stored with the highest bit flipped, None of others."""
+    if cards.get("BSCALE", 1) != 1:
+        return None
+    return UNSIGNED.get((cards["BITPIX"], cards.get("BZERO", 0)))
+
+
+def _pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Cut an image into pieces of whole rows that fill it without a rest."""
+    chunks = list(shape)
+    for axis in range(len(shape)):
+        while prod(chunks) * itemsize > PIECE and chunks[axis] > 1:
+            chunks[axis] = next(
+                (n for n in range(chunks[axis] // 2, 1, -1) if chunks[axis] % n == 0), 1
+            )
+    return tuple(chunks)
+
+
+def _packing(cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None) -> dict[str, Any]:
+    """Return scale, zero point and blanks as CF has them, in the precision astropy computes in."""
+    if meant is not None:
+        # what it would mean for integers without a fill value is not laid down
+        return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
+    found: dict[str, Any] = {}
+    # section 5.3: few bits need single precision only
+    precise = np.float64 if dtype.kind == "f" and dtype.itemsize == 8 else np.float32
+    precise = np.float64 if dtype.kind == "i" and dtype.itemsize > 2 else precise
+    scale, zero = cards.get("BSCALE", 1), cards.get("BZERO", 0)
+    if (scale, zero) != (1, 0):
+        found = {"scale_factor": precise(scale), "add_offset": precise(zero)}
+    blank = cards.get("BLANK")
+    if type(blank) is int and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if limits.min <= blank <= limits.max:
+            found["_FillValue"] = dtype.newbyteorder("=").type(blank)
+    return found
+
+
+def _attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what cards say beyond how the data are stored."""
+    packing = {"BSCALE", "BZERO", "BLANK"}
+    return {
+        name: int(value) if isinstance(value, bool) else value
+        for name, value in cards.items()
+        if name not in STRUCTURE | packing and not (name[:5] == "NAXIS" and name[5:].isdigit())
+    }

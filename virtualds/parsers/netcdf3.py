@@ -1,0 +1,172 @@
+"""netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
+
+The header is read by `virtualds.netcdf3_header`, by one request where it is not very long. A
+variable without records is one chunk, which readers cut as they need; of one with records each
+record is a chunk, since the records of all variables lie interleaved
+(docs/decisions/0018-a-record-is-a-chunk.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.blocks import FIRST, PAGE
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import ChunkAxis
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.netcdf3_header import (
+    MAGIC,
+    VERSIONS,
+    Header,
+    MoreNeeded,
+    Variable,
+    parse_header,
+)
+from virtualds.stores import store_for
+from virtualds.urls import local_path, scheme_of
+
+LONGEST = 2**28
+"""Bytes of the longest header that is read."""
+DASK_BLOCK = 2**24
+"""Bytes of records that dask is advised to take at a time."""
+GROWS = 8
+"""How many times as much is fetched of a header that is longer than what was."""
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is of a classic format."""
+    return head[:3] == MAGIC and len(head) > 3 and head[3] in VERSIONS
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the structure of a file; variables that reach past its end are among its `problems`.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The file with its fingerprint.
+    group : str, optional
+        The root group: there is no other.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FormatError
+        The header is damaged or truncated.
+    FileNotFoundError
+        There is no such group.
+    UnsupportedError
+        Parts of the file cannot be had.
+    """
+    skipped = frozenset(skip)
+    header, size = _header(source)
+    records = header.records_in(size) if header.numrecs is None else header.numrecs
+    variables, problems = {}, dict[str, VirtualdsError]()
+    for variable in header.variables:
+        if variable.name in skipped:
+            continue
+        try:
+            _demand_whole(variable, header, records, source)
+            data = _array(variable, header, records, source)
+        except VirtualdsError as error:
+            error.add_note(f"variable {variable.name!r} of {source.url}")
+            problems[variable.name] = error
+            data = ManifestArray.unreadable(
+                _shape(variable, records), variable.dtype, f"{source.url}: {error}"
+            )
+        variables[variable.name] = _variable(variable, data, source)
+    unlimited = header.record_dimension
+    encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
+    found = ManifestGroup(variables, header.attributes, {}, encoding, problems)
+    return found.group(group)
+
+
+def _header(source: SourceFile) -> tuple[Header, int]:
+    """Read the header of a file; return it with the size of the file."""
+    size, url = source.size, source.url
+    if size is None:
+        raise UnsupportedError(
+            f"{url}: the server sends no parts of it (it knows no byte ranges, or does not say how "
+            f"long the file is); copy it to local disk"
+        )
+    store, data, wanted = store_for(url), b"", FIRST * PAGE
+    while True:
+        wanted = min(wanted, size)
+        [more] = store.get_ranges(source, [(len(data), wanted - len(data))])
+        data += more
+        try:
+            return parse_header(data, url), size
+        except MoreNeeded as error:
+            if error.stop > size:
+                raise FormatError(
+                    f"{url}: it has {size} bytes, and its header needs {error.stop}; the file is "
+                    f"truncated or damaged, fetch it again"
+                ) from error
+            if error.stop > LONGEST:
+                raise FormatError(
+                    f"{url}: its header would have more than {LONGEST} bytes; the file is damaged, "
+                    f"fetch it again"
+                ) from error
+            wanted = min(max(error.stop + FIRST * PAGE, GROWS * wanted), LONGEST)
+
+
+def _shape(variable: Variable, records: int) -> tuple[int, ...]:
+    return (records, *variable.shape) if variable.has_records else variable.shape
+
+
+def _demand_whole(variable: Variable, header: Header, records: int, source: SourceFile) -> None:
+    """Refuse a variable that the file ends within: what is missing is not fill."""
+    size = source.size or 0
+    count = records if variable.has_records else 1
+    if not count or not variable.nbytes:
+        return
+    stop = variable.begin + (count - 1) * header.record_size + variable.nbytes
+    if stop > size:
+        whole = f", {header.records_in(size)} of {records} records" if variable.has_records else ""
+        raise FormatError(
+            f"its values reach to byte {stop}, and the file has {size}{whole}; it is truncated, "
+            f"fetch it again, or leave the variable out with drop_variables"
+        )
+
+
+def _array(variable: Variable, header: Header, records: int, source: SourceFile) -> ManifestArray:
+    """Return the values as references: of each record, or of everything."""
+    shape = _shape(variable, records)
+    axes = [ChunkAxis.regular(n, max(n, 1)) for n in shape]
+    offset: Any = variable.begin
+    # the records of the only variable that has any follow each other
+    if variable.has_records and variable.nbytes and header.record_size != variable.nbytes:
+        axes[0] = ChunkAxis.regular(records, 1)
+        offset = variable.begin + header.record_size * np.arange(records, dtype=np.int64)
+        offset = offset.reshape((-1,) + (1,) * len(variable.shape))
+    grid = tuple(axis.nchunks for axis in axes)
+    length = variable.nbytes * (axes[0].chunk or 1 if variable.has_records else 1)
+    manifest = (
+        ChunkManifest.build(grid, files=(source,), offset=offset, length=length)
+        if 0 not in grid
+        else ChunkManifest.missing(grid)
+    )
+    pipeline = CodecPipeline(variable.dtype, layout=tuple(range(len(shape))))
+    return ManifestArray.of_fragment(Fragment((0,) * len(shape), tuple(axes), manifest), pipeline)
+
+
+def _variable(variable: Variable, data: ManifestArray, source: SourceFile) -> ManifestVariable:
+    url = source.url
+    encoding: dict[str, Any] = {
+        "dtype": variable.dtype.newbyteorder("="),
+        "source": local_path(url) if scheme_of(url) == "file" else url,
+        "original_shape": data.shape,
+    }
+    if data.nchunks > 1:
+        records = max(DASK_BLOCK // variable.nbytes, 1)
+        encoding["preferred_chunks"] = dict(
+            zip(variable.dims, (min(records, data.shape[0]), *variable.shape), strict=True)
+        )
+    return ManifestVariable(variable.dims, data, variable.attributes, encoding)

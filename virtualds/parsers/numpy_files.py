@@ -1,0 +1,116 @@
+"""Arrays that numpy saved: ``.npy`` files, and ``.npz`` files that are not compressed.
+
+An ``.npz`` file is a zip archive of ``.npy`` files, each of which is a variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from virtualds.archive_index import LOCAL_HEADER, LOCAL_MAGIC
+from virtualds.array import ManifestArray
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.flat_arrays import flat_array, flat_variable, numbered
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile
+from virtualds.numpy_header import MAGIC, USUAL, header_size, parse_numpy_header
+from virtualds.stores import outside_archives, store_for
+
+NAME = "array"
+"""What the array of an ``.npy`` file is called, in every file alike."""
+SUFFIX = ".npy"
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is an ``.npy`` file."""
+    return head.startswith(MAGIC)
+
+
+def detect_archive(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is a zip archive that begins with an array."""
+    length = int.from_bytes(head[26:28], "little")
+    name = head[LOCAL_HEADER : LOCAL_HEADER + length]
+    return head.startswith(LOCAL_MAGIC) and name.endswith(SUFFIX.encode()) and b"/" not in name
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the header of an ``.npy`` file: one variable, called ``array``.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged or truncated.
+    UnsupportedError
+        Its values are Python objects.
+    """
+    if NAME in set(skip):
+        return ManifestGroup().group(group)
+    [head] = _heads([source])
+    data = _array(source, head)
+    variable = flat_variable(data, numbered("", data.ndim), source)
+    return ManifestGroup({NAME: variable}).group(group)
+
+
+def read_archive(
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+) -> ManifestGroup:
+    """Read the headers of all arrays of an ``.npz`` file; those that are not read are `problems`.
+
+    Raises
+    ------
+    FormatError
+        The archive is damaged, or holds something else.
+    UnsupportedError
+        It is compressed.
+    """
+    root = f"zip://::{source.url}"
+    try:
+        listed = store_for(root).list_files(root, source.options)
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            f"{error}; numpy.savez writes it so, numpy.savez_compressed does not"
+        ) from error
+    if odd := [file.path for file in listed if not file.path.endswith(SUFFIX)]:
+        raise FormatError(
+            f"{source.url}: it holds {odd[0]!r} among its arrays; name one of its files as "
+            f"zip://MEMBER::{source.url}"
+        )
+    skipped = frozenset(skip)
+    names = [file.path.removesuffix(SUFFIX) for file in listed]
+    wanted = [(n, f.file) for n, f in zip(names, listed, strict=True) if n not in skipped]
+    heads = _heads([file for _, file in wanted])
+    variables, problems = {}, dict[str, VirtualdsError]()
+    for (name, file), head in zip(wanted, heads, strict=True):
+        try:
+            data = _array(file, head)
+        except VirtualdsError as error:
+            error.add_note(f"variable {name!r} of {source.url}")
+            problems[name] = error
+            data = ManifestArray.unreadable((), "V1", str(error))
+        variables[name] = flat_variable(data, numbered(name, data.ndim), source)
+    return ManifestGroup(variables, problems=problems).group(group)
+
+
+def _heads(files: Sequence[SourceFile]) -> list[bytes]:
+    """Return the beginnings of files, all asked for at once."""
+    if any(file.size is None for file in files):
+        raise UnsupportedError(
+            f"{files[0].url}: the server sends no parts of it; copy it to local disk"
+        )
+    places = outside_archives(files)
+    wanted = [
+        (begin, min(USUAL, file.size or 0)) for file, (_, begin) in zip(files, places, strict=True)
+    ]
+    if not files:
+        return []
+    whole = places[0][0]
+    return [bytes(head) for head in store_for(whole.url).get_ranges(whole, wanted)]
+
+
+def _array(file: SourceFile, head: bytes) -> ManifestArray:
+    """Return the array of an ``.npy`` file that begins with ``head``."""
+    size = min(header_size(head, file.url), file.size or 0)
+    if size > len(head):
+        [head] = store_for(file.url).get_ranges(file, [(0, size)])
+    found = parse_numpy_header(head, file.url)
+    return flat_array(file, found.offset, found.dtype, found.shape, order=found.order)

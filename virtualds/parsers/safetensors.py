@@ -1,0 +1,123 @@
+"""Safetensors files: a header in JSON, and one tensor after the other.
+
+Written after the format's description (huggingface/safetensors, README, "Format").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.blocks import FIRST, PAGE
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.flat_arrays import flat_array, flat_variable, numbered
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile
+from virtualds.stores import store_for
+from virtualds.strict_json import parsed
+
+WIDTH = 8
+"""Bytes of the length of the header."""
+LONGEST = 100_000_000
+"""Bytes of a header; the limit of the format's own library."""
+METADATA = "__metadata__"
+TYPES = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "F16": "<f2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "F32": "<f4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F64": "<f8",
+    "C64": "<c8",
+}
+"""Types that numpy has."""
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is a safetensors file."""
+    length = int.from_bytes(head[:WIDTH], "little")
+    begins = head[WIDTH : WIDTH + 2]
+    return 2 <= length <= LONGEST and begins in (b'{"', b"{}")
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the header of a file: every tensor is a variable, or one of the `problems`.
+
+    Raises
+    ------
+    FormatError
+        The header is damaged or truncated.
+    UnsupportedError
+        Parts of the file cannot be had.
+    """
+    header, begin = _header(source)
+    attributes = header.pop(METADATA, {})
+    if not isinstance(attributes, Mapping):
+        raise FormatError(f"{source.url}: {METADATA} is {attributes!r:.100}; the file is damaged")
+    skipped = frozenset(skip)
+    variables, problems = {}, dict[str, VirtualdsError]()
+    for name, tensor in header.items():
+        if name in skipped:
+            continue
+        try:
+            data = _array(tensor, begin, source)
+        except VirtualdsError as error:
+            error.add_note(f"variable {name!r} of {source.url}")
+            problems[name] = error
+            data = ManifestArray.unreadable((), "V1", str(error))
+        variables[name] = flat_variable(data, numbered(name, data.ndim), source)
+    return ManifestGroup(variables, dict(attributes), problems=problems).group(group)
+
+
+def _header(source: SourceFile) -> tuple[dict[str, Any], int]:
+    """Return the header of a file, and where its tensors begin."""
+    url, size = source.url, source.size
+    if size is None:
+        raise UnsupportedError(f"{url}: the server sends no parts of it; copy it to local disk")
+    store = store_for(url)
+    [head] = store.get_ranges(source, [(0, min(size, FIRST * PAGE))])
+    begin = WIDTH + int.from_bytes(head[:WIDTH], "little")
+    if begin > size or begin > WIDTH + LONGEST:
+        raise FormatError(
+            f"{url}: it has {size} bytes, and a header of {begin}; it is truncated or damaged, "
+            f"fetch it again"
+        )
+    if begin > len(head):
+        head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
+    found = parsed(bytes(head[WIDTH:begin]), url)
+    if not isinstance(found, dict):
+        raise FormatError(f"{url}: its header is no object of JSON; the file is damaged")
+    return found, begin
+
+
+def _array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
+    try:
+        kind, shape, (start, stop) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
+        is_sound = isinstance(kind, str) and isinstance(shape, list) and 0 <= start <= stop
+    except (KeyError, TypeError, ValueError):
+        is_sound = False
+    if not is_sound or type(start) is not int or type(stop) is not int:
+        raise FormatError(
+            f"it is described as {tensor!r:.200}; the file is damaged, fetch it again"
+        )
+    if kind not in TYPES:
+        raise UnsupportedError(
+            f"its type {kind} is none of numpy's; leave the tensor out with drop_variables, or "
+            f"open its bytes with virtualds.open_flat(url, offset={begin + start}, ...) as integers"
+        )
+    data = flat_array(source, begin + start, np.dtype(TYPES[kind]), shape)
+    if data.nbytes != stop - start:
+        raise FormatError(
+            f"it has {stop - start} bytes, and {kind} of {shape} takes {data.nbytes}; the file is "
+            f"damaged, fetch it again"
+        )
+    return data

@@ -1,0 +1,307 @@
+"""TIFF files, BigTIFF, GeoTIFF and cloud optimised ones among them, through tifffile.
+
+tifffile reads the headers and says which pages make one image; `virtualds.tiff_pages` turns them
+into references. Overviews are groups ``"1"``, ``"2"`` ..., further images ``"series_1"`` ...
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.codec import needed_package
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.headers import damage_of, open_source
+from virtualds.manifest import SourceFile
+from virtualds.tiff_pages import geo_keys, nodata_of, page_array
+from virtualds.urls import local_path, scheme_of
+
+SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+"""Byte order and version: of TIFF (6.0, section 2), then of BigTIFF."""
+COMPLAINTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What tifffile raises about damaged files."""
+IMAGE, REFERENCE_SYSTEM = "band_data", "spatial_ref"
+"""Names of variables, those that rioxarray gives them."""
+DIMS = {"S": "band"}
+"""Names of tifffile's axes, where they are other than its letters in lower case."""
+TEXTS = {
+    "ImageDescription": "TIFFTAG_IMAGEDESCRIPTION",
+    "DocumentName": "TIFFTAG_DOCUMENTNAME",
+    "Software": "TIFFTAG_SOFTWARE",
+    "DateTime": "TIFFTAG_DATETIME",
+    "Artist": "TIFFTAG_ARTIST",
+    "HostComputer": "TIFFTAG_HOSTCOMPUTER",
+    "Copyright": "TIFFTAG_COPYRIGHT",
+}
+"""Tags that are attributes, under the names that GDAL gives them."""
+PIXEL_IS_POINT = 2
+PROJECTED, GEOGRAPHIC = 1, 2
+"""Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
+USER_DEFINED = 32767
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is TIFF."""
+    return head[:4] in SIGNATURES
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the structure of an image, or of one of its overviews.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The file with its fingerprint.
+    group : str, optional
+        ``"1"``, ``"2"`` ... are overviews, ``"series_1"`` ... further images.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    UnsupportedError
+        tifffile is not installed.
+    FormatError
+        The file is damaged or truncated.
+    FileNotFoundError
+        There is no such group.
+    """
+    tifffile = needed_package("tifffile", source.url, "images", "reading a TIFF file")
+    skipped = frozenset(skip)
+    with (
+        damage_of(source, "TIFF", COMPLAINTS),
+        open_source(source) as file,
+        tifffile.TiffFile(file, name=_name(source)) as tiff,
+    ):
+        if not tiff.series:
+            raise FormatError(f"{source.url}: the TIFF file has no image; it is damaged")
+        groups = {
+            path: _group(source, levels, number, skipped) for path, levels, number in _images(tiff)
+        }
+    root = groups.pop("")
+    nested: dict[str, ManifestGroup] = {}
+    for path, found in groups.items():
+        above, _, name = path.rpartition("/")
+        if above:
+            nested[above] = replace(nested[above], groups={**nested[above].groups, name: found})
+        else:
+            nested[name] = found
+    return replace(root, groups=nested).group(group)
+
+
+def _name(source: SourceFile) -> str:
+    return local_path(source.url) if scheme_of(source.url) == "file" else source.url
+
+
+def _images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
+    """Yield the paths of all images, with the levels of their pyramid, and which level it is."""
+    for index, series in enumerate(tiff.series):
+        name = f"series_{index}" if index else ""
+        for level in range(len(series.levels)):
+            path = [part for part in (name, str(level) if level else "") if part]
+            yield "/".join(path), series.levels, level
+
+
+def _group(source: SourceFile, levels: Any, level: int, skip: frozenset[str]) -> ManifestGroup:
+    """Return one image with its coordinates."""
+    series, full = levels[level], levels[0].keyframe
+    page = series.keyframe
+    dims = tuple(DIMS.get(letter, letter.lower()) for letter in _axes(series))
+    variables: dict[str, ManifestVariable] = {}
+    problems: dict[str, VirtualdsError] = {}
+    transform = _geotransform(full)
+    if transform is not None:
+        ratios = full.imagewidth / page.imagewidth, full.imagelength / page.imagelength
+        transform = _coarser(transform, *ratios)
+    attributes, coordinates = _attributes(full, page), _coordinates(transform, page)
+    reference = _reference_system(full, transform)
+    if reference is not None:
+        attributes |= {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
+        coordinates[REFERENCE_SYSTEM] = reference
+    if IMAGE not in skip:
+        try:
+            array = _array(source, series)
+        except VirtualdsError as error:
+            error.add_note(f"variable {IMAGE!r} of {source.url}")
+            problems[IMAGE] = error
+            array = ManifestArray.unreadable(series.shape, page.dtype or "u1", str(error))
+        encoding = {"source": _name(source), "original_shape": array.shape, "dtype": array.dtype}
+        variables[IMAGE] = ManifestVariable(dims, array, attributes, encoding)
+    variables |= {name: v for name, v in coordinates.items() if name not in skip}
+    return ManifestGroup(variables, {}, {}, {"unlimited_dims": set()}, problems)
+
+
+def _axes(series: Any) -> str:
+    """Return the letters of the axes, each once."""
+    found = ""
+    for letter in str(series.axes):
+        spare = (other for other in "QIABDEFGHJKLMNOPRTUVWZC" if other not in series.axes + found)
+        found += next(spare) if letter in found else letter
+    return found
+
+
+def _array(source: SourceFile, series: Any) -> ManifestArray:
+    """Return the values of an image."""
+    page = series.keyframe
+    lead = len(series.shape) - (2 + (page.samplesperpixel > 1))
+    leading = tuple(int(n) for n in series.shape[:lead]) if lead >= 0 else ()
+    array = page_array(source, list(series.pages), leading, page)
+    if array.shape != tuple(series.shape):
+        raise UnsupportedError(
+            f"TIFF series of shape {tuple(series.shape)} made of pages of {tuple(page.shape)}: its "
+            f"axes are none of whole pages; read it with tifffile's asarray()"
+        )
+    return array
+
+
+# ---------------------------------------------------------------------- where it lies on earth
+
+
+Affine = tuple[float, float, float, float, float, float]
+"""As GDAL has it: x and y of the corner, then x = c + a * column + b * row, y = f + d * ... ."""
+
+
+def _geotransform(page: Any) -> Affine | None:
+    """Return where the outer corner of the first pixel lies, and how long pixels are.
+
+    References
+    ----------
+    OGC GeoTIFF 1.1, section 7.1 (tags) and requirement class RasterType.
+    """
+    tags = {name: _numbers(page, name) for name in ("ModelPixelScaleTag", "ModelTiepointTag")}
+    matrix = _numbers(page, "ModelTransformationTag")
+    scale, tie = tags["ModelPixelScaleTag"], tags["ModelTiepointTag"]
+    if len(matrix) == 16:
+        a, b, _, c, d, e, _, f = matrix[:8]
+    elif len(scale) >= 2 and len(tie) == 6:
+        a, b, d, e = scale[0], 0.0, 0.0, -scale[1]
+        c, f = tie[3] - tie[0] * a, tie[4] - tie[1] * e
+    else:
+        return None
+    if (page.geotiff_tags or {}).get("GTRasterTypeGeoKey") == PIXEL_IS_POINT:
+        # the place that is told is that of a pixel's centre
+        c, f = c - 0.5 * (a + b), f - 0.5 * (d + e)
+    return c, a, b, f, d, e
+
+
+def _numbers(page: Any, tag: str) -> tuple[float, ...]:
+    found = page.tags.get(tag)
+    values = () if found is None else found.value
+    return tuple(float(n) for n in values) if isinstance(values, tuple) else ()
+
+
+def _coarser(affine: Affine, columns: float, rows: float) -> Affine:
+    c, a, b, f, d, e = affine
+    return c, a * columns, b * rows, f, d * columns, e * rows
+
+
+def _coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
+    """Return the places of the centres of pixels, where rows and columns are parallels."""
+    if affine is None or affine[2] or affine[4]:
+        return {}
+    c, a, _, f, _, e = affine
+    x = c + (np.arange(page.imagewidth) + 0.5) * a
+    y = f + (np.arange(page.imagelength) + 0.5) * e
+    return {"y": ManifestVariable(("y",), y), "x": ManifestVariable(("x",), x)}
+
+
+def _reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
+    """Return the variable whose attributes say how the file is georeferenced, raw keys included."""
+    keys = geo_keys(page.geotiff_tags or {})
+    attributes: dict[str, Any] = {}
+    kind = keys.get("GTModelTypeGeoKey")
+    names = {
+        PROJECTED: ("ProjectedCSTypeGeoKey", "ProjectedCRSGeoKey"),
+        GEOGRAPHIC: ("GeographicTypeGeoKey", "GeodeticCRSGeoKey"),
+    }
+    for name in names.get(kind, ()) if isinstance(kind, int) else ():
+        code = keys.get(name, USER_DEFINED)
+        if isinstance(code, int) and 1024 <= code < USER_DEFINED:
+            attributes["spatial_ref"] = f"EPSG:{code}"
+    if affine is not None:
+        attributes["GeoTransform"] = " ".join(repr(float(n)) for n in affine)
+    attributes |= keys
+    return ManifestVariable((), np.array(0), attributes) if attributes else None
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def _attributes(full: Any, page: Any) -> dict[str, Any]:
+    """Return what is said about the values of an image."""
+    found: dict[str, Any] = {}
+    for tag, name in TEXTS.items():
+        if (known := full.tags.get(tag)) is not None and isinstance(known.value, str):
+            found[name] = known.value
+    keys = full.geotiff_tags or {}
+    if "GTRasterTypeGeoKey" in keys:
+        point = keys["GTRasterTypeGeoKey"] == PIXEL_IS_POINT
+        found["AREA_OR_POINT"] = "Point" if point else "Area"
+    found |= _gdal_metadata(full)
+    nodata = nodata_of(full)
+    if nodata is not None:
+        found["_FillValue"] = nodata
+    elif (raw := full.tags.get("GDAL_NODATA")) is not None:
+        found["nodata"] = str(raw.value)
+    return found
+
+
+def _gdal_metadata(page: Any) -> dict[str, Any]:
+    """Return the items of GDAL's metadata: of the image, and of its bands as far as they agree."""
+    tag = page.tags.get("GDAL_METADATA")
+    if tag is None:
+        return {}
+    try:
+        root = ElementTree.fromstring(re.sub(r"\0+$", "", str(tag.value)))
+    except ElementTree.ParseError:
+        return {"GDAL_METADATA": str(tag.value)}
+    found: dict[str, Any] = {}
+    roles: dict[str, dict[int, str]] = {}
+    for item in root.iter("Item"):
+        name, text, sample = item.get("name", ""), item.text or "", item.get("sample")
+        if sample is not None and item.get("role") and sample.isdigit():
+            roles.setdefault(item.get("role", ""), {})[int(sample)] = text
+        elif sample is None and name and item.get("domain") is None:
+            found[name] = text
+        else:
+            found[
+                "_".join(part for part in (name, sample and f"band_{int(sample) + 1}") if part)
+            ] = text
+    return found | _of_bands(roles, page.samplesperpixel)
+
+
+def _of_bands(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
+    """Return names, units and packing of bands, of which packing is CF's if all bands agree."""
+    found: dict[str, Any] = {}
+    for role, name in {"description": "long_name", "unittype": "units"}.items():
+        texts = [roles.get(role, {}).get(band, "") for band in range(count)]
+        if any(texts):
+            found[name] = texts[0] if len(set(texts)) == 1 and count == 1 else texts
+    for role, (name, default, several) in {
+        "scale": ("scale_factor", 1.0, "scales"),
+        "offset": ("add_offset", 0.0, "offsets"),
+    }.items():
+        numbers = [float(roles.get(role, {}).get(band, default)) for band in range(count)]
+        if len(set(numbers)) > 1:
+            found[several] = numbers
+        elif numbers[0] != default:
+            found[name] = numbers[0]
+    return found

@@ -1,0 +1,293 @@
+"""Files in zip and tar archives: ranges of them are ranges of the archive.
+
+A member is named as fsspec names it, ``zip://member::url of the archive``. What is kept of an
+archive is the list of its members. The store reads; nothing is written into archives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from virtualds.archive_index import (
+    LOCAL_HEADER,
+    Index,
+    Member,
+    Read,
+    data_offset,
+)
+from virtualds.errors import UnsupportedError
+from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.options import get_options
+from virtualds.store import Listed, Range, Reach, Store, StoreError, version_of
+from virtualds.urls import below, in_archive, scheme_of
+
+HELD = 16
+"""Archives whose members are known, the latest used ones."""
+EXTRA = 256
+"""Bytes of name and extra field that a local header is expected to have, with what follows it."""
+
+ReadIndex = Callable[[Read, int, str], Index]
+
+
+@dataclass(frozen=True)
+class _Archive:
+    """An archive as it was when its members were listed."""
+
+    file: SourceFile
+    members: Index
+
+
+class ArchiveStore:
+    """The members of archives of one kind.
+
+    Parameters
+    ----------
+    read_index : callable
+        Takes what reads bytes of an archive, its size and what to call it; returns its members.
+    store_for : callable
+        Returns the store that an archive itself lies in.
+    """
+
+    def __init__(self, read_index: ReadIndex, store_for: Callable[[str], Store]) -> None:
+        self._read_index, self._store_for = read_index, store_for
+        self._archives: OrderedDict[tuple[str, StorageOptions | None], _Archive] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def reach(self) -> Reach:
+        """Reach of a far store, which a near one can do with."""
+        return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
+
+    def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """Return the bytes of every range of a member."""
+        archive, member = self._found(file)
+        for item, (offset, length) in enumerate(ranges):
+            if offset + length > member.length:
+                raise StoreError(
+                    f"the member has {member.length} bytes, not {offset + length}", item
+                )
+        [begin] = self._offsets(archive, [member])
+        moved = [(begin + offset, length) for offset, length in ranges]
+        return self._store_for(archive.file.url).get_ranges(archive.file, moved)
+
+    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+        """Do nothing: few bytes are read here."""
+
+    def confirm(self, file: SourceFile) -> None:
+        """Look whether the archive is still the one that was scanned."""
+        archive, _ = self._found(file)
+        self._store_for(archive.file.url).confirm(archive.file)
+
+    def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
+        """Return a member with its size, and with time and etag of the archive."""
+        archive = self._archive(url, options)
+        return _described(url, archive, _member(archive, url), options)
+
+    def head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return a member as `describe` does, and its first bytes, with one request for both."""
+        archive = self._archive(url, options, fresh=True)
+        member = _member(archive, url)
+        file = _described(url, archive, member, options)
+        length = min(length, member.length)
+        if not length:
+            return file, b""
+        if member.offset is not None:
+            return file, self.get_ranges(file, [(0, length)])[0]
+        # its own header says where it begins, and comes along
+        span = min(LOCAL_HEADER + EXTRA + length, (archive.file.size or 0) - member.header)
+        [found] = self._store_for(archive.file.url).get_ranges(
+            archive.file, [(member.header, span)]
+        )
+        begin = data_offset(found, member.header, archive.file.url) - member.header
+        if len(found) < begin + length:
+            return file, self.get_ranges(file, [(0, length)])[0]
+        return file, found[begin : begin + length]
+
+    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
+        """Return a whole member."""
+        file = self.describe(url, options)
+        return self.get_ranges(file, [(0, file.size or 0)])[0] if file.size else b""
+
+    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+        """Return all members below a folder.
+
+        Raises
+        ------
+        UnsupportedError
+            The bytes of one of them are not in the archive as they are.
+        """
+        archive = self._archive(url, options, fresh=True)
+        folder = in_archive(url).member.strip("/")
+        start = f"{folder}/" if folder else ""
+        return [
+            Listed(path, _described(below(url, path), archive, member, options), None)
+            for name, member in sorted(archive.members.items())
+            if (path := name.removeprefix(start)) and name.startswith(start)
+            if _is_plain(member, below(url, path))
+        ]
+
+    def places(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+        """Return for every member the archive that it lies in, and where it begins there."""
+        found = [self._found(file) for file in files]
+        offsets: dict[int, int] = {}
+        by_archive: dict[SourceFile, list[int]] = {}
+        for number, (archive, _) in enumerate(found):
+            by_archive.setdefault(archive.file, []).append(number)
+        for numbers in by_archive.values():
+            begins = self._offsets(found[numbers[0]][0], [found[n][1] for n in numbers])
+            offsets |= dict(zip(numbers, begins, strict=True))
+        return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
+
+    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+        """Return a whole member, and a hash of it."""
+        data = self.read_all(url, options)
+        return data, version_of(data)
+
+    def version(self, url: str, options: StorageOptions | None) -> str | None:
+        """Return a hash of a member, None if there is no such member."""
+        try:
+            return self.read_version(url, options)[1]
+        except FileNotFoundError:
+            return None
+
+    def write_all(
+        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
+    ) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def write_folder(
+        self,
+        url: str,
+        files: Iterable[tuple[str, bytes]],
+        options: StorageOptions | None,
+        *,
+        replace: bool,
+        expected: str | None = None,
+    ) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def write_version(
+        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
+    ) -> str:
+        """Refuse."""
+        _refuse(url)
+
+    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
+        """Refuse."""
+        for url in urls:
+            _refuse(url)
+
+    # ------------------------------------------------------------------ archives
+
+    def _found(self, file: SourceFile) -> tuple[_Archive, Member]:
+        """Return the archive of a member, as it was when the member was scanned."""
+        archive = self._archive(file.url, file.options)
+        known = _described(file.url, archive, _member(archive, file.url), file.options)
+        if _differs(file, known):
+            archive = self._archive(file.url, file.options, fresh=True)
+            known = _described(file.url, archive, _member(archive, file.url), file.options)
+        if get_options().check_sources and _differs(file, known):
+            raise StoreError(
+                f"the archive was modified after it was scanned: {known.fingerprint}, it was "
+                f"{file.fingerprint} (size of the member, time and etag of the archive)"
+            )
+        return archive, _member(archive, file.url)
+
+    def _archive(
+        self, url: str, options: StorageOptions | None, *, fresh: bool = False
+    ) -> _Archive:
+        """Return an archive with its members; if it is to be fresh, only if it did not change."""
+        parent = in_archive(url).archive
+        inner = _options_of(parent, scheme_of(url), options)
+        key = (parent, inner)
+        with self._lock:
+            known = self._archives.get(key)
+        store = self._store_for(parent)
+        if known is not None and (not fresh or store.describe(parent, inner) == known.file):
+            return known
+        archive = self._listed(store, parent, inner)
+        with self._lock:
+            self._archives[key] = archive
+            self._archives.move_to_end(key)
+            while len(self._archives) > HELD:
+                self._archives.popitem(last=False)
+        return archive
+
+    def _listed(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
+        file = store.describe(url, options)
+        if file.size is None:
+            raise UnsupportedError(
+                f"{url}: the server sends no parts of it, which a file in an archive is; copy it "
+                f"to local disk"
+            )
+
+        def read(offset: int, length: int) -> bytes:
+            return bytes(store.get_ranges(file, [(offset, length)])[0])
+
+        return _Archive(file, self._read_index(read, file.size, url))
+
+    def _offsets(self, archive: _Archive, members: Sequence[Member]) -> list[int]:
+        """Return where members begin, looking at their headers if need be."""
+        unknown = dict.fromkeys(m.header for m in members if m.offset is None)
+        headers = self._store_for(archive.file.url).get_ranges(
+            archive.file, [(header, LOCAL_HEADER) for header in unknown]
+        )
+        begins = {
+            place: data_offset(header, place, archive.file.url)
+            for place, header in zip(unknown, headers, strict=True)
+        }
+        return [m.offset if m.offset is not None else begins[m.header] for m in members]
+
+
+def _member(archive: _Archive, url: str) -> Member:
+    name = in_archive(url).member
+    if (member := archive.members.get(name)) is None:
+        folder = f"{name.strip('/')}/" if name.strip("/") else ""
+        if any(other.startswith(folder) for other in archive.members):
+            raise IsADirectoryError(f"{url}: it is a folder of {archive.file.url}")
+        raise FileNotFoundError(f"{url}: there is no {name!r} in {archive.file.url}")
+    _is_plain(member, url)
+    return member
+
+
+def _is_plain(member: Member, url: str) -> bool:
+    if member.problem is not None:
+        raise UnsupportedError(f"{url}: {member.problem}")
+    return True
+
+
+def _described(
+    url: str, archive: _Archive, member: Member, options: StorageOptions | None
+) -> SourceFile:
+    return SourceFile(url, member.length, archive.file.mtime, archive.file.etag, options)
+
+
+def _differs(file: SourceFile, known: SourceFile) -> bool:
+    """Say whether a fingerprint is another one, as far as both are known."""
+    pairs = zip(file.fingerprint, known.fingerprint, strict=True)
+    return any(a != b for a, b in pairs if a is not None and b is not None)
+
+
+def _options_of(parent: str, scheme: str, options: StorageOptions | None) -> StorageOptions | None:
+    """Return the access options of an archive: by its scheme, as fsspec has them, or all others."""
+    given: Mapping[str, Any] = options or {}
+    found = given.get(scheme_of(parent))
+    if isinstance(found, Mapping):
+        return StorageOptions.of(found)
+    return StorageOptions.of({name: v for name, v in given.items() if name != scheme})
+
+
+def _refuse(url: str) -> NoReturn:
+    raise UnsupportedError(f"{url}: nothing is written into archives; write beside it")

@@ -1,0 +1,270 @@
+"""Pages of TIFF files as virtual arrays: which tiles and strips there are, and how they decode.
+
+A page is seen as tifffile tells it. What is laid down where: TIFF 6.0 (strips in section 3, tiles
+in section 15), BigTIFF, and GDAL's way to leave out tiles (offset and length 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.codec import Codec
+from virtualds.codecs import (
+    Differences,
+    FloatDifferences,
+    Jpeg,
+    Lzw,
+    PackBits,
+    Zlib,
+    codec_from_zarr_v2,
+)
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.grid import ChunkAxis
+from virtualds.manifest import MISSING, ChunkManifest, SourceFile
+
+CONTIGUOUS = 1
+"""Planar configuration: the samples of a pixel lie beside each other; else each has its plane."""
+YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
+"""Photometric interpretations."""
+JPEG = 7
+
+
+def _jpeg(page: Any) -> Jpeg:
+    if page.dtype != np.uint8:
+        raise UnsupportedError(
+            f"JPEG of {page.bitspersample} bits: only 8 are decoded; use tifffile's asarray()"
+        )
+    stored = shown = None
+    if not page.extrasamples:
+        # without a JFIF header a decoder would guess that three components are YCbCr
+        stored = RGB if page.photometric == RGB and not page.is_jfif else None
+        shown = {YCBCR: RGB, RGB: RGB, CMYK: 4}.get(page.photometric)
+    return Jpeg(page.jpegtables, stored, shown if page.planarconfig == CONTIGUOUS else GRAY)
+
+
+COMPRESSIONS: dict[int, Callable[[Any], Codec | None]] = {
+    1: lambda page: None,
+    5: lambda page: Lzw(),
+    JPEG: _jpeg,
+    8: lambda page: Zlib(),
+    32946: lambda page: Zlib(),
+    32773: lambda page: PackBits(),
+    34926: lambda page: codec_from_zarr_v2({"id": "zstd", "level": 0}),
+    50000: lambda page: codec_from_zarr_v2({"id": "zstd", "level": 0}),
+}
+"""Codecs by TIFF's compression numbers."""
+PREDICTORS: dict[int, type[Differences | FloatDifferences] | None] = {
+    1: None,
+    2: Differences,
+    3: FloatDifferences,
+}
+
+
+def page_array(
+    source: SourceFile, pages: Sequence[Any], leading: Sequence[int], keyframe: Any
+) -> ManifestArray:
+    """Return pages of one kind as an array.
+
+    Parameters
+    ----------
+    source : SourceFile
+    pages : sequence
+        Pages of tifffile in C order of the leading axes, None for one that is not there; or a
+        single one, which all others follow without a gap.
+    leading : sequence of int
+        Lengths of the axes before those of a page.
+    keyframe : TiffPage
+        The page that says how all are stored.
+
+    Returns
+    -------
+    ManifestArray
+        After the leading axes come rows and columns; samples, if there are several, come last, or
+        before the rows if each has its plane.
+
+    Raises
+    ------
+    UnsupportedError
+        Something is stored in a way that chunks cannot express, or that no codec decodes.
+    FormatError
+        The file contradicts itself.
+    """
+    _refuse_what_is_no_array(keyframe)
+    cut = _cut(keyframe)
+    grid = tuple(axis.nchunks for axis in cut)
+    offsets, lengths = _places(pages, leading, keyframe, prod(grid))
+    there = lengths > 0
+    manifest = ChunkManifest.build(
+        (*leading, *grid),
+        files=[source],
+        file=np.where(there, 0, MISSING).reshape(*leading, *grid),
+        offset=np.where(there, offsets, 0).reshape(*leading, *grid),
+        length=lengths.reshape(*leading, *grid),
+    )
+    axes = (*(ChunkAxis.regular(n, 1) for n in leading), *cut)
+    codecs, dtype = _codecs(keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in cut))
+    layout = tuple(range(len(axes)))
+    nodata = nodata_of(keyframe)
+    fill = None if nodata is None else np.asarray(nodata, dtype).tobytes()
+    pipeline = CodecPipeline(dtype, codecs, fill, layout)
+    array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+    return replace(array, fill_value=pipeline.missing_value)
+
+
+def _refuse_what_is_no_array(page: Any) -> None:
+    """Refuse what has no elements of whole bytes, or axes that are cut otherwise."""
+    bits = page.bitspersample
+    refused = {
+        f"{bits} bits per sample of format {page.sampleformat}": page.dtype is None
+        or 8 * page.dtype.itemsize != bits,
+        f"compression {page.compression!r}": int(page.compression) not in COMPRESSIONS,
+        f"predictor {page.predictor!r}": int(page.predictor) not in PREDICTORS
+        and int(page.compression) != JPEG,
+        "bits in reversed order (FillOrder 2)": page.fillorder == 2,
+        "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
+        "subsampled colours": page.is_subsampled
+        and (int(page.compression) != JPEG or page.planarconfig != CONTIGUOUS),
+        "different formats of samples": _differ(page, 339) or _differ(page, 258),
+    }
+    if found := [what for what, is_so in refused.items() if is_so]:
+        raise UnsupportedError(
+            f"TIFF with {' and '.join(found)}: chunks cannot express it, or no codec decodes it; "
+            f"read it with tifffile's asarray(), or convert it with gdal_translate"
+        )
+
+
+def _differ(page: Any, code: int) -> bool:
+    tag = page.tags.get(code)
+    values = tag.value if tag is not None else ()
+    return isinstance(values, tuple) and len(set(values)) > 1
+
+
+def _cut(page: Any) -> tuple[ChunkAxis, ...]:
+    """Return how the axes of a page are cut as they are stored: samples last, or planes first."""
+    rows, columns, samples = page.imagelength, page.imagewidth, page.samplesperpixel
+    if page.is_tiled:
+        height, width, last = page.tilelength, page.tilewidth, None
+    elif page.is_contiguous:
+        height, width, last = rows, columns, None
+    else:
+        # the last strip ends with the image
+        height, width = min(page.rowsperstrip, rows), columns
+        last = rows - (ceil(rows / height) - 1) * height if height else None
+    if not (rows and columns and samples and height and width):
+        raise FormatError(
+            f"TIFF of {rows} x {columns} pixels in chunks of {height} x {width}: there are no "
+            f"values; the file is damaged"
+        )
+    plane = (ChunkAxis.regular(rows, height, last=last), ChunkAxis.regular(columns, width))
+    if samples == 1:
+        return plane
+    if page.planarconfig == CONTIGUOUS:
+        return (*plane, ChunkAxis.regular(samples, samples))
+    return (ChunkAxis.regular(samples, 1), *plane)
+
+
+def _places(pages: Sequence[Any], leading: Sequence[int], keyframe: Any, count: int) -> Any:
+    """Return the offsets and lengths of all chunks, two flat arrays; length 0 is none."""
+    if len(pages) == 1 and prod(leading) > 1:
+        return _run_of_pages(pages[0], prod(leading))
+    if len(pages) != prod(leading):
+        raise UnsupportedError(
+            f"TIFF series of {len(pages)} pages for axes of {tuple(leading)}: pages do not fill "
+            f"them; read it with tifffile's asarray()"
+        )
+    found = [_places_of_page(page, keyframe, count) for page in pages]
+    offsets, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
+    return offsets, lengths
+
+
+def _run_of_pages(page: Any, count: int) -> Any:
+    """Return the places of pages that follow the first one without a gap, as ImageJ writes them."""
+    if not page.is_contiguous:
+        raise UnsupportedError(
+            f"TIFF series of {count} pages of which one is described, and that one is not "
+            f"contiguous; read it with tifffile's asarray()"
+        )
+    size = page.nbytes
+    planes = page.samplesperpixel if page.planarconfig != CONTIGUOUS else 1
+    steps = np.arange(count * planes, dtype=np.int64) * (size // planes)
+    return page.dataoffsets[0] + steps, np.full(steps.size, size // planes, np.int64)
+
+
+def _places_of_page(page: Any, keyframe: Any, count: int) -> Any:
+    if page is None:
+        return np.zeros(count, np.int64), np.zeros(count, np.int64)
+    offsets = np.asarray(page.dataoffsets, np.int64)
+    lengths = np.asarray(page.databytecounts, np.int64)
+    if keyframe.is_contiguous:
+        step = keyframe.nbytes // count
+        places = offsets[0] + step * np.arange(count, dtype=np.int64)
+        return places, np.full(count, step, np.int64)
+    if offsets.size != count or lengths.size != count:
+        raise FormatError(
+            f"TIFF page {page.index}: {offsets.size} offsets and {lengths.size} lengths of "
+            f"{count} chunks; the file is damaged"
+        )
+    return offsets, np.where(offsets == 0, 0, lengths)
+
+
+def _codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dtype[Any]]:
+    """Return how chunks decode, and the dtype they decode to."""
+    dtype = page.dtype.newbyteorder(page.parent.byteorder)
+    last = COMPRESSIONS[int(page.compression)](page)
+    if isinstance(last, Jpeg):
+        return (last,), dtype
+    codecs: tuple[Codec, ...] = () if last is None else (last,)
+    predictor = PREDICTORS[int(page.predictor)]
+    # libtiff has no predictor without compression
+    if predictor is None or last is None:
+        return codecs, dtype
+    together = len(chunk) == 3 and page.planarconfig == CONTIGUOUS
+    rows, columns, samples = chunk if together else (*chunk[-2:], 1)
+    stored = dtype if predictor is Differences else dtype.newbyteorder("<")
+    found = predictor((rows, columns, samples), stored.str)
+    return (found, *codecs), dtype.newbyteorder("<")
+
+
+def nodata_of(page: Any) -> Any:
+    """Return GDAL's value for pixels without data, None if there is none that a pixel can have."""
+    tag = page.tags.get("GDAL_NODATA")
+    if tag is None or page.dtype is None or page.dtype.kind not in "iuf":
+        return None
+    try:
+        text = str(tag.value).strip("\0 ")
+        number: Any = float(text) if page.dtype.kind == "f" else _integer(text)
+        with np.errstate(over="ignore"):
+            value = page.dtype.type(number)
+    except (ValueError, OverflowError):
+        return None
+    return value
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if number != int(number):
+            raise
+        return int(number)
+
+
+def geo_keys(tags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return GeoKeys as attributes can hold them: numbers, strings, lists of numbers."""
+    return {name: _plain(value) for name, value in tags.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, int) else value

@@ -1,0 +1,101 @@
+"""From groups of files with all below them to xarray's trees and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import xarray as xr
+
+from virtualds.dataset import Loadable, group_from_dataset, lazy_dataset, virtual_dataset
+from virtualds.errors import VirtualdsError
+from virtualds.group import ManifestGroup
+
+MakeDataset = Callable[[ManifestGroup], xr.Dataset]
+"""Takes a group, and returns it as a dataset without the groups below it."""
+
+# ---------------------------------------------------------------------- group -> tree
+
+
+def lazy_datasets(group: ManifestGroup, **decoders: Any) -> dict[str, xr.Dataset]:
+    """Return a group and all below it as datasets by path, which read as native backends do.
+
+    The group itself is ``""``. ``decoders`` are those of `lazy_dataset`.
+    """
+    return dict(_datasets(group, lambda part: lazy_dataset(part, **decoders)))
+
+
+def virtual_tree(
+    group: ManifestGroup, loadable: Loadable = None, decode_cf: bool = True
+) -> xr.DataTree:
+    """Return a group and all below it as a tree of datasets of virtual arrays.
+
+    Parameters and errors are those of `virtual_dataset`.
+
+    Raises
+    ------
+    ValueError
+        A group does not share the dimensions of the groups above it.
+    """
+    return tree_of(dict(_datasets(group, lambda part: virtual_dataset(part, loadable, decode_cf))))
+
+
+def _datasets(group: ManifestGroup, make: MakeDataset) -> Iterator[tuple[str, xr.Dataset]]:
+    for path, part in group.walk():
+        try:
+            yield path, make(part)
+        except VirtualdsError as error:
+            error.add_note(f"group /{path}")
+            raise
+
+
+def tree_of(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
+    """Put a tree together of datasets by path, the root's being ``""``.
+
+    Raises
+    ------
+    ValueError
+        A group does not share the dimensions of the groups above it.
+    """
+    try:
+        return xr.DataTree.from_dict({f"/{path}": dataset for path, dataset in datasets.items()})
+    except ValueError as error:
+        error.add_note(
+            "a tree of xarray has one coordinate and length of a dimension for a group and all "
+            "below it; open one group with virtualds.open_virtual_dataset(url, group=...), or all "
+            "apart with xr.open_groups(url, engine='virtual')"
+        )
+        raise
+
+
+# ---------------------------------------------------------------------- tree -> group
+
+
+def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") -> ManifestGroup:
+    """Return a tree as a group of groups as they are to be stored.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+    inherited : bool
+        Whether every group is to have the coordinates of the groups above it, too. The first one
+        has them in any case, if it is part of a larger tree.
+    path : str
+        Where the tree lies in that which is written, for errors.
+
+    Raises
+    ------
+    UnsupportedError
+        A variable cannot be encoded without changing its values.
+    """
+    try:
+        group = group_from_dataset(tree.to_dataset(inherit=inherited or not path))
+    except VirtualdsError as error:
+        error.add_note(f"group {path or '/'}")
+        raise
+    below = {
+        name: group_from_tree(child, inherited, f"{path}/{name}")
+        for name, child in tree.children.items()
+    }
+    return replace(group, groups=below)

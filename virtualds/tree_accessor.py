@@ -1,0 +1,193 @@
+"""What a tree of virtual arrays can do beyond any other: ``tree.virtual``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from virtualds.accessor import VirtualDatasetAccessor, prefix_changer, table_of_sources
+from virtualds.api import open_virtual_datatree
+from virtualds.array import ManifestArray
+from virtualds.errors import VirtualdsError
+from virtualds.manifest import StorageOptions
+from virtualds.materialize import materialize
+from virtualds.tree import group_from_tree
+from virtualds.urls import normalise_url
+from virtualds.writing import write_tree
+
+OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
+"""What becomes of the dataset of a group."""
+
+
+@xr.register_datatree_accessor("virtual")  # type: ignore[no-untyped-call]
+class VirtualDataTreeAccessor:
+    """What a tree of virtual arrays can do beyond any other: ``tree.virtual``.
+
+    Examples
+    --------
+    >>> import numpy as np, xarray as xr
+    >>> array = ManifestArray.from_arrays(
+    ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
+    ...     offsets=[[1000], [1016]], lengths=16,
+    ... )
+    >>> ds = xr.Dataset({"t": (("time", "x"), array)})
+    >>> xr.DataTree.from_dict({"/": ds, "/a/b": ds}).virtual.nchunks
+    4
+    """
+
+    def __init__(self, tree: xr.DataTree) -> None:
+        self._tree = tree
+
+    @property
+    def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
+        """Every group with what can be done with its own variables."""
+        for path, node in self._tree.subtree_with_keys:
+            # that of a larger tree which is inherited would be lost with the rest of it
+            dataset = node.to_dataset(inherit=node is self._tree)
+            yield path, VirtualDatasetAccessor(dataset)
+
+    @property
+    def _arrays(self) -> list[ManifestArray]:
+        return [array for _, node in self._nodes for array in node.arrays.values()]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references of all groups take in memory."""
+        return sum(array.nbytes_virtual for array in self._arrays)
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of all virtual arrays in all groups, missing ones too."""
+        return sum(array.nchunks for array in self._arrays)
+
+    @property
+    def sources(self) -> pd.DataFrame:
+        """The source files of all groups, as those of a dataset."""
+        return table_of_sources(self._arrays)
+
+    def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.DataTree:
+        """Return the tree with its references pointing at other places.
+
+        Parameters
+        ----------
+        change : dict or callable
+            Old to new prefixes of urls, or a function of a url.
+
+        Raises
+        ------
+        ValueError
+            No url of any group begins with one of the prefixes.
+        """
+        renamed = change if callable(change) else prefix_changer(change, self._arrays)
+        return self._map(lambda node: node.rename_paths(renamed))
+
+    def load(self) -> xr.DataTree:
+        """Return the tree with all values in memory, whatever their size.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        return self._map(lambda node: node.load())
+
+    def to_lazy(self, chunks: Any = None) -> xr.DataTree:
+        """Return the tree with xarray's own lazy arrays, or dask arrays.
+
+        Parameters
+        ----------
+        chunks : as in `xarray.open_datatree`, optional
+            As for ``ds.virtual.to_lazy``; of a mapping every group takes the dimensions it has.
+        """
+        return self._map(lambda node: node.to_lazy(chunks))
+
+    def _map(self, change: OnDataset) -> xr.DataTree:
+        found = {}
+        for path, node in self._nodes:
+            try:
+                found[path] = change(node)
+            except VirtualdsError as error:
+                error.add_note(f"group {path}")
+                raise
+        return xr.DataTree.from_dict(found, name=self._tree.name)
+
+    def to_manifest(
+        self,
+        url: Any,
+        *,
+        format: str | None = None,
+        mode: str | None = None,
+        append_dim: str | None = None,
+        write_inherited_coords: bool = False,
+        conflict: str = "raise",
+        storage_options: Mapping[str, Any] | None = None,
+        **choices: Any,
+    ) -> None:
+        """Write the references of all groups as one set; loaded variables go along.
+
+        Parameters
+        ----------
+        url, format, conflict, storage_options, **choices
+            As for ``ds.virtual.to_manifest``.
+        mode : {"w", "w-"}, optional
+            ``"w"``, the default, creates or replaces, ``"w-"`` refuses to replace.
+        append_dim : None
+            Trees are not appended to; join them with `xarray.concat` and write the result.
+        write_inherited_coords : bool, default False
+            Whether coordinates that a group has from the groups above it are written into it, too,
+            as in `xarray.DataTree.to_zarr`: who opens only this group has them then.
+
+        Raises
+        ------
+        TypeError
+            The format has no such choice.
+        UnsupportedError
+            The format, or the store, cannot hold the tree; nothing has been written. Or it was to
+            be appended.
+        ConflictError
+            Another writer was faster; nothing has changed.
+        FileExistsError
+            The target exists and ``mode`` is ``"w-"``.
+        ValueError
+            No such format or mode.
+
+        Examples
+        --------
+        >>> tree.virtual.to_manifest("refs.zarr")  # doctest: +SKIP
+        """
+        write_tree(
+            self._tree,
+            url,
+            format=format,
+            mode=mode,
+            append_dim=append_dim,
+            inherited=write_inherited_coords,
+            conflict=conflict,
+            storage_options=storage_options,
+            choices=choices,
+        )
+
+    def materialize(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        layout: str = "content",
+        storage_options: Mapping[str, Any] | None = None,
+        checksums: bool = True,
+    ) -> xr.DataTree:
+        """Copy the bytes that all groups refer to, as they are, and return the copy opened.
+
+        Parameters and errors are those of ``ds.virtual.materialize``.
+
+        Examples
+        --------
+        >>> own = tree.virtual.materialize("own.zarr")  # doctest: +SKIP
+        """
+        group = group_from_tree(self._tree)
+        target, options = normalise_url(url), StorageOptions.of(storage_options)
+        materialize(group, target, options, layout=layout, checksums=checksums)
+        return open_virtual_datatree(target, storage_options=storage_options)
