@@ -280,8 +280,9 @@ class ShardTable:
 class _Rows(NamedTuple):
     """What chunks lie in, while indexes are looked through.
 
-    ``whole`` numbers what they lie in, ``file``, ``offset`` and ``length`` say where it is, ``place`` is the chunk's in it and
-    ``held`` how many there are, both in innermost chunks: arrays of one row per axis.
+    ``whole`` numbers what they lie in, ``file``, ``offset`` and ``length`` say where it is.
+    ``place`` is the chunk's in it, and ``held`` how many there are, both in innermost chunks:
+    arrays of one row per axis.
     """
 
     whole: Ints
