@@ -325,6 +325,8 @@ class Refused(OSError):
         ("soon", 0, 0.1),
         ("", 0, 0.1),
     ],
+    # dates would be other names for every process that collects them
+    ids=["at once", "seconds", "too long", "tomorrow", "yesterday", "no date", "nothing"],
 )
 def test_a_server_says_when_to_come_back(after: str, least: float, most: float) -> None:
     assert least <= retry.wait_before(1, Refused(503, after)) <= most
