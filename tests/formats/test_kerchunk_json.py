@@ -38,6 +38,7 @@ CANNOT_BE_HELD = {
     "compound_types": "bytes between its members",
     "shorter_without_any_fill": "without gaps",
     "virtual_datasets": "codecs differ",
+    "zarr_v3": "permuted",
 }
 STORED_OTHERWISE = {
     ("external_files", "in_rows"),  # several files are chunks

@@ -178,7 +178,8 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced(chain)
     order = _stored_order(chain[place][1], _filtered_dtype(dtype, filters) or dtype)
-    stored = dtype.newbyteorder(order)
+    # numpy spells one type in two ways, of which the shorter one is known to all
+    stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
     entries = [_in_order(codec, dtype.itemsize, order) for codec in filters]
     turned = [codec_from_zarr_v3(**_arguments(e), itemsize=dtype.itemsize) for e in entries]
     native = np.asarray(fill, dtype)

@@ -264,7 +264,7 @@ class ShardTable:
         file, offset = _counted(shards)
         length = shards.length.astype(np.int64)
         stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, held))
-        rows = _Rows(file[row], offset[row], length[row], *stacked)
+        rows = _Rows(row, file[row], offset[row], length[row], *stacked)
         sources: list[SourceFile | bytes] = [*shards.files, *shards.inline]
         for level in self.levels:
             rows = _looked_up(rows, level, self.levels[-1].chunk, sources)
@@ -280,10 +280,12 @@ class ShardTable:
 class _Rows(NamedTuple):
     """What chunks lie in, while indexes are looked through.
 
-    ``file``, ``offset`` and ``length`` are where the whole lies, ``place`` is the chunk's in it and
-    ``held`` how many there are, both in innermost chunks: arrays of one row per axis.
+    ``whole`` numbers what they lie in, ``file``, ``offset`` and ``length`` say where it is.
+    ``place`` is the chunk's in it, and ``held`` how many there are, both in innermost chunks:
+    arrays of one row per axis.
     """
 
+    whole: Ints
     file: Ints
     offset: Ints
     length: Ints
@@ -315,10 +317,10 @@ def _looked_up(
     step = step.reshape(-1, 1)
     place, inside = rows.place // step, rows.place % step
     there = np.flatnonzero(rows.file != MISSING)
-    wholes = np.stack([rows.file, rows.offset, rows.length, *(rows.held // step)])[:, there]
-    distinct, which = np.unique(wholes, axis=1, return_inverse=True)
-    which = which.ravel()
-    wanted = [_Shard(sources[f], o, n, tuple(c)) for f, o, n, *c in distinct.T.tolist()]
+    counts = rows.held // step
+    _, first, which = np.unique(rows.whole[there], return_index=True, return_inverse=True)
+    wholes = np.stack([rows.file, rows.offset, rows.length, *counts])[:, there[first]]
+    wanted = [_Shard(sources[f], o, n, tuple(c)) for f, o, n, *c in wholes.T.tolist()]
     indexes = _read_indexes(wanted, level)
     file, offset, length = rows.file.copy(), rows.offset.copy(), rows.length.copy()
     # the rows of one shard after those of another
@@ -332,7 +334,10 @@ def _looked_up(
         offset[members] = np.where(empty, 0, rows.offset[members] + begin)
         length[members] = size
         file[members] = np.where(empty, MISSING, rows.file[members])
-    return _Rows(file, offset, length, inside, np.broadcast_to(step, rows.place.shape))
+    whole = rows.whole
+    for one, most in zip(place, counts.max(1, initial=1), strict=True):
+        whole = whole * most + one
+    return _Rows(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
 
 
 def _checked(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
