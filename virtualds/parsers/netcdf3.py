@@ -3,7 +3,7 @@
 The header is read by `virtualds.netcdf3_header`, by one request where it is not very long. A
 variable without records is one chunk, which readers cut as they need; of one with records each
 record is a chunk, since the records of all variables lie interleaved
-(docs/decisions/0019-a-record-is-a-chunk.md).
+(docs/decisions/0018-a-record-is-a-chunk.md).
 """
 
 from __future__ import annotations
