@@ -123,6 +123,8 @@ def test_a_group_may_be_the_root(group: str, forest: Forest) -> None:
         same(opener(path, group=group), case.native(path, group=group))
     native = xr.open_groups(path, engine="netcdf4", group=group)
     assert list(xr.open_groups(path, engine="virtual", group=group)) == list(native)
+    for dataset in native.values():
+        dataset.close()
     with pytest.raises(FileNotFoundError, match="there is no group 'no'"):
         virtualds.open_virtual_datatree(path, group="no")
 

@@ -89,7 +89,8 @@ def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: P
         after = again.variables[variable]
         assert after.dims == before.dims
         assert _typed(after.attributes) == _typed(before.attributes)
-        if (name, variable) not in STORED_OTHERWISE:
+        # classic netCDF knows no filters, which the form spells out
+        if (name, variable) not in STORED_OTHERWISE and CASES[name].source != "netcdf3":
             assert _typed(after.encoding) == _typed(before.encoding)
         if isinstance(before.data, ManifestArray):
             assert _references(after.data) == _references(before.data)

@@ -42,7 +42,7 @@ Opener = Callable[[Path], xr.Dataset]
 # xarray itself makes opaque bytes of big-endian compound types, whoever reads them
 NAMES = [name for name in CASES if name != "compound_types_of_big_endian"]
 
-HDF5 = [name for name in NAMES if CASES[name].engine != "zarr"]
+HDF5 = [name for name in NAMES if CASES[name].source == "hdf5"]
 
 
 def virtualizarr_registry() -> Any:
