@@ -7,6 +7,7 @@ chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,13 @@ from virtualds.records import (
     rows_of_records,
 )
 from virtualds.referenced_files import ReferencedFiles, malformed, unreachable
+from virtualds.store import version_of
 from virtualds.stores import store_for
 
 MARKER = ".zmetadata"
 """The file that makes a folder a set."""
+FENCED = "virtualds"
+"""Key of a marker that we note our writings under, and put up a fence by."""
 TOKEN = b"virtualds"
 """Key in the metadata of a record that names the set that it belongs to."""
 WRITER = b"virtualds-writer"
@@ -44,6 +48,12 @@ def record_path(path: str, number: int) -> str:
 
 
 # ---------------------------------------------------------------------- reading
+
+
+def meaning_of(document: Mapping[str, Any]) -> str:
+    """Return a name for all that the marker of a set says, but for what we note in it."""
+    said = {key: value for key, value in document.items() if key != FENCED}
+    return version_of(json.dumps(said, sort_keys=True).encode())
 
 
 class Records:
@@ -59,10 +69,17 @@ class Records:
         Our notes; with them comes the name of the writing that records have to belong to.
     allow : Allowed
         Where the files that records refer to may lie.
+    meaning : str
+        What `meaning_of` says of the set's marker.
     """
 
     def __init__(
-        self, source: SourceFile, size: int, notes: Mapping[str, Any], allow: Allowed
+        self,
+        source: SourceFile,
+        size: int,
+        notes: Mapping[str, Any],
+        allow: Allowed,
+        meaning: str = "",
     ) -> None:
         self.source = source
         self.size = size
@@ -71,6 +88,7 @@ class Records:
         self._noted = notes.get("files", {})
         # the sets of others name no writing: what they were when they were opened has to do
         self._marker = None if self.token else self._described()
+        self._meaning = meaning
         self._opening = opening()
         self._open()
 
@@ -81,6 +99,19 @@ class Records:
             return store_for(url).describe(url, self.source.options)
         except FileNotFoundError:
             return None
+
+    def _stands(self) -> bool:
+        """Say whether a set of others is what it was, but for a fence that a writer put up."""
+        if self._described() == self._marker:
+            return True
+        try:
+            found = store_for(self.source.url).read_all(
+                f"{self.source.url}/{MARKER}", self.source.options
+            )
+            document = json.loads(found)
+            return FENCED in document and meaning_of(document) == self._meaning
+        except (AttributeError, FileNotFoundError, TypeError, ValueError):
+            return False
 
     def _open(self) -> None:
         self._files = ReferencedFiles(self.source, self._noted, self.allow)
@@ -93,7 +124,7 @@ class Records:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
-        names = ("source", "size", "token", "allow", "_marker", "_opening")
+        names = ("source", "size", "token", "allow", "_marker", "_meaning", "_opening")
         kept = {name: getattr(self, name) for name in names}
         return kept | {"_noted": pack_table(self._noted)}
 
@@ -138,7 +169,7 @@ class Records:
     def _read(self, url: str) -> ChunkManifest:
         import pyarrow as pa
 
-        if self.token is None and self._described() != self._marker:
+        if self.token is None and not self._stands():
             raise ReadError(
                 f"{url}: the set was replaced or changed after it was opened; open it again"
             )

@@ -22,7 +22,14 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fence import Fence, outrun, reads_while
 from virtualds.group import ManifestGroup
-from virtualds.kerchunk_records import MARKER, Records, RecordTable, record, record_path
+from virtualds.kerchunk_records import (
+    MARKER,
+    Records,
+    RecordTable,
+    meaning_of,
+    record,
+    record_path,
+)
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
@@ -101,7 +108,7 @@ class _Set:
                 for key, value in document["metadata"].items()
             }
             notes = document.get(NOTES) or {}
-            records = Records(source, size, notes, allow)
+            records = Records(source, size, notes, allow, meaning_of(document))
             return cls(source, document, metadata, notes, records)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             if isinstance(error, FormatError):
