@@ -366,6 +366,11 @@ def test_we_read_what_others_write(
         found = found.drop_vars(NO_FILL_OF_HDF5, errors="ignore")
     else:
         expected = by_kerchunk(target).load()
+    if (writer, name) == ("virtualizarr", "strings_of_varying_length"):
+        # it says that "" fills, which in Zarr v2 xarray takes for missing, as we do; this way not
+        texts = [n for n, v in expected.variables.items() if v.dtype.kind in "UT"]
+        masked = {n: expected[n].astype(object).where(expected[n] != "", np.nan) for n in texts}
+        expected = expected.assign(masked)
     xr.testing.assert_identical(found, with_json_attributes(expected))
 
 
