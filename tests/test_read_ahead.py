@@ -48,6 +48,14 @@ def test_neighbours_in_a_file_are_one_request(tmp_path: Path, codecs: Any, chunk
         assert len(ranges) == 20
 
 
+def test_chunks_at_the_edge_come_with_their_neighbours(tmp_path: Path) -> None:
+    values = np.random.default_rng(4).integers(0, 9, (900, 900))
+    array = virtual(values, tmp_path, chunks=(96, 96), codecs=ZLIB)
+    with range_server(tmp_path) as (url, ranges):
+        exactly(served(array, url).read(), values)
+        assert len(ranges) == 1
+
+
 def test_files_that_take_turns_are_asked_once_each(tmp_path: Path) -> None:
     """The chunks of a mosaic lie in one file and the other by turns."""
     values = np.random.default_rng(1).normal(size=(30, 40, 60))

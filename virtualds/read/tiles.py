@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -75,10 +75,22 @@ def _pays(part: Part) -> bool:
     """Say whether there are many chunks in few boxes of equal ones, none of them shown twice."""
     boxes = prod(len(p.runs) for p in part.projections)
     chunks = prod(p.chunk.size for p in part.projections)
-    if not part.projections or chunks < FEWEST * boxes:
+    if not part.projections or chunks < FEWEST * boxes or _least_bytes(part) > TINY:
         return False
     axes = range(len(part.projections))
     return all(alike_along(part.fragment, part.projections, axis) is None for axis in axes)
+
+
+def _least_bytes(part: Part) -> float:
+    """Return the decoded bytes of the smallest chunk that is taken whole; none has infinitely many.
+
+    To cut a selection of large chunks into boxes would only part neighbours in a file.
+    """
+    shortest = (
+        min((int(p.encoded[run.first]) for run in p.runs if run.whole), default=inf)
+        for p in part.projections
+    )
+    return prod(shortest) * max(p.dtype.itemsize for p in part.pipelines)
 
 
 def _chunk_bytes(part: Part, inside: Sequence[Projection]) -> int:
