@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.options import get_options
 
 Range = tuple[int, int]
 """Offset and length, in bytes."""
@@ -36,6 +37,11 @@ class Reach(NamedTuple):
     gap: int
     run: int
     at_once: int
+
+
+def far_reach() -> Reach:
+    """Return the reach with which a request costs what half a MiB more in another one does."""
+    return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
 
 class StoreError(OSError):

@@ -13,6 +13,9 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
 
+from virtualds.stores import store_for
+from virtualds.urls import host_of
+
 MOST_BYTES = 2**28
 """Of requests that are under way or answered and not yet decoded."""
 WINDOWS = 2
@@ -28,6 +31,12 @@ class Way(NamedTuple):
     host: str
     at_once: int
     nbytes: int
+
+    @classmethod
+    def to(cls, url: str, nbytes: int) -> Way | None:
+        """Return the way to bytes of a file, None if it is near."""
+        at_once = store_for(url).reach.at_once
+        return cls(host_of(url), at_once, nbytes) if at_once else None
 
 
 class Ahead(Iterator[tuple[Item, Data | None]]):

@@ -34,7 +34,6 @@ from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
 from virtualds.store import Range, StoreError
 from virtualds.stores import store_for
-from virtualds.urls import host_of
 
 Array = npt.NDArray[Any]
 Data = Sequence[Buffer]
@@ -89,13 +88,10 @@ def _announced(works: Iterator[Work]) -> Iterator[Work]:
 
 
 def _way_of(work: Work) -> Way | None:
-    if isinstance(work, Kept):
+    if isinstance(work, Kept) or work.file < 0:
         return None
-    reach = reach_of(work.fragment, work.file)
-    if not reach.at_once:
-        return None
-    host = host_of(work.fragment.manifest.files[work.file].url)
-    return Way(host, reach.at_once, sum(length for _, length in work.ranges))
+    url = work.fragment.manifest.files[work.file].url
+    return Way.to(url, sum(length for _, length in work.ranges))
 
 
 @dataclass(frozen=True)

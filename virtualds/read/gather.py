@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all
-from virtualds.stores import store_for
-from virtualds.urls import host_of
 
 Item = TypeVar("Item")
 Data = TypeVar("Data")
@@ -38,10 +36,8 @@ def gathered(
     found: dict[int, Data] = {}
 
     def way_of(number: int) -> Way | None:
-        if (url := url_of(items[number])) is None:
-            return None
-        at_once = store_for(url).reach.at_once
-        return Way(host_of(url), at_once, SMALL) if at_once else None
+        url = url_of(items[number])
+        return None if url is None else Way.to(url, SMALL)
 
     def fetch_one(number: int) -> tuple[Data]:
         return (fetch(items[number]),)

@@ -22,7 +22,7 @@ from virtualds.archive_index import (
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import Listed, Range, Reach, Store, StoreError, version_of
+from virtualds.store import Listed, Range, Reach, Store, StoreError, far_reach, version_of
 from virtualds.urls import below, in_archive, scheme_of
 
 HELD = 16
@@ -60,7 +60,7 @@ class ArchiveStore:
     @property
     def reach(self) -> Reach:
         """Reach of a far store, which a near one can do with."""
-        return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
+        return far_reach()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a member."""

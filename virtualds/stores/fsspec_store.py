@@ -13,11 +13,20 @@ from functools import cache, partial
 from itertools import count
 from typing import Any
 
+import virtualds.stores.fsspec_ranges as fsspec_ranges
+import virtualds.stores.obstore_ranges as obstore_ranges
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
-from virtualds.stores import fsspec_ranges, obstore_ranges
+from virtualds.store import (
+    ChangedError,
+    Listed,
+    Range,
+    Reach,
+    StoreError,
+    far_reach,
+    version_of,
+)
 from virtualds.stores.answer import Answer, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
 from virtualds.stores.retry import GaveUp, retried
@@ -49,8 +58,8 @@ class FsspecStore:
 
     @property
     def reach(self) -> Reach:
-        """Reach with which a request costs what half a MiB more in another one does."""
-        return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
+        """Reach of a far store."""
+        return far_reach()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, through obstore or fsspec, asked again if need be."""
