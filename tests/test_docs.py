@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "virtualds"
-LIBRARIES = {"docs/formats/icechunk.md": "icechunk", "virtualds.icechunk_adapter": "icechunk"}
+LIBRARIES = {
+    "docs/formats/icechunk.md": "icechunk",
+    "virtualds.icechunk_references.adapter": "icechunk",
+}
 """Pages and modules that need a library which not every Python has."""
 FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -18,22 +18,17 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
-    {"manifest", "codec", "packing", "json_attributes", "hdf5_types"}
-    | {"access", "file_lock", "strict_json", "text", "numpy_header", "icechunk_places"},
-    {"hdf5_attributes", "codecs", "store", "template", "compressed_file"}
-    | {"netcdf3_header", "archive_index", "icechunk_adapter"}
-    | {"lazy_manifest", "records"},
+    {"manifest", "codec", "packing", "json_attributes"}
+    | {"access", "file_lock", "strict_json", "text"},
+    {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
     {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
-    {"array", "hdf5_file", "kerchunk_entries", "kerchunk_records"}
-    | {"fits_headers", "grib_messages", "headers", "icechunk_references"},
-    {"group", "zarr_metadata", "concatenation", "comparison", "hdf5_structure"}
-    | {"fill_values", "tiff_pages"},
+    {"array", "headers", "icechunk_references", "kerchunk_references"},
+    {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"hdf5_storage", "hdf5_values", "hdf5_groups", "record_changes", "varying_array"}
-    | {"archived", "flat_arrays"},
-    {"source_positions", "hdf5_mapping", "zarr_hierarchy", "zarr_v3"},
+    | {"record_changes", "varying_array", "archived", "flat_arrays"},
+    {"source_positions", "hdf5", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
@@ -45,6 +40,17 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "hdf5": (
+        "file",
+        "data_types",
+        "attributes",
+        "structure",
+        "storage",
+        "values",
+        "groups",
+        "mapping",
+    ),
+    "icechunk_references": ("places", "adapter", "chunks"),
     "zarr_v3": (
         "data_types",
         "codecs",
@@ -130,7 +136,7 @@ PUBLIC = {
 
 # The files that are for zarr-python and for Icechunk, whose stores are those of zarr-python. They
 # are imported only when somebody asks for them. There, one answers and waits in coroutines.
-ADAPTERS = {"zarr_adapter", "icechunk_adapter"}
+ADAPTERS = {"zarr_adapter", "icechunk_references.adapter"}
 
 # What opening somebody else's file with xarray must not have to wait for.
 HEAVY = {"dask", "distributed", "h5py", "icechunk", "kerchunk", "numcodecs", "pyarrow", "zarr"}

@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 from fsspec.implementations.reference import ReferenceFileSystem
 
-import virtualds.template as template
+import virtualds.kerchunk_references.template as template
 from virtualds import FormatError
 from virtualds.formats.kerchunk_json import _unfold
-from virtualds.template import MOST_CHARACTERS, MOST_DEPTH, MOST_REFERENCES, Templates, generated
+from virtualds.kerchunk_references.template import (
+    MOST_CHARACTERS,
+    MOST_DEPTH,
+    MOST_REFERENCES,
+    Templates,
+    generated,
+)
 
 EXAMPLE = {
     # kerchunk documentation, "References specification"

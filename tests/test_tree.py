@@ -492,7 +492,7 @@ def test_a_group_costs_no_look_at_the_others(
     from virtualds.parsers import hdf5
 
     monkeypatch.setattr(hdf5, "members", _counted(hdf5.members, looked))
-    monkeypatch.setattr("virtualds.hdf5_groups.members", _counted(hdf5.members, looked))
+    monkeypatch.setattr("virtualds.hdf5.groups.members", _counted(hdf5.members, looked))
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

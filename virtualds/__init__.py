@@ -23,7 +23,7 @@ from virtualds.flat import open_flat
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers import open_source
+from virtualds.headers.source_file import open_source
 from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements

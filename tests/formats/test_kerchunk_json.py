@@ -21,7 +21,7 @@ from cases import CASES, Archive, numbers
 from transforms import without_gaps
 
 import virtualds
-import virtualds.compressed_file as compressed_file
+import virtualds.kerchunk_references.compressed_file as compressed_file
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
 from virtualds.formats import kerchunk_json

@@ -28,11 +28,11 @@ from virtualds import (
     ManifestArray,
     ReadError,
     UnsupportedError,
-    kerchunk_records,
 )
 from virtualds.api import open_group
 from virtualds.formats import kerchunk_json, kerchunk_parquet
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.kerchunk_references import records
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.stores.local import LocalStore
@@ -208,7 +208,7 @@ def test_a_selection_reads_the_records_that_it_needs(
 def test_what_is_kept_of_records_is_bounded(
     opened: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kerchunk_records, "CACHED", 30)
+    monkeypatch.setattr(records, "CACHED", 30)
     ds, values = grid_of_chunks(tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10)
     found = read(tmp_path / "refs.parquet").variables["v"].data

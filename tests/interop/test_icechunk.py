@@ -238,7 +238,7 @@ def test_containers_are_added_where_sources_lie(tmp_path: Path) -> None:
 
 
 def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
-    from virtualds import icechunk_adapter
+    from virtualds.icechunk_references import adapter
 
     files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
     virtual(files[0]).virtual.to_manifest(target)
@@ -248,7 +248,7 @@ def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
     zarr.open_group(fast.store, mode="a").attrs["fast"] = True
     fast.commit("fast")
     with pytest.raises(ConflictError):
-        icechunk_adapter.commit(slow.store, "slow", str(target))
+        adapter.commit(slow.store, "slow", str(target))
 
 
 def test_what_is_no_repository_is_left_alone(tmp_path: Path) -> None:

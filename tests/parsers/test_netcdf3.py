@@ -18,7 +18,7 @@ from scipy.io import netcdf_file
 import virtualds
 from virtualds.blocks import FIRST, PAGE
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.netcdf3_header import Header, MoreNeeded, parse_header
+from virtualds.headers.netcdf3 import Header, MoreNeeded, parse_header
 
 FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 forms = pytest.mark.parametrize("form", FORMS)

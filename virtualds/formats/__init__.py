@@ -13,7 +13,7 @@ import virtualds.formats.kerchunk_parquet as kerchunk_parquet
 import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.group import ManifestGroup
-from virtualds.kerchunk_records import MARKER as ZMETADATA
+from virtualds.kerchunk_references.records import MARKER as ZMETADATA
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.zarr_v3.document import MARKER as ZARR_JSON
 

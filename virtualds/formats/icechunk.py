@@ -17,8 +17,7 @@ import numpy as np
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import ConflictError, UnsupportedError, cannot_hold
 from virtualds.group import ManifestGroup
-from virtualds.icechunk_places import Place, containers, location, place_of, url_of
-from virtualds.icechunk_references import (
+from virtualds.icechunk_references.chunks import (
     CHUNKS,
     NOTES,
     RepositoryReferences,
@@ -27,6 +26,7 @@ from virtualds.icechunk_references import (
     manifest_of,
     noted_sources,
 )
+from virtualds.icechunk_references.places import Place, containers, location, place_of, url_of
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import ReferencedFiles, stored_bytes

@@ -14,17 +14,22 @@ from itertools import product
 from typing import Any
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.compressed_file import beginning, compressed, compressed_like, expanded
 from virtualds.errors import FormatError
 from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
-from virtualds.kerchunk_entries import Entries
+from virtualds.kerchunk_references.compressed_file import (
+    beginning,
+    compressed,
+    compressed_like,
+    expanded,
+)
+from virtualds.kerchunk_references.entries import Entries
+from virtualds.kerchunk_references.template import Templates, generated
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed, uncollected
-from virtualds.template import Templates, generated
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.manifests import Part

@@ -22,7 +22,7 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fence import Fence, outrun, reads_while
 from virtualds.group import ManifestGroup
-from virtualds.kerchunk_records import (
+from virtualds.kerchunk_references.records import (
     MARKER,
     Records,
     RecordTable,

@@ -15,9 +15,9 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.codecs import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.fits_headers import Part, parts
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers import damage_of, open_source
+from virtualds.headers.fits import Part, parts
+from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import SourceFile
 from virtualds.urls import local_path, scheme_of
 

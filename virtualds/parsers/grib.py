@@ -20,10 +20,10 @@ from virtualds.codec import needed_package
 from virtualds.codecs import GribMessage
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grib_messages import REGULAR, Message, messages, places
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers import damage_of, open_source
+from virtualds.headers.grib import REGULAR, Message, messages, places
+from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.scan import fetch_ahead
 from virtualds.stores import store_for

@@ -1,9 +1,9 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group, or over all groups below one (`virtualds.hdf5_groups`). What netCDF
-makes of HDF5's structure is `virtualds.hdf5_structure`. The values of a dataset are references into
-chunks (`virtualds.hdf5_storage`) or into the datasets that it is put together from
-(`virtualds.hdf5_mapping`); what neither can hold is read through h5py (`virtualds.hdf5_values`).
+This is the walk over a group, or over all groups below one (`virtualds.hdf5.groups`). What netCDF
+makes of HDF5's structure is `virtualds.hdf5.structure`. The values of a dataset are references into
+chunks (`virtualds.hdf5.storage`) or into the datasets that it is put together from
+(`virtualds.hdf5.mapping`); what neither can hold is read through h5py (`virtualds.hdf5.values`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from virtualds.codec import NO_FILTERS
 from virtualds.concatenation import without_gaps
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
-from virtualds.hdf5_attributes import attribute, of_the_user
-from virtualds.hdf5_file import HDF5Files, damage_of
-from virtualds.hdf5_groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
-from virtualds.hdf5_mapping import is_virtual, mapped_array, needed_files
-from virtualds.hdf5_storage import stored_array
-from virtualds.hdf5_structure import (
+from virtualds.hdf5.attributes import attribute, of_the_user
+from virtualds.hdf5.data_types import stored_type
+from virtualds.hdf5.file import HDF5Files, damage_of
+from virtualds.hdf5.groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
+from virtualds.hdf5.mapping import is_virtual, mapped_array, needed_files
+from virtualds.hdf5.storage import stored_array
+from virtualds.hdf5.structure import (
     Dataset,
     Dimensions,
     Place,
@@ -36,8 +37,7 @@ from virtualds.hdf5_structure import (
     fill_beyond,
     members,
 )
-from virtualds.hdf5_types import stored_type
-from virtualds.hdf5_values import values_of
+from virtualds.hdf5.values import values_of
 from virtualds.manifest import SourceFile
 from virtualds.scan import read_remote
 from virtualds.urls import local_path, scheme_of

@@ -1,6 +1,6 @@
 """netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
 
-The header is read by `virtualds.netcdf3_header`, by one request where it is not very long. A
+The header is read by `virtualds.headers.netcdf3`, by one request where it is not very long. A
 variable without records is one chunk, which readers cut as they need; of one with records each
 record is a chunk, since the records of all variables lie interleaved
 (docs/decisions/0018-a-record-is-a-chunk.md).
@@ -19,8 +19,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.manifest import ChunkManifest, SourceFile
-from virtualds.netcdf3_header import (
+from virtualds.headers.netcdf3 import (
     MAGIC,
     VERSIONS,
     Header,
@@ -28,6 +27,7 @@ from virtualds.netcdf3_header import (
     Variable,
     parse_header,
 )
+from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.stores import store_for
 from virtualds.urls import local_path, scheme_of
 

@@ -12,8 +12,8 @@ from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
+from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.manifest import SourceFile
-from virtualds.numpy_header import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.stores import outside_archives, store_for
 
 NAME = "array"

@@ -19,7 +19,7 @@ from virtualds.array import ManifestArray
 from virtualds.codec import needed_package
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers import damage_of, open_source
+from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import SourceFile
 from virtualds.tiff_pages import geo_keys, nodata_of, page_array
 from virtualds.urls import local_path, scheme_of

@@ -27,7 +27,7 @@ from virtualds.errors import (
     UnsupportedError,
 )
 from virtualds.grid import Ints
-from virtualds.icechunk_places import Place
+from virtualds.icechunk_references.places import Place
 from virtualds.manifest import SourceFile
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, ReadError
-from virtualds.hdf5_attributes import path_of
-from virtualds.hdf5_file import opened
-from virtualds.hdf5_structure import Dataset, fill_beyond
-from virtualds.hdf5_types import TEXT, StoredType
+from virtualds.hdf5.attributes import path_of
+from virtualds.hdf5.data_types import TEXT, StoredType
+from virtualds.hdf5.file import opened
+from virtualds.hdf5.structure import Dataset, fill_beyond
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
 from virtualds.stores import store_for

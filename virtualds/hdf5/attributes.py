@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.hdf5_types import Class, check_values
+from virtualds.hdf5.data_types import Class, check_values
 
 RESERVED = frozenset(
     {

@@ -21,9 +21,9 @@ from virtualds.codecs import Codec, codec_from_hdf5
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, Ints, c_strides
-from virtualds.hdf5_file import Places, beside, find, in_working_directory
-from virtualds.hdf5_structure import Dataset, chosen_fill, has_fill
-from virtualds.hdf5_types import StoredType
+from virtualds.hdf5.data_types import StoredType
+from virtualds.hdf5.file import Places, beside, find, in_working_directory
+from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 
 COMPACT, CHUNKED = 0, 2

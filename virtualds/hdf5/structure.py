@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.hdf5_file import HDF5Files, damage_of, find
-from virtualds.hdf5_types import Class
+from virtualds.hdf5.data_types import Class
+from virtualds.hdf5.file import HDF5Files, damage_of, find
 from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"

@@ -17,7 +17,8 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.concatenation import assemble
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.hdf5_file import (
+from virtualds.hdf5.data_types import StoredType, stored_type
+from virtualds.hdf5.file import (
     HDF5Files,
     Places,
     absolute,
@@ -25,9 +26,8 @@ from virtualds.hdf5_file import (
     find,
     in_working_directory,
 )
-from virtualds.hdf5_storage import external_segments, fill_of, stored_array
-from virtualds.hdf5_structure import Dataset, file_of
-from virtualds.hdf5_types import StoredType, stored_type
+from virtualds.hdf5.storage import external_segments, fill_of, stored_array
+from virtualds.hdf5.structure import Dataset, file_of
 from virtualds.manifest import SourceFile
 from virtualds.urls import scheme_of
 

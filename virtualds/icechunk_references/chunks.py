@@ -13,7 +13,7 @@ import numpy as np
 from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import UnsupportedError
 from virtualds.grid import Ints
-from virtualds.icechunk_places import place_of, url_of
+from virtualds.icechunk_references.places import place_of, url_of
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import ReferencedFiles
@@ -35,7 +35,7 @@ def adapter() -> Any:
         Icechunk is not installed, or too old.
     """
     try:
-        return import_module("virtualds.icechunk_adapter")
+        return import_module("virtualds.icechunk_references.adapter")
     except (ImportError, AttributeError) as error:
         raise UnsupportedError(
             f"icechunk: it needs icechunk 2.0.5 or newer, and Python 3.12 ({error}); pip install "

@@ -1,0 +1,1 @@
+"""References as Icechunk keeps them, and its library."""

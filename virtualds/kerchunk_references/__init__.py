@@ -1,0 +1,1 @@
+"""References as kerchunk writes them: entries of JSON, records of Parquet, templates."""
