@@ -18,7 +18,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {
-        "checksum", "decompressors", "errors", "grib_sections", "grid", "options", "packed_columns",
+        "checksum",
+        "decompressors",
+        "errors",
+        "grib_sections",
+        "grid",
+        "options",
+        "packed_columns",
         "urls",
     },
     {"manifest", "codec", "packing", "json_attributes"}
@@ -53,7 +59,7 @@ STAGES = {
         "groups",
         "mapping",
     ),
-    "icechunk_references": ("places", "adapter", "chunks"),
+    "icechunk_references": ("places", "adapter", "chunks", "opened"),
     "zarr_v3": (
         "data_types",
         "codecs",

@@ -346,7 +346,7 @@ for at in list(range(4, min(240, len(data)))) + random.choices(range(100, len(da
         assert len(GribMessage().decode(bytes(damaged), size)) == size
     except CodecError:
         refused += 1
-assert refused > 20, refused
+assert refused > 10, refused
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120

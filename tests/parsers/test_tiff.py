@@ -16,7 +16,7 @@ from counting_server import counting_server
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
-from virtualds import UnsupportedError
+from virtualds import FormatError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -424,6 +424,24 @@ def outcome(path: Path, expected: Any) -> str:
     except virtualds.VirtualdsError as error:
         return type(error).__name__
     return "equal" if expected is not None and np.array_equal(values, expected) else "other"
+
+
+@pytest.mark.parametrize("tag", ["SampleFormat", "BitsPerSample", "Predictor", "Compression"])
+@pytest.mark.parametrize("bigtiff", [False, True])
+def test_a_tag_that_cannot_be_read_is_damage_and_not_its_default(
+    tag: str, bigtiff: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tif"
+    values = np.arange(64 * 48, dtype="f4").reshape(64, 48)
+    tifffile.imwrite(path, values, bigtiff=bigtiff, compression="deflate", predictor=True)
+    with tifffile.TiffFile(path) as file:
+        place = file.pages[0].tags[tag].offset
+    with path.open("r+b") as raw:
+        # the type of the tag's values, which is none
+        raw.seek(place + 2)
+        raw.write(b"\x77\x77")
+    with pytest.raises(FormatError, match="cannot be read"):
+        virtualds.open_virtual_dataset(path)
 
 
 def test_chunks_whose_bytes_are_damaged_are_named(tmp_path: Path) -> None:

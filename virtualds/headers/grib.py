@@ -89,7 +89,8 @@ class Message:
         hours = int(self.keys.get("endStep", 0)) * SECONDS[unit] / 3600
         if abs(hours) > LONGEST:
             raise FormatError(
-                f"GRIB message at byte {self.offset}: its step is {hours} hours; the file is damaged"
+                f"GRIB message at byte {self.offset}: its step is {hours} hours; the file is "
+                f"damaged"
             )
         return hours
 

@@ -346,7 +346,8 @@ def _grid(
         )
     if count < 1:
         raise FormatError(
-            f"GRIB message at byte {message.offset}: its grid has {count} points; the file is damaged"
+            f"GRIB message at byte {message.offset}: its grid has {count} points; the file is "
+            f"damaged"
         )
     if columns * rows != count:
         dims: tuple[str, ...] = ("values",)
