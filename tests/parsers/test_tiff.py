@@ -512,7 +512,10 @@ def test_other_readers_of_zarr_decode_what_they_know(folder: Path) -> None:
     from zarr.storage import FsspecStore
 
     imagecodecs.numcodecs.register_codecs(verbose=False)
-    for name in ("predictor 2 of u4<", "predictor 2 of rgb", "predictor 3 of f4<", "packbits"):
+    for name in (
+        *("predictor 2 of u4<", "predictor 2 of u4>", "predictor 2 of rgb"),
+        *("predictor 3 of f4<", "predictor 3 of f4>", "packbits"),
+    ):
         through(".json")(written(folder, name))
         references = json.loads((folder / f"{name}.json").read_text())
         import fsspec
