@@ -63,6 +63,16 @@ def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]
     return found
 
 
+def headers_in_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+    """Return for members of archives of one kind the archive, and where their headers begin.
+
+    What they hold follows within few bytes.
+    """
+    if not files:
+        return []
+    return ARCHIVES[scheme_of(files[0].url)].beginnings(files)
+
+
 @contextmanager
 def in_front(url: str, store: Store) -> Iterator[None]:
     """Let a store answer for one url, whoever asks, until the end of the block."""
@@ -79,4 +89,12 @@ def in_front(url: str, store: Store) -> Iterator[None]:
                 del _IN_FRONT[url]
 
 
-__all__ = ["STORES", "FsspecStore", "LocalStore", "in_front", "outside_archives", "store_for"]
+__all__ = [
+    "STORES",
+    "FsspecStore",
+    "LocalStore",
+    "headers_in_archives",
+    "in_front",
+    "outside_archives",
+    "store_for",
+]
