@@ -361,7 +361,7 @@ DAMAGED: dict[str, tuple[str, dict[int, int], str]] = {
     "a day that the month has not": ("edition 1", {8 + 13: 2, 8 + 14: 31}, "its date is"),
     "no unit of time": ("edition 1", {8 + 17: 193}, "no time"),
     "a section beyond the end": ("edition 1", {8 + 1: 255}, "section 1 has"),
-    "sections that do not fill it": ("edition 1", {8 + 7: 0x40}, "section"),
+    "a grid that is not there": ("edition 1", {8 + 7: 0x40}, "0 points"),
     "a day that edition 2 has not": ("one message", {16 + 14: 2, 16 + 15: 31}, "its date is"),
 }
 
