@@ -29,18 +29,27 @@ FLOORS = (
     {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
-    {"source_positions", "hdf5", "zarr_hierarchy", "zarr_v3"},
+    {"source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat"},
     {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "tree_accessor", "zarr_python"},
+    {"backend", "demo", "diagnosis", "tree_accessor", "zarr_python"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "diagnosis": (
+        "forms",
+        "report",
+        "courses",
+        "joining",
+        "verdicts",
+        "survey",
+        "findings",
+    ),
     "hdf5": (
         "file",
         "data_types",
@@ -111,6 +120,9 @@ PUBLIC = {
     "CodecPipeline",
     "CombineError",
     "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
     "FormatError",
     "Fragment",
     "ManifestArray",
@@ -122,6 +134,7 @@ PUBLIC = {
     "UnsupportedError",
     "VirtualdsError",
     "convert",
+    "diagnose",
     "drop_sources",
     "expire_snapshots",
     "open_flat",
