@@ -64,13 +64,12 @@ def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]
 
 
 def headers_in_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for members of archives of one kind the archive, and where their headers begin.
+    """Return for members of one archive where it lies, and where in it their headers begin.
 
-    What they hold follows within few bytes.
+    What they hold follows within few bytes. Files that lie in no archive have none.
     """
-    if not files:
-        return []
-    return ARCHIVES[scheme_of(files[0].url)].beginnings(files)
+    store = _archives_of(files[0].url) if files else None
+    return [] if store is None else store.beginnings(files)
 
 
 @contextmanager
