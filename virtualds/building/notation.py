@@ -220,8 +220,8 @@ class _Reader:
     def struct(self, itemsize: int, aligned: bool, *members: Any) -> np.dtype[Any]:
         names, formats, offsets = zip(*members, strict=True) if members else ((), (), ())
         parts: Any = {"names": names, "formats": self.all(formats), "offsets": offsets}
-        found: np.dtype[Any] = np.dtype({**parts, "itemsize": itemsize}, align=aligned)
-        return found
+        parts["itemsize"] = itemsize
+        return np.dtype(parts, align=aligned)
 
     def array(self, dtype: Any, shape: list[int], begin: int, length: int) -> Any:
         # a copy, for who opened a file may write into what was loaded of it
