@@ -94,7 +94,7 @@ def one_variable_unreadable(path: Path) -> None:
         dcpl.set_chunk((1, 4))
         dcpl.set_filter(310, h5py.h5z.FLAG_OPTIONAL, (1,))
         space = h5py.h5s.create_simple((2, 4))
-        h5py.h5d.create(file.id, b"rare", h5py.h5t.IEEE_F8LE, space, dcpl)
+        h5py.h5d.create(file.id, b"rare", h5py.h5t.IEEE_F64LE, space, dcpl)
 
 
 # ---------------------------------------------------------------------- who opens them
