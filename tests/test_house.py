@@ -32,7 +32,7 @@ FLOORS = (
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
-    {"writing", "flat"},
+    {"writing", "flat", "building"},
     {"accessor", "combine", "zarr_adapter"},
     {"backend", "demo", "tree_accessor", "zarr_python"},
     {"cli", "__init__"},
@@ -40,6 +40,7 @@ FLOORS = (
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "building": ("file_coordinates", "sequence", "arrangement"),
     "hdf5": (
         "file",
         "data_types",
@@ -112,6 +113,8 @@ PUBLIC = {
     "ConflictError",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",

@@ -8,6 +8,7 @@
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
+from virtualds.building.file_coordinates import FromAttribute, FromName
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
@@ -46,6 +47,8 @@ __all__ = [
     "ConflictError",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
