@@ -43,20 +43,41 @@ class Outline:
     variables: Mapping[Hashable | None, frozenset[Hashable]]
 
     @classmethod
-    def of(cls, file: Any, dataset: xr.Dataset) -> Outline:
-        """Return the outline of the dataset of a file."""
-        indexes = {
-            name: index.index
-            for name, index in dataset.xindexes.items()
-            if isinstance(index, xr.indexes.PandasIndex)
-            and not isinstance(index, xr.indexes.PandasMultiIndex)
-            and name in dataset.dims
-        }
+    def of(cls, file: Any, opened: xr.Dataset | xr.DataTree) -> Outline:
+        """Return the outline of the dataset, or tree, of a file.
+
+        A tree has the coordinates in which all its groups with that dimension agree.
+        """
+        groups = _groups(opened)
+        indexes: dict[Hashable, Any] = {}
+        for group in groups.values():
+            for dim in group.dims:
+                index = _index(group, dim)
+                known = indexes.setdefault(dim, index)
+                if known is None or index is None or not known.equals(index):
+                    indexes[dim] = None
+        variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
         along: dict[Hashable | None, frozenset[Hashable]] = {
-            dim: frozenset(n for n, v in dataset.variables.items() if dim in v.dims)
+            dim: frozenset((path, n) for path, n, v in variables if dim in v.dims)
             for dim in indexes
         }
-        return cls(str(file), indexes, {**along, None: frozenset(dataset.data_vars)})
+        data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
+        known_indexes = {dim: index for dim, index in indexes.items() if index is not None}
+        return cls(str(file), known_indexes, {**along, None: data})
+
+
+def _groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
+    if isinstance(opened, xr.Dataset):
+        return {"/": opened}
+    return {node.path: node.to_dataset() for node in opened.subtree}
+
+
+def _index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
+    """Return the coordinate of a dimension, if it has one that is in memory."""
+    index = dataset.xindexes.get(dim)
+    if isinstance(index, xr.indexes.PandasMultiIndex):
+        return None
+    return index.index if isinstance(index, xr.indexes.PandasIndex) else None
 
 
 class Part(NamedTuple):
@@ -242,7 +263,7 @@ class _Grid:
     def _check(
         self, nodes: Nested, dims: tuple[Any, ...], line: Line, pairs: list[tuple[int, int]]
     ) -> None:
-        """Refuse overlaps that are not allowed, or of which more than one file's values would go."""
+        """Refuse overlaps that are not allowed, or would cost more than values that come twice."""
         if self.how.overlap == "error":
             raise self._overlapping(nodes, dims[0], line, pairs)
         for one, other in pairs:

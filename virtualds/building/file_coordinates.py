@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from virtualds.errors import CombineError
-from virtualds.urls import name_of
+from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
 """What gives the values of a coordinate: it takes the url of a file and its dataset."""
+Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 Format = str | Callable[..., Any] | None
 
 DATES = (
@@ -31,7 +34,7 @@ DESCRIBING = ("bounds", "climatology", "grid_mapping", "cell_measures")
 
 @dataclass(frozen=True)
 class FromName:
-    """The value of a coordinate, from the name of the file.
+    r"""The value of a coordinate, from the name of the file.
 
     Parameters
     ----------
@@ -39,8 +42,8 @@ class FromName:
         A regular expression with groups, which is looked for anywhere in the last part of the url;
         if it holds a ``/``, in the whole url.
     format : str or callable, optional
-        What the text of the groups means: codes of `datetime.datetime.strptime` for the text of the
-        only group; or a function (`int`, `float`, ...) that takes the text of each group. By default
+        What the text of the groups means: codes of `datetime.datetime.strptime`, for the text of
+        the only group; or a function (`int`, `float`, ...) of the text of each group. By default
         groups named ``year``, ``month``, ``day`` (or ``dayofyear``), ``hour``, ``minute`` and
         ``second`` make a date, and a single group of another name is a string.
 
@@ -51,10 +54,10 @@ class FromName:
 
     Examples
     --------
-    >>> month = FromName(r"sst_(?P<year>\\d{4})(?P<month>\\d{2})")
+    >>> month = FromName(r"sst_(?P<year>\d{4})(?P<month>\d{2})")
     >>> month("s3://bucket/sst_200102_v2.nc", xr.Dataset())
     np.datetime64('2001-02-01T00:00:00.000000000')
-    >>> FromName(r"_r(?P<member>\\d+)i", int)("file:///data/t_r12i1p1.nc", xr.Dataset())
+    >>> FromName(r"_r(?P<member>\d+)i", int)("file:///data/t_r12i1p1.nc", xr.Dataset())
     12
     """
 
@@ -178,7 +181,9 @@ def _from_parts(parts: Mapping[str, str]) -> np.datetime64:
 def _moment(value: date) -> np.datetime64:
     """Return a date as xarray has those that it decodes: in UTC, in nanoseconds if they reach."""
     stamp = pd.Timestamp(value)
-    return _fine(np.asarray((stamp.tz_convert(None) if stamp.tz else stamp).to_datetime64()))[()]
+    universal = stamp.tz_convert(None) if stamp.tz else stamp
+    found: np.datetime64 = _fine(np.asarray(universal.to_datetime64()))[()]
+    return found
 
 
 def _fine(values: np.ndarray[Any, Any]) -> Any:
@@ -218,32 +223,45 @@ class FileCoordinates:
                     f"FromAttribute, or a function of the url and the dataset"
                 )
 
-    def __call__(self, url: str, dataset: xr.Dataset) -> xr.Dataset:
-        """Return the dataset of a file with its coordinates.
+    def __call__(self, file: str | os.PathLike[str], opened: Opened) -> Opened:
+        """Return the dataset, or tree, of a file with its coordinates.
+
+        The sources see the root of a tree, and every group gets what it tells: those that have
+        the dimension, and of a new one those that have data variables.
 
         Raises
         ------
         CombineError
             Name or attributes tell no value, or not as many as the file has elements.
         """
+        url = normalise_url(file)
         # what lies along a new dimension comes after it
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
-            try:
-                values = _as_variable(self.sources[name](url, dataset))
-                dataset = self._with(dataset, name, values)
-            except CombineError as error:
-                raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
-            except (TypeError, ValueError, KeyError, OverflowError) as error:
-                raise CombineError(
-                    f"{url}: coordinate {name!r}: {self.sources[name]!r} fails with "
-                    f"{type(error).__name__}: {error}; correct it, or leave the file out"
-                ) from error
-        return dataset
+            with _naming(url, name, self.sources[name]):
+                opened = self._with(opened, name, self._values(name, url, opened))
+        return opened
+
+    def _values(self, name: str, url: str, opened: xr.Dataset | xr.DataTree) -> xr.Variable:
+        root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
+        return _as_variable(self.sources[name](url, root))
+
+    def _with(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
+        """Give a dataset, or the groups of a tree that it is for, a coordinate."""
+        if isinstance(opened, xr.Dataset):
+            return self._in_group(opened, name, values)
+        groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
+        found = {
+            path: self._in_group(group, name, values)
+            if name in group.dims or group.data_vars or path == "/"
+            else group
+            for path, group in groups.items()
+        }
+        return xr.DataTree.from_dict(found, name=opened.name)
 
     def _is_joined(self, name: Hashable) -> bool:
         return self.joined is None or name in self.joined
 
-    def _with(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
+    def _in_group(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
         present = dataset.variables.get(name)
         if present is not None and present.dims not in ((), (name,)):
             raise CombineError(
@@ -255,7 +273,9 @@ class FileCoordinates:
         dim = name if name in dataset.dims else self._only_joined(dataset)
         if dim is None:
             _check_length(values, 1, f"it has no dimension {name!r}")
-            return dataset.assign_coords({name: values.squeeze()})
+            return dataset.assign_coords(
+                {name: xr.Variable((), values.values.reshape(()), values.attrs)}
+            )
         size = dataset.sizes[dim]
         if dim == name or values.size != 1:
             _check_length(values, size, f"it has {size} elements along {dim!r}")
@@ -268,6 +288,20 @@ class FileCoordinates:
         if self.joined is None or len(self.joined) != 1 or self.joined[0] not in dataset.dims:
             return None
         return self.joined[0]
+
+
+@contextmanager
+def _naming(url: str, name: str, source: Source) -> Iterator[None]:
+    """Name the file and the coordinate of an error."""
+    try:
+        yield
+    except CombineError as error:
+        raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise CombineError(
+            f"{url}: coordinate {name!r}: {source!r} fails with {type(error).__name__}: {error}; "
+            f"correct it, or leave the file out"
+        ) from error
 
 
 def _as_variable(value: Any) -> xr.Variable:

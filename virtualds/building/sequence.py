@@ -102,9 +102,10 @@ class Line:
         """Return of every distinct value the first file that has it."""
         present = self._codes >= 0
         rank = np.argsort(order)[self._files[present]]
-        first = np.full(int(self._codes.max(initial=-1)) + 1, len(self.indexes))
+        first: Ints = np.full(int(self._codes.max(initial=-1)) + 1, len(self.indexes))
         np.minimum.at(first, self._codes[present], rank)
-        return order[first]
+        owners: Ints = order[first]
+        return owners
 
     def _kept(self, owners: Ints) -> npt.NDArray[np.bool_]:
         """Say of every element whether its file is the one that gives this value."""
@@ -130,7 +131,8 @@ class Line:
     def _codes(self) -> Ints:
         """Return a number for every element: equal for equal values, -1 for missing ones."""
         values = self.indexes[0].append(list(self.indexes[1:]))
-        return pd.factorize(values, sort=self._is_ordered)[0].astype(np.int64)
+        codes: Ints = pd.factorize(values, sort=self._is_ordered)[0].astype(np.int64)
+        return codes
 
     @cached_property
     def _sizes(self) -> Ints:
@@ -159,7 +161,7 @@ def _is_monotonic(values: Ints) -> bool:
 
 
 def _kind(index: pd.Index[Any]) -> str | None:
-    """Return what an index counts in: numbers, times of some calendar; None for the like of text."""
+    """Return what an index counts in; None if that has no order, like text."""
     if isinstance(index, xr.CFTimeIndex):
         return f"times of the calendar {index.calendar}"
     return KINDS.get(index.dtype.kind)
