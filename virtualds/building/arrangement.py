@@ -6,7 +6,7 @@ It is decided by outlines, which are small, and can be carried out wherever the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -104,7 +104,8 @@ class Arrangement:
     sort : bool
         Whether files that were not nested go in the order of their coordinates.
     overlap : {"error", "first", "last", "keep"}
-        What is done with values of a coordinate that several files have.
+        What is done with values of a coordinate that several files have: of the files as they were
+        given, it is the first, or the last, that counts.
 
     Raises
     ------
@@ -122,7 +123,7 @@ class Arrangement:
             )
 
     def parts(
-        self, files: Nested, outlines: Mapping[int, Outline], combine: str, concat_dim: Any
+        self, files: Nested, outlines: Mapping[int, Outline], dims: tuple[Any, ...]
     ) -> Nested:
         """Return parts of files in their places, nested as xarray wants them.
 
@@ -132,20 +133,20 @@ class Arrangement:
             Numbers of files, nested as they were given; if they were not, several dimensions make
             a grid of them, by their coordinates.
         outlines : mapping of int to Outline
-        combine : {"by_coords", "nested"}
-        concat_dim : str, or list of str or None
-            The dimensions to join along, the outermost first; None merges.
+        dims : tuple of str or None
+            The dimensions to join along, the outermost first; None merges. Without any, xarray
+            puts files in order by their coordinates.
 
         Raises
         ------
         CombineError
             Files overlap, or one has no coordinate to be arranged by.
         """
-        if combine == "by_coords":
-            return self._by_coordinates(_leaves(files), outlines)
-        dims = tuple(concat_dim) if isinstance(concat_dim, list | tuple) else (concat_dim,)
-        grid = _Grid(outlines, self)
+        if not dims:
+            return self._by_coordinates(leaves(files), outlines)
+        grid = _Grid(outlines, self.overlap)
         if not any(isinstance(item, list) for item in files):
+            files = grid.in_order(files, dims) if self.sort else files
             return grid.parts(grid.cells(files, dims), dims)
         if is_ragged(files):
             raise CombineError(
@@ -153,7 +154,7 @@ class Arrangement:
                 "list, to be put into a grid by their coordinates"
             )
         # who nests files says in what order they are
-        return replace(grid, how=replace(self, sort=False)).parts(files, dims)
+        return grid.parts(files, dims)
 
     def check(self, combined: Outline, outlines: Iterable[Outline]) -> None:
         """Refuse a result that has a value of a coordinate several times, if no file has.
@@ -175,14 +176,22 @@ class Arrangement:
         groups: dict[Any, list[int]] = {}
         for number in files:
             groups.setdefault(outlines[number].variables[None], []).append(number)
-        grid = _Grid(outlines, self)
+        grid = _Grid(outlines, self.overlap)
         found: list[Part] = []
         for group in groups.values():
             dims = grid.differing(group)
             cells = grid.cells(group, dims)
-            found += _leaves(grid.parts(cells, dims) if dims else list(map(Part, group)))
+            found += leaves(grid.parts(cells, dims) if dims else list(map(Part, group)))
         # what has no element has no place by its coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
+
+
+def datasets_of(parts: Nested, opened: Mapping[int, Any]) -> Nested:
+    """Return the datasets of parts, nested as these are."""
+    return [
+        datasets_of(part, opened) if isinstance(part, list) else part.of(opened[part.file])
+        for part in parts
+    ]
 
 
 @dataclass(frozen=True)
@@ -190,7 +199,7 @@ class _Grid:
     """Files with their outlines, to be arranged along dimensions."""
 
     outlines: Mapping[int, Outline]
-    how: Arrangement
+    overlap: Overlap
 
     def differing(self, files: Sequence[int]) -> tuple[Hashable, ...]:
         """Return the dimensions along which files have different coordinates."""
@@ -210,6 +219,21 @@ class _Grid:
         for number in files:
             rows.setdefault(_key(self._index(number, dims[0])), []).append(number)
         return [self.cells(row, dims[1:]) for row in rows.values()]
+
+    def in_order(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
+        """Return files in the order of their coordinates, which is that of all rows."""
+        ranks = [self._ranks(files, dim) for dim in dims]
+        return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
+
+    def _ranks(self, files: Nested, dim: Any) -> Sequence[int]:
+        """Return where the coordinate of every file comes among those that differ."""
+        indexes = [self._common(number, dim) for number in files]
+        known = {_key(index): index for index in indexes if index is not None}
+        if not files or any(index is None for index in indexes):
+            return [0] * len(files)
+        order = Line(list(known.values())).order().tolist()
+        rank = {list(known)[number]: place for place, number in enumerate(order)}
+        return [rank[_key(index)] for index in indexes]
 
     def _index(self, number: int, dim: Any) -> pd.Index[Any]:
         outline = self.outlines[number]
@@ -241,21 +265,20 @@ class _Grid:
             yield from ((Piece(n, 0, 0), True) for n in range(len(nodes)))
             return
         line = Line(known)
-        order = line.order() if self.how.sort else np.arange(len(nodes))
-        if self.how.overlap == "last":
-            order = order[::-1]
-        if self.how.overlap != "keep" and (pairs := line.sharing(order)):
+        # of files that overlap, it is those given first, or last, that count
+        order = np.argsort([min(leaves([node])) for node in nodes], kind="stable")
+        order = order[::-1] if self.overlap == "last" else order
+        if self.overlap != "keep" and (pairs := line.sharing(order)):
             self._check(nodes, dims, line, pairs)
-        for piece in (
-            line.cut(order) if self.how.overlap in ("first", "last") else _whole(line, order)
-        ):
+        cuts = self.overlap in ("first", "last")
+        for piece in line.cut(order) if cuts else _whole(line):
             yield piece, piece.stop - piece.start == known[piece.file].size
 
     def _common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
         """Return the coordinate of a node, if all files in it have the same."""
         if not isinstance(dim, str):
             return None
-        indexes = [self.outlines[n].indexes.get(dim) for n in _leaves([node])]
+        indexes = [self.outlines[n].indexes.get(dim) for n in leaves([node])]
         first = indexes[0]
         same = first is not None and all(i is not None and first.equals(i) for i in indexes[1:])
         return first if same else None
@@ -264,13 +287,13 @@ class _Grid:
         self, nodes: Nested, dims: tuple[Any, ...], line: Line, pairs: list[tuple[int, int]]
     ) -> None:
         """Refuse overlaps that are not allowed, or would cost more than values that come twice."""
-        if self.how.overlap == "error":
+        if self.overlap == "error":
             raise self._overlapping(nodes, dims[0], line, pairs)
         for one, other in pairs:
             if self._content(nodes[one], dims) != self._content(nodes[other], dims):
-                files = [self.outlines[_leaves([nodes[n]])[0]].file for n in (one, other)]
+                files = [self.outlines[leaves([nodes[n]])[0]].file for n in (one, other)]
                 raise CombineError(
-                    f"overlap={self.how.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
+                    f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
                     f"overlap, but do not hold the same variables and cells of the grid, so that "
                     f"data would be lost; drop variables, or select before (preprocess=...)"
                 )
@@ -282,7 +305,7 @@ class _Grid:
                 self.outlines[n].variables.get(dims[0]),
                 *(_key(self.outlines[n].indexes.get(dim, pd.Index([]))) for dim in dims[1:]),
             )
-            for n in _leaves([node])
+            for n in leaves([node])
         }
 
     def _overlapping(
@@ -290,7 +313,7 @@ class _Grid:
     ) -> CombineError:
         one, other = pairs[0]
         values = line.shared(one, other)
-        files = [self.outlines[_leaves([nodes[n]])[0]].file for n in (one, other)]
+        files = [self.outlines[leaves([nodes[n]])[0]].file for n in (one, other)]
         more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
         return CombineError(
             f"overlap along {dim!r}: {files[0]} and {files[1]} both have {values.size} of its "
@@ -316,8 +339,8 @@ def _told(values: pd.Index[Any]) -> str:
     return f"{values[0]}" if values.size == 1 else f"from {values[0]} to {values[-1]}"
 
 
-def _whole(line: Line, order: Iterable[int]) -> list[Piece]:
-    return [Piece(int(n), 0, line.indexes[n].size) for n in order]
+def _whole(line: Line) -> list[Piece]:
+    return [Piece(n, 0, index.size) for n, index in enumerate(line.indexes)]
 
 
 def _cropped(node: Any, dim: Any, piece: Piece, whole: bool) -> Any:
@@ -329,8 +352,9 @@ def _cropped(node: Any, dim: Any, piece: Piece, whole: bool) -> Any:
     return Part(node.file, (*node.crop, (dim, piece.start, piece.stop)))
 
 
-def _leaves(nodes: Nested) -> list[Any]:
-    return [leaf for n in nodes for leaf in (_leaves(n) if isinstance(n, list) else [n])]
+def leaves(nodes: Nested) -> list[Any]:
+    """Return what nested lists hold, in order."""
+    return [leaf for n in nodes for leaf in (leaves(n) if isinstance(n, list) else [n])]
 
 
 def _key(index: pd.Index[Any]) -> Any:
@@ -347,8 +371,15 @@ def is_ragged(nested: Nested) -> bool:
     return False
 
 
+def takes_rows(given: Nested, parts: Nested) -> bool:
+    """Say whether parts need not be a whole grid, in which cells of one place lie side by side."""
+    if not any(isinstance(item, list) for item in given):
+        return any(isinstance(item, list) for item in parts)
+    return any(part.crop for part in leaves(parts))
+
+
 def by_rows(nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any], Any]) -> Any:
-    """Combine datasets of a grid that lacks cells: each row on its own, and then the rows.
+    """Combine datasets of a grid that may lack cells: each row on its own, and then the rows.
 
     Parameters
     ----------
