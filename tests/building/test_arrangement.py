@@ -173,6 +173,14 @@ def test_a_rerun_counts_wherever_it_begins(sort: bool, tmp_path: Path) -> None:
     same(found, joined([native[1].isel(time=slice(0, 2)), native[0]]))
 
 
+def test_text_that_is_kept_twice_stays_in_the_order_given(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}_{name}.nc", None, seed=n) for n, name in enumerate("aba")]
+    how: dict[str, Any] = {"combine": "nested", "concat_dim": "run", "overlap": "keep"}
+    found = virtualds.open_virtual_mfdataset(paths, coordinates={"run": FromName(r"_(\w)")}, **how)
+    native = [ds.expand_dims(run=[name]) for ds, name in zip(natively(paths), "aba", strict=True)]
+    same(found, joined(native, "run"))
+
+
 @pytest.mark.parametrize("policy", ["error", "first", "last", "keep"])
 def test_what_is_repeated_within_a_file_is_left_alone(policy: Any, tmp_path: Path) -> None:
     paths = written(tmp_path, [0, 1, 1], [2, 2, 3])
@@ -432,8 +440,8 @@ def test_trees_are_sorted_and_cut_in_every_group(tmp_path: Path) -> None:
     paths = [tree(tmp_path / f"{n}.nc", t, n) for n, t in enumerate([[2, 3], [0, 1, 2]])]
     native = [xr.load_datatree(path) for path in paths]
     for policy, (first, second) in {
-        "first": (native[1], native[0].isel(time=slice(1, 2))),
-        "last": (native[1].isel(time=slice(0, 2)), native[0]),
+        "first": (native[1].isel(time=slice(0, 2)), native[0]),
+        "last": (native[1], native[0].isel(time=slice(1, 2))),
     }.items():
         found = virtualds.open_virtual_mfdatatree(paths, concat_dim="time", overlap=policy)  # type: ignore[arg-type]
         for group in ("a", "b"):

@@ -221,19 +221,21 @@ class _Grid:
         return [self.cells(row, dims[1:]) for row in rows.values()]
 
     def in_order(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Return files in the order of their coordinates, which is that of all rows."""
-        ranks = [self._ranks(files, dim) for dim in dims]
+        """Return files in the order of their coordinates; in a grid, all rows in the same one."""
+        ranks = [self._ranks(files, dim, of_rows=len(dims) > 1) for dim in dims]
         return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
 
-    def _ranks(self, files: Nested, dim: Any) -> Sequence[int]:
-        """Return where the coordinate of every file comes among those that differ."""
+    def _ranks(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
+        """Return where the coordinate of every file, or the row that has it, comes among all."""
         indexes = [self._common(number, dim) for number in files]
-        known = {_key(index): index for index in indexes if index is not None}
-        if not files or any(index is None for index in indexes):
+        known = [index for index in indexes if index is not None]
+        if len(known) < len(files):
             return [0] * len(files)
-        order = Line(list(known.values())).order().tolist()
-        rank = {list(known)[number]: place for place, number in enumerate(order)}
-        return [rank[_key(index)] for index in indexes]
+        ranks: list[int] = np.argsort(Line(known).order()).tolist()
+        if not of_rows:
+            return ranks
+        first: dict[Any, int] = {}
+        return [first.setdefault(_key(i), rank) for i, rank in zip(known, ranks, strict=True)]
 
     def _index(self, number: int, dim: Any) -> pd.Index[Any]:
         outline = self.outlines[number]
@@ -324,7 +326,8 @@ class _Grid:
 def _check_unique(combined: Outline, outlines: Sequence[Outline]) -> None:
     for dim, index in combined.indexes.items():
         having = [outline for outline in outlines if dim in outline.indexes]
-        if index.is_unique or not all(outline.indexes[dim].is_unique for outline in having):
+        alone = all(outline.indexes[dim].is_unique for outline in having)
+        if index.is_unique or not having or not alone:
             continue
         values = index[index.duplicated() & index.notna()].unique()
         if values.size:
