@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import distributed
 import h5py
-import numpy as np
 import pytest
 import xarray as xr
 from range_server import Fault, faulty_server
+from small_archive import halved, refusing, write
 
 import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
@@ -29,16 +30,6 @@ from virtualds.lazy import virtual_data
 from virtualds.stores.retry import LONGEST_WAIT
 
 FILES = 12
-
-
-def write(path: Path, number: int) -> None:
-    """Write ``v(time, x)`` and its coordinates."""
-    ds = xr.Dataset(
-        {"v": (("time", "x"), number + np.arange(8.0).reshape(2, 4)), "s": 1.5},
-        {"time": [2.0 * number, 2.0 * number + 1], "x": np.arange(4)},
-        {"title": "a small archive"},
-    )
-    ds.to_netcdf(path, encoding={"v": {"chunksizes": (1, 4)}})
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +107,6 @@ WAYS: dict[str, Callable[[distributed.Client], AbstractContextManager[Any]]] = {
     "a client of dask": nullcontext,
     "the current client of dask": lambda _: nullcontext("dask"),
 }
-
-
-def halved(dataset: xr.Dataset) -> xr.Dataset:
-    """Stands at the top of the module so that processes find it."""
-    return dataset.isel(x=slice(2)).assign_attrs(history="halved")
-
-
-def refusing(dataset: xr.Dataset, first: float) -> xr.Dataset:
-    if dataset["time"].values[0] >= first:
-        raise KeyError(f"nothing at {dataset['time'].values[0]}")
-    return dataset
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -244,7 +224,7 @@ def test_an_unknown_way_with_errors_is_refused(files: list[Path]) -> None:
 
 
 def odd(path: Path) -> None:
-    xr.Dataset({"v": ("time", [1.0])}, {"time": [700.0]}).to_netcdf(path)
+    xr.Dataset({"v": ("time", [1.0]), "s": 2.5}, {"time": [700.0]}).to_netcdf(path)
 
 
 @pytest.mark.parametrize("number", [1, 2, 6, 11])
@@ -283,7 +263,7 @@ def test_a_file_is_opened_again_where_that_may_help(files: list[Path]) -> None:
     with faulty_server(files[0].parent) as server:
         urls = [f"{server.url}/{path.name}" for path in files[:2]]
         server.faults.append(Fault("status", 503))
-        with pytest.raises(OSError, match="503|Service Unavailable"):
+        with pytest.raises(OSError, match="503"):
             open_all(urls, retries=0)
         server.faults.append(Fault("status", 503))
         found = open_all(urls, retries=1)
@@ -325,7 +305,7 @@ def test_a_callback_is_told_how_far_it_is(
     found = open_all(bad, parallel=parallel, on_error="collect", progress=told.append)
     assert [step.done for step in told] == [*range(1, FILES + 1), FILES]
     assert {step.total for step in told} == {FILES}
-    assert all(a.references <= b.references for a, b in zip(told, told[1:], strict=False))
+    assert all(a.references <= b.references for a, b in pairwise(told))
     assert (told[-1].failed, told[-1].references) == (1, 2 * (FILES - 1))
     assert all(step.report is None for step in told[:-1])
     assert told[-1].report == found.virtual.report
