@@ -46,6 +46,9 @@ STAGES = {
     "building": (
         "progress",
         "files",
+        "file_coordinates",
+        "sequence",
+        "arrangement",
         "notation",
         "records",
         "cache",
@@ -141,6 +144,8 @@ PUBLIC = {
     "Era",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
