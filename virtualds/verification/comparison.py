@@ -303,7 +303,7 @@ def _unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
         fields = [_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
         wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]
         return np.asarray(np.logical_or.reduce(wide))
-    if ours.dtype.hasobject or not ours.dtype.itemsize:
+    if ours.dtype.hasobject or not ours.nbytes:
         return np.asarray(ours != theirs)
     bits = [
         np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(*a.shape, -1)
