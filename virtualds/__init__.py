@@ -10,6 +10,7 @@ from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
+from virtualds.diagnosis import Diagnosis, Difference, Era, diagnose
 from virtualds.errors import (
     AccessError,
     CombineError,
@@ -45,6 +46,9 @@ __all__ = [
     "CodecPipeline",
     "CombineError",
     "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
     "FormatError",
     "Fragment",
     "ManifestArray",
@@ -57,6 +61,7 @@ __all__ = [
     "Verification",
     "VirtualdsError",
     "convert",
+    "diagnose",
     "drop_sources",
     "expire_snapshots",
     "open_flat",

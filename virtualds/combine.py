@@ -17,6 +17,7 @@ from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.dataset import Loadable
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
+from virtualds.structure import first_difference
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
@@ -117,7 +118,7 @@ def open_virtual_mfdataset(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    with _naming(flat):
+    with _naming(flat, results, concat_dim):
         combined: xr.Dataset = _combined(
             combine, concat_dim, _shaped(files, iter(results)), options | kwargs
         )
@@ -201,10 +202,21 @@ def open_virtual_mfdatatree(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    with _naming(flat):
+    with _naming(flat, results, concat_dim):
         shaped = _shaped(files, iter(results))
         combined: xr.DataTree = _combined("nested", concat_dim, shaped, options)
     return combined
+
+
+def files_of(paths: Paths) -> list[Any]:
+    """Return the files of a pattern, or those given, in order.
+
+    Raises
+    ------
+    FileNotFoundError
+        There are none.
+    """
+    return _flat(_listed(paths), paths)
 
 
 def _flat(files: Iterable[Any], paths: Paths) -> list[Any]:
@@ -215,12 +227,15 @@ def _flat(files: Iterable[Any], paths: Paths) -> list[Any]:
 
 
 @contextmanager
-def _naming(files: Sequence[Any]) -> Iterator[None]:
-    """Name the files that do not combine."""
+def _naming(files: Sequence[Any], opened: Sequence[Opened], concat_dim: Any) -> Iterator[None]:
+    """Name the files that do not combine, and the first that differs from the first one."""
     try:
         yield
     except (ValueError, TypeError, VirtualdsError) as error:
         error.add_note(f"while combining {len(files)} files, {files[0]} to {files[-1]}")
+        joined = concat_dim if isinstance(concat_dim, list | None) else [concat_dim]
+        if (difference := first_difference(files, opened, joined)) is not None:
+            error.add_note(difference)
         raise
 
 
