@@ -38,6 +38,7 @@ def of_case(name: str, archive: Archive) -> Verification:
         return dataset.virtual.verify(None, "native")
 
 
+@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 @pytest.mark.parametrize("name", [n for n in CASES if n not in OF_NO_FORMAT])
 def test_every_chunk_of_a_case_equals_the_native_readers(name: str, archive: Archive) -> None:
     found = of_case(name, archive)
