@@ -17,7 +17,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
+    {"build_report"}
+    | {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
     | {"packed_columns", "grib_sections"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
@@ -33,14 +34,31 @@ FLOORS = (
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
-    {"writing", "flat"},
-    {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "diagnosis", "tree_accessor", "zarr_python"},
+    {"writing", "flat", "verification"},
+    {"accessor", "building", "zarr_adapter"},
+    {"backend", "combine", "tree_accessor", "zarr_python"},
+    {"demo", "diagnosis"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "building": (
+        "progress",
+        "files",
+        "file_coordinates",
+        "sequence",
+        "arrangement",
+        "notation",
+        "records",
+        "cache",
+        "opening",
+        "processes",
+        "dask_jobs",
+        "workers",
+        "combining",
+        "build",
+    ),
     "diagnosis": (
         "forms",
         "report",
@@ -96,6 +114,16 @@ STAGES = {
         "gather",
         "fetch",
     ),
+    "verification": (
+        "report",
+        "survey",
+        "fingerprints",
+        "sampling",
+        "stored",
+        "places",
+        "natives",
+        "comparison",
+    ),
     "stores": (
         "local",
         "retry",
@@ -115,6 +143,7 @@ XARRAY_BELOW: dict[str, str] = {}
 
 PUBLIC = {
     "AccessError",
+    "BuildReport",
     "ChunkAxis",
     "ChunkManifest",
     "CodecPipeline",
@@ -125,13 +154,17 @@ PUBLIC = {
     "Era",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
     "Parser",
+    "Progress",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
+    "Verification",
     "VirtualdsError",
     "convert",
     "diagnose",

@@ -8,6 +8,9 @@
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
+from virtualds.build_report import BuildReport
+from virtualds.building.file_coordinates import FromAttribute, FromName
+from virtualds.building.progress import Progress
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
 from virtualds.diagnosis import Diagnosis, Difference, Era, diagnose
@@ -31,6 +34,7 @@ from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parsers import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
+from virtualds.verification import Verification
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
 
@@ -40,6 +44,7 @@ del _accessor, _comparison, _getitem, _implements, _tree_accessor
 
 __all__ = [
     "AccessError",
+    "BuildReport",
     "ChunkAxis",
     "ChunkManifest",
     "CodecPipeline",
@@ -50,13 +55,17 @@ __all__ = [
     "Era",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
     "Parser",
+    "Progress",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
+    "Verification",
     "VirtualdsError",
     "convert",
     "diagnose",

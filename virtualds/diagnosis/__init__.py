@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
-from virtualds.combine import Paths, files_of, open_virtual_mfdataset
+from virtualds.building.files import Files, Paths
+from virtualds.combine import open_virtual_mfdataset
 from virtualds.diagnosis.findings import differences_of, eras_of, formats_for
 from virtualds.diagnosis.joining import Joining, guessed
 from virtualds.diagnosis.report import Diagnosis as Diagnosis
@@ -81,7 +82,7 @@ def diagnose(
             f"diagnose: {sorted(unknown)} are no options of open_virtual_mfdataset; there are "
             f"{sorted(OPTIONS)}"
         )
-    files = files_of(urls)
+    files = Files.of(urls).flat
     chosen = _sampled(files, sample)
     opening = {name: value for name, value in options.items() if name in OPENING}
     survey = surveyed(chosen, opening, preprocess)
