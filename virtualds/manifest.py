@@ -380,6 +380,8 @@ def _settle(column: Column, shape: tuple[int, ...]) -> Column:
 def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
     """Return integers in the dtype of their column, refusing those it cannot hold."""
     kind = np.dtype(COLUMNS[name])
+    if values.dtype == kind:
+        return values
     if values.size and values.dtype.kind not in "iu":
         raise ValueError(f"ChunkManifest: column {name!r} holds integers, got {values.dtype}")
     limits = np.iinfo(kind.str)
@@ -392,6 +394,23 @@ def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
 
 def _check(manifest: ChunkManifest) -> None:
     """Refuse references that cannot be right, naming the first."""
+    if not _lies_in_one_file(manifest):
+        _check_places(manifest)
+    _check_checksums(compact(manifest.checksum))
+
+
+def _lies_in_one_file(manifest: ChunkManifest) -> bool:
+    """Say whether all chunks lie in the only file, and are none of them wrong."""
+    file = compact(manifest.file)
+    if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
+        return False
+    offset, length = compact(manifest.offset), compact(manifest.length)
+    size = manifest.files[0].size
+    last = (2**62 if size is None else size) - length
+    return bool(offset.min() >= 0 and length.min() > 0 and (offset <= last).all())
+
+
+def _check_places(manifest: ChunkManifest) -> None:
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
         raise FormatError(
@@ -407,10 +426,11 @@ def _check(manifest: ChunkManifest) -> None:
     bad = ~inside & (file != MISSING)
     if bad.any():
         _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
-    _check_checksums(compact(manifest.checksum))
 
 
 def _check_checksums(column: Column) -> None:
+    if column.size == 1 and not column.flat[0]:
+        return
     wrong = ~sound(column)
     if wrong.any():
         raise FormatError(

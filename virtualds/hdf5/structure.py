@@ -8,9 +8,9 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""
+SCALES = b"DIMENSION_LIST"
+"""The attribute that refers to the scales of every axis."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
@@ -79,8 +81,6 @@ class Dataset:
         The file that it lies in: links lead to other files.
     """
 
-    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "plist", "shape", "source")
-
     def __init__(self, name: str, found: Any, source: SourceFile) -> None:
         import h5py
 
@@ -90,7 +90,8 @@ class Dataset:
         self.kind = found.get_type()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
-        self.shape: tuple[int, ...] = (found.shape or ()) + _axes_within(self.kind)
+        self._within = _axes_within(self.kind)
+        self.shape: tuple[int, ...] = (found.shape or ()) + self._within
         self.is_scale: bool = h5py.h5ds.is_scale(found)
         self.address = (source.url, h5py.h5o.get_info(found).addr)
         self.attrs = h5py.AttributeManager(self)
@@ -107,12 +108,18 @@ class Dataset:
         """Whether its first axis may grow."""
         return self.grows[:1] == (True,)
 
-    @property
+    @cached_property
     def grows(self) -> tuple[bool, ...]:
         """Whether each axis may grow."""
         limits = self.id.get_space().get_simple_extent_dims(True)
-        within = (False,) * len(_axes_within(self.kind))
-        return tuple(n == UNLIMITED for n in limits) + within
+        return tuple(n == UNLIMITED for n in limits) + (False,) * len(self._within)
+
+    @cached_property
+    def place(self) -> tuple[str, bytes | None]:
+        """The url of its file, and a path there that leads to it."""
+        import h5py
+
+        return self.source.url, h5py.h5i.get_name(self.id)
 
 
 def _axes_within(kind: Any) -> tuple[int, ...]:
@@ -266,6 +273,53 @@ def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes
 Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
+Path = bytes | None
+UNKNOWN = b"?"
+"""In place of the path of a scale: HDF5 is to be asked for the scale itself."""
+
+
+def scale_paths(dataset: Dataset) -> tuple[Path, ...]:
+    """Return a path of the first scale of every axis, None where there is none.
+
+    The attribute that lists all scales is read once:
+    to ask HDF5 for those of an axis (`H5DSiterate_scales`) reads it all for each.
+    """
+    import h5py
+
+    rank = dataset.id.rank
+    within: tuple[Path, ...] = (None,) * (len(dataset.shape) - rank)
+    if not rank or not h5py.h5a.exists(dataset.id, SCALES):
+        return (None,) * rank + within
+    listed = h5py.h5a.open(dataset.id, SCALES)
+    in_file, in_memory = _sequences_of_references()
+    if listed.shape != (rank,) or not listed.get_type().equal(in_file):
+        return (UNKNOWN,) * rank + within
+    found = np.empty((rank,), h5py.vlen_dtype(h5py.ref_dtype))
+    listed.read(found, in_memory)
+    return tuple(_path_of_first(refs, dataset) for refs in found) + within
+
+
+def _path_of_first(references: Sequence[Any], dataset: Dataset) -> Path:
+    import h5py
+
+    if not len(references):
+        return None
+    try:
+        return h5py.h5r.get_name(references[0], dataset.id) or UNKNOWN
+    except (RuntimeError, ValueError):
+        # of no object, or of none that is there
+        return UNKNOWN
+
+
+@cache
+def _sequences_of_references() -> tuple[Any, Any]:
+    """Return the type of the list of scales of an axis: in a file, and as numpy's objects."""
+    import h5py
+
+    dtype = h5py.vlen_dtype(h5py.ref_dtype)
+    return h5py.h5t.py_create(dtype, logical=True), h5py.h5t.py_create(dtype)
+
+
 class NamedAxes:
     """The datasets of a group, with the names that dimension scales give their axes.
 
@@ -278,15 +332,21 @@ class NamedAxes:
     """
 
     def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
+        above = tuple(above)
         self.scales = [d for d in datasets if d.is_scale]
         self._by_address = {d.address: d for d in [*above, *self.scales]}
-        self._by_id = {
+        self._by_path = {d.place: self._by_address[d.address].name for d in [*above, *self.scales]}
+        self.named: Names = [(d, self._look_up(d)) for d in datasets]
+        self.lengths = self._unlimited_lengths()
+
+    @cached_property
+    def _by_id(self) -> dict[int, str]:
+        """Names of scales by the number that the netCDF library gave them."""
+        return {
             int(d.attrs["_Netcdf4Dimid"]): d.name
             for d in self._by_address.values()
             if "_Netcdf4Dimid" in d.attrs
         }
-        self.named: Names = [(d, self._look_up(d)) for d in datasets]
-        self.lengths = self._unlimited_lengths()
 
     def _unlimited_lengths(self) -> dict[str, int]:
         """Return how long variables of the group make every unlimited dimension that they see."""
@@ -311,7 +371,13 @@ class NamedAxes:
             if rank > 1 and "_Netcdf4Coordinates" in dataset.attrs:
                 return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
             return (dataset.name, *([None] * (rank - 1)))[:rank]
-        return tuple(self._attached(dataset, axis) for axis in range(rank))
+        paths = enumerate(scale_paths(dataset))
+        return tuple(path and self._scale_at(dataset, axis, path) for axis, path in paths)
+
+    def _scale_at(self, dataset: Dataset, axis: int, path: bytes) -> str | None:
+        """Return the name of the first scale of an axis, which has some path in the file."""
+        known = self._by_path.get((dataset.source.url, path))
+        return self._attached(dataset, axis) if known is None else known
 
     def _attached(self, dataset: Dataset, axis: int) -> str | None:
         """Return the name of the first scale of an axis."""
