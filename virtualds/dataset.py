@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.array import ManifestArray, default_fill
 from virtualds.decoding import (
     Outline,
     Outlines,
@@ -201,9 +201,10 @@ def _assembled(
 
     `xarray.Dataset` would align what is aligned, at the cost of all that was done before.
     """
-    coords = [n for n, v in variables.items() if n in coordinates or v.dims == (n,)]
-    data = [n for n in variables if n not in coords]
-    ordered = {name: variables[name] for name in (*data, *coords)}
+    # what is called like a dimension is a coordinate to xarray, whatever its own dimensions are
+    named = {*coordinates}.union(*(v.dims for v in variables.values()))
+    data = [name for name in variables if name not in named]
+    ordered = {name: variables[name] for name in (*data, *(n for n in variables if n in named))}
     dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
     dataset.attrs = dict(attributes)
     dataset.encoding = {"unlimited_dims": set(), **group.encoding}
