@@ -174,7 +174,7 @@ class Part:
 
     def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable attributes and encoding that no other file's shares."""
-        own = {name: stored.encoding[name] for name in OWN_ENCODING if name in stored.encoding}
+        own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
         found.encoding = {**self.encoding, **own}
         return found

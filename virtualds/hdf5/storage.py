@@ -79,9 +79,7 @@ def stored_array(
     return _chunked(dataset, pipeline, chunks)
 
 
-def _pipeline(
-    dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]
-) -> CodecPipeline:
+def _pipeline(dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]) -> CodecPipeline:
     """Return how chunks of a dataset become values: one object for all that are alike."""
     made = _known_pipeline if stored.dtype.names is None else _known_pipeline.__wrapped__
     fill = fill_of(dataset.plist, stored.dtype)
@@ -192,9 +190,7 @@ def _plain_manifest(
         return None
     grid = _cut(dataset.shape, chunks)[1]
     columns = np.array((offset, length), np.int64).reshape(2, *grid)
-    return ChunkManifest.build(
-        grid, files=(dataset.source,), offset=columns[0], length=columns[1]
-    )
+    return ChunkManifest.build(grid, files=(dataset.source,), offset=columns[0], length=columns[1])
 
 
 def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
