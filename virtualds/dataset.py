@@ -201,10 +201,11 @@ def _assembled(
 
     `xarray.Dataset` would align what is aligned, at the cost of all that was done before.
     """
+    coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
+    ordered = {n: v for n, v in variables.items() if n not in coords} | coords
     # what is called like a dimension is a coordinate to xarray, whatever its own dimensions are
     named = {*coordinates}.union(*(v.dims for v in variables.values()))
     data = [name for name in variables if name not in named]
-    ordered = {name: variables[name] for name in (*data, *(n for n in variables if n in named))}
     dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
     dataset.attrs = dict(attributes)
     dataset.encoding = {"unlimited_dims": set(), **group.encoding}

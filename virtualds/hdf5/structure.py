@@ -286,7 +286,7 @@ def scale_paths(dataset: Dataset) -> tuple[Path, ...]:
     """
     import h5py
 
-    rank = dataset.id.rank
+    rank = int(dataset.id.rank)
     within: tuple[Path, ...] = (None,) * (len(dataset.shape) - rank)
     if not rank or not h5py.h5a.exists(dataset.id, SCALES):
         return (None,) * rank + within
@@ -371,8 +371,10 @@ class NamedAxes:
             if rank > 1 and "_Netcdf4Coordinates" in dataset.attrs:
                 return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
             return (dataset.name, *([None] * (rank - 1)))[:rank]
-        paths = enumerate(scale_paths(dataset))
-        return tuple(path and self._scale_at(dataset, axis, path) for axis, path in paths)
+        return tuple(
+            None if path is None else self._scale_at(dataset, axis, path)
+            for axis, path in enumerate(scale_paths(dataset))
+        )
 
     def _scale_at(self, dataset: Dataset, axis: int, path: bytes) -> str | None:
         """Return the name of the first scale of an axis, which has some path in the file."""
