@@ -122,10 +122,10 @@ def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
 def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> ManifestArray:
     axes, grid = _cut(dataset.shape, chunks)
     if prod(grid) <= BLOCK and (manifest := _plain_manifest(dataset, pipeline, chunks)):
-        return _array(axes, manifest, (pipeline,))
+        return _array(dataset.name, axes, manifest, (pipeline,))
     index = _chunk_index(dataset, dataset.id.rank)
     if not index.size:
-        return _array(axes, ChunkManifest.missing(grid), (pipeline,))
+        return _array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
     mask = np.where(_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
     pipelines, number = _by_mask(pipeline, mask)
@@ -152,7 +152,7 @@ def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...])
         length=spread(length, 0, np.int64),
         pipeline=spread(number, 0, np.uint16),
     )
-    return _array(axes, manifest, pipelines)
+    return _array(dataset.name, axes, manifest, pipelines)
 
 
 @lru_cache(1024)
@@ -189,8 +189,7 @@ def _plain_manifest(
     if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
         return None
     grid = _cut(dataset.shape, chunks)[1]
-    columns = np.array((offset, length), np.int64).reshape(2, *grid)
-    return ChunkManifest.build(grid, files=(dataset.source,), offset=columns[0], length=columns[1])
+    return ChunkManifest.in_file(grid, dataset.source, offset, length)
 
 
 def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
@@ -312,8 +311,11 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
     elif (offset := dataset.id.get_offset()) is None:
         manifest = ChunkManifest.missing(grid)
     else:
-        manifest = ChunkManifest.build(grid, files=(dataset.source,), offset=offset, length=nbytes)
-    return _array(axes, manifest, (pipeline,))
+        chunks = prod(grid)
+        manifest = ChunkManifest.in_file(
+            grid, dataset.source, (offset,) * chunks, (nbytes,) * chunks
+        )
+    return _array(dataset.name, axes, manifest, (pipeline,))
 
 
 def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
@@ -331,7 +333,7 @@ def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArr
     cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
     rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
     grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
-    return _array((*cut, *rest), manifest.reshape(grid), (pipeline,))
+    return _array(dataset.name, (*cut, *rest), manifest.reshape(grid), (pipeline,))
 
 
 def external_segments(
@@ -365,7 +367,11 @@ def external_segments(
 
 
 def _array(
-    axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, pipelines: tuple[CodecPipeline, ...]
+    name: str,
+    axes: tuple[ChunkAxis, ...],
+    manifest: ChunkManifest,
+    pipelines: tuple[CodecPipeline, ...],
 ) -> ManifestArray:
-    array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipelines[0])
+    fragment = Fragment((0,) * len(axes), axes, manifest)
+    array = ManifestArray.of_fragment(fragment, pipelines[0], name)
     return replace(array, pipelines=pipelines) if len(pipelines) > 1 else array
