@@ -17,7 +17,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
+    {"build_report"}
+    | {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
+    | {"packed_columns"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
@@ -28,18 +30,41 @@ FLOORS = (
     {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
-    {"decoding", "source_positions", "hdf5", "zarr_hierarchy", "zarr_v3"},
+    {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat"},
-    {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "tree_accessor", "zarr_python"},
+    {"accessor", "building", "zarr_adapter"},
+    {"backend", "combine", "tree_accessor", "zarr_python"},
+    {"demo", "diagnosis"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "building": (
+        "progress",
+        "files",
+        "notation",
+        "records",
+        "cache",
+        "opening",
+        "processes",
+        "dask_jobs",
+        "workers",
+        "combining",
+        "build",
+    ),
+    "diagnosis": (
+        "forms",
+        "report",
+        "courses",
+        "joining",
+        "verdicts",
+        "survey",
+        "findings",
+    ),
     "hdf5": (
         "file",
         "data_types",
@@ -105,22 +130,28 @@ XARRAY_BELOW: dict[str, str] = {}
 
 PUBLIC = {
     "AccessError",
+    "BuildReport",
     "ChunkAxis",
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
     "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
     "FormatError",
     "Fragment",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
     "Parser",
+    "Progress",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
     "VirtualdsError",
     "convert",
+    "diagnose",
     "drop_sources",
     "expire_snapshots",
     "open_flat",

@@ -8,8 +8,11 @@
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
+from virtualds.build_report import BuildReport
+from virtualds.building.progress import Progress
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
+from virtualds.diagnosis import Diagnosis, Difference, Era, diagnose
 from virtualds.errors import (
     AccessError,
     CombineError,
@@ -39,22 +42,28 @@ del _accessor, _comparison, _getitem, _implements, _tree_accessor
 
 __all__ = [
     "AccessError",
+    "BuildReport",
     "ChunkAxis",
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
     "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
     "FormatError",
     "Fragment",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
     "Parser",
+    "Progress",
     "ReadError",
     "SourceFile",
     "UnsupportedError",
     "VirtualdsError",
     "convert",
+    "diagnose",
     "drop_sources",
     "expire_snapshots",
     "open_flat",
