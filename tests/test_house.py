@@ -70,6 +70,7 @@ STAGES = {
         "data_types",
         "attributes",
         "structure",
+        "dimensions",
         "storage",
         "values",
         "groups",

@@ -107,9 +107,25 @@ def listed_as_text(file: h5py.File) -> None:
     file["v"].attrs["DIMENSION_LIST"] = "x"
 
 
-@pytest.mark.parametrize("make", [removed, of_nothing, listed_as_text])
+def of_more_axes(file: h5py.File) -> None:
+    measured(file, scale(file, "x"), shape=(3, 3))
+    file["w"] = np.zeros(3)
+    file["w"].attrs.create(
+        "DIMENSION_LIST", file["v"].attrs["DIMENSION_LIST"], dtype=h5py.vlen_dtype(h5py.ref_dtype)
+    )
+
+
+WRONG: dict[Callable[[h5py.File], None], str] = {
+    removed: "HDF5 cannot read it",
+    of_nothing: "HDF5 cannot read it",
+    listed_as_text: "'v' is no list of scales for each of 1 axes",
+    of_more_axes: "'w' is no list of scales for each of 1 axes",
+}
+
+
+@pytest.mark.parametrize("make", WRONG, ids=lambda make: make.__name__)
 def test_a_list_of_scales_that_leads_nowhere_is_an_error(tmp_path: Path, make: Any) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         make(file)
-    with pytest.raises(FormatError, match=r"a\.h5: HDF5 cannot read it"):
+    with pytest.raises(FormatError, match=WRONG[make]):
         virtualds.open_virtual_dataset(tmp_path / "a.h5")
