@@ -30,7 +30,7 @@ FLOORS = (
     {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
-    {"source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
+    {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
@@ -73,6 +73,7 @@ STAGES = {
         "data_types",
         "attributes",
         "structure",
+        "dimensions",
         "storage",
         "values",
         "groups",
