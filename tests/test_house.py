@@ -66,6 +66,7 @@ STAGES = {
         "document",
         "nodes",
         "planning",
+        "part_writing",
         "snapshots",
         "snapshot_writing",
     ),
