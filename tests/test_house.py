@@ -50,7 +50,12 @@ STAGES = {
         "dask_jobs",
         "workers",
         "combining",
+        "tree",
+        "target",
+        "by_blocks",
+        "dask_tree",
         "build",
+        "whole",
     ),
     "hdf5": (
         "file",

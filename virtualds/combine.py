@@ -13,9 +13,12 @@ from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.build import Build, on_error_of_variables
 from virtualds.building.combining import Combination
+from virtualds.building.dask_jobs import client_of
 from virtualds.building.files import Files, Paths
 from virtualds.building.opening import Job, Opened
 from virtualds.building.progress import Wanted
+from virtualds.building.target import Target, abandoning
+from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
 
@@ -57,6 +60,8 @@ def open_virtual_mfdataset(
     progress: Wanted = None,
     allow: Allow = None,
     snapshot: str | None = None,
+    to: str | os.PathLike[str] | None = None,
+    target_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -101,6 +106,12 @@ def open_virtual_mfdataset(
         the report at the end.
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
+    to : str or path, optional
+        A reference set in the format zarr-v3, to be created or replaced. Whoever opens files writes
+        their references into it, and here it is only committed, so that no process ever holds all
+        of them. What is returned is the set, opened.
+    target_options : dict, optional
+        Access options of the set, for fsspec.
 
     Returns
     -------
@@ -112,6 +123,13 @@ def open_virtual_mfdataset(
         No file matches, or one is missing.
     ValueError
         ``attrs_file`` is none of the files, or they do not combine; the notes name the files.
+    UnsupportedError
+        ``to`` is of a format that many processes cannot write together, or that cannot hold the
+        dataset.
+    FileExistsError
+        There is something called ``to`` that is no set.
+    ConflictError
+        Another writer has replaced the set in the moment in which it was committed.
 
     Examples
     --------
@@ -142,10 +160,22 @@ def open_virtual_mfdataset(
     combination = Combination(combine, concat_dim, options | kwargs)
     number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
     build = _build(files, opened, preprocess, parallel, on_error, retries, progress)
-    found, report = build.opened()
-    combined: xr.Dataset = build.combined(combination, found)
-    if number is not None:
-        combined.attrs = _of_file(number, files, found).attrs
+    target = None if to is None else Target.begin(to, target_options)
+    whole = Whole(build, combination, client_of(parallel), target)
+    with abandoning(target):
+        combined, found, report = whole.built()
+        if number is not None:
+            combined.attrs = _of_file(number, build, found).attrs
+        if target is not None:
+            target.commit(combined)
+    if target is not None:
+        combined = open_virtual_dataset(
+            target.url,
+            loadable_variables=loadable_variables,
+            storage_options=target_options or storage_options,
+            decode_cf=decode_cf,
+            allow=allow,
+        )
     combined.virtual.report = report
     return combined
 
@@ -253,10 +283,17 @@ def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Open
     return preprocess(found)
 
 
-def _of_file(number: int, files: Files, found: Mapping[int, xr.Dataset]) -> xr.Dataset:
+def _of_file(number: int, build: Build[xr.Dataset], found: Mapping[int, Any]) -> xr.Dataset:
+    """Return the dataset of one file, which is opened again if it went into a block."""
+    file = build.files.flat[number]
     if number not in found:
         raise ValueError(
-            f"attrs_file {files.flat[number]}: it is left out, since it cannot be opened; give "
-            f"another"
+            f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    return found[number]
+    if isinstance(found[number], xr.Dataset):
+        dataset: xr.Dataset = found[number]
+        return dataset
+    [outcome] = build.job([(number, file)])
+    if outcome.found is None:
+        raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
+    return outcome.found

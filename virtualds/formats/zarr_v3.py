@@ -260,8 +260,12 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
 
 
 def abandon_parts(place: PartsFolder) -> None:
-    """Remove what was written for a snapshot that will not be."""
-    remove_parts(place, is_set=_present(place.root, place.options) is not None)
+    """Remove what was written for a snapshot, unless it is there all the same."""
+    found = _present(place.root, place.options)
+    known = [] if found is None else [name for name, _ in found.document.history]
+    # an error may have come after the commit, or in place of the news of it
+    if place.snapshot not in known:
+        remove_parts(place, is_set=found is not None)
 
 
 def _found_for(root: str, options: StorageOptions | None, replace: bool) -> _Found | None:

@@ -1,0 +1,65 @@
+"""Building as a tree where that gives the same, and at once in one place where it might not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import xarray as xr
+
+from virtualds.build_report import BuildReport
+from virtualds.building.build import Build
+from virtualds.building.by_blocks import BlockJob, joined
+from virtualds.building.combining import Combination
+from virtualds.building.dask_tree import ClusterBlocks
+from virtualds.building.target import Target
+from virtualds.building.tree import Tree, UnlikeError
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Files that become one dataset.
+
+    Parameters
+    ----------
+    build : Build
+        How each is opened.
+    combination : Combination
+        How they are combined.
+    client : distributed.Client, optional
+        Of the cluster that opens them.
+    target : Target, optional
+        The set that their references go to.
+    """
+
+    build: Build[xr.Dataset]
+    combination: Combination
+    client: Any = None
+    target: Target | None = None
+
+    def built(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+        """Return the dataset, what stands for each file that was opened, and the report."""
+        if self.client is not None or self.target is not None:
+            try:
+                return self._by_blocks()
+            except UnlikeError:
+                # opened once more: what is combined already cannot be taken apart
+                pass
+        found, report = self.build.opened()
+        return self.build.combined(self.combination, found), found, report
+
+    def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+        tree = Tree(self.combination)
+        if any(isinstance(item, list | tuple) for item in self.build.files.nested):
+            raise UnlikeError("lists of lists are joined along several dimensions")
+        there = self.client is not None
+        job: Any = BlockJob(self.build.job, tree, self.target, joins=there)
+        if not there:
+            found, report = replace(self.build, job=job).opened()
+            shares: list[Any] = [found[number] for number in sorted(found)]
+            return tree.finished(joined(tree, shares)), found, report
+        workers = ClusterBlocks(self.client)
+        found, report = replace(self.build, job=job, workers=workers).opened()
+        block = workers.joined(tree, self.target, found)  # type: ignore[arg-type]
+        return tree.finished(block), found, report
