@@ -45,6 +45,9 @@ STAGES = {
     "building": (
         "progress",
         "files",
+        "notation",
+        "records",
+        "cache",
         "opening",
         "processes",
         "dask_jobs",

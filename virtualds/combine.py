@@ -12,6 +12,7 @@ import xarray as xr
 from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.build import Build, on_error_of_variables
+from virtualds.building.cache import FileCache, choices_of
 from virtualds.building.combining import Combination
 from virtualds.building.dask_jobs import client_of
 from virtualds.building.files import Files, Paths
@@ -21,6 +22,8 @@ from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
+from virtualds.manifest import StorageOptions
+from virtualds.urls import normalise_url
 
 if TYPE_CHECKING:
     pass
@@ -58,6 +61,7 @@ def open_virtual_mfdataset(
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = RETRIES,
     progress: Wanted = None,
+    cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
     snapshot: str | None = None,
     to: str | os.PathLike[str] | None = None,
@@ -104,6 +108,10 @@ def open_virtual_mfdataset(
         Whether to show a bar; by default on a terminal and in notebooks, if it takes more than a
         second. Or what is called with a `Progress` whenever files are done, and once more with
         the report at the end.
+    cache : str or path, optional
+        A folder, or its url, in which what opening each file gave is kept, before ``preprocess``.
+        Files that have not changed since are taken from there for one look at each, so that a job
+        that was interrupted goes on where it was, and one that runs every day opens what is new.
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
     to : str or path, optional
@@ -137,18 +145,16 @@ def open_virtual_mfdataset(
     ...     "data/*.nc", combine="nested", concat_dim="time"
     ... )  # doctest: +SKIP
     """
-    opened = partial(
-        open_virtual_dataset,
-        loadable_variables=loadable_variables,
-        drop_variables=drop_variables,
-        group=group,
-        storage_options=storage_options,
-        decode_cf=decode_cf,
-        parser=parser,
-        on_error=on_error_of_variables(on_error),
-        allow=allow,
-        snapshot=snapshot,
-    )
+    choices = {
+        "loadable_variables": loadable_variables,
+        "drop_variables": drop_variables,
+        "group": group,
+        "decode_cf": decode_cf,
+        "parser": parser,
+        "allow": allow,
+        "snapshot": snapshot,
+    }
+    job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, preprocess)
     files = Files.of(paths)
     options = {
         "data_vars": data_vars,
@@ -159,7 +165,7 @@ def open_virtual_mfdataset(
     }
     combination = Combination(combine, concat_dim, options | kwargs)
     number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
-    build = _build(files, opened, preprocess, parallel, on_error, retries, progress)
+    build = Build(files, job, workers_for(parallel, files), on_error, progress)
     target = None if to is None else Target.begin(to, target_options)
     whole = Whole(build, combination, client_of(parallel), target)
     with abandoning(target):
@@ -199,6 +205,7 @@ def open_virtual_mfdatatree(
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = RETRIES,
     progress: Wanted = None,
+    cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
 ) -> xr.DataTree:
     """Open many source files with groups as one tree of virtual arrays, joined group by group.
@@ -221,7 +228,7 @@ def open_virtual_mfdatatree(
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
     loadable_variables, drop_variables, group, storage_options, decode_cf, allow
         As in `open_virtual_datatree`.
-    on_error, retries, progress
+    on_error, retries, progress, cache
         As in `open_virtual_mfdataset`; the report is at ``tree.virtual.report``.
 
     Returns
@@ -239,16 +246,17 @@ def open_virtual_mfdatatree(
     --------
     >>> tree = open_virtual_mfdatatree("data/*.h5", concat_dim="time")  # doctest: +SKIP
     """
-    opened = partial(
-        open_virtual_datatree,
-        loadable_variables=loadable_variables,
-        drop_variables=drop_variables,
-        group=group,
-        storage_options=storage_options,
-        decode_cf=decode_cf,
-        on_error=on_error_of_variables(on_error),
-        allow=allow,
+    choices = {
+        "loadable_variables": loadable_variables,
+        "drop_variables": drop_variables,
+        "group": group,
+        "decode_cf": decode_cf,
+        "allow": allow,
+    }
+    job = _job(
+        open_virtual_datatree, choices, storage_options, on_error, retries, cache, preprocess
     )
+    files = Files.of(paths)
     options = {
         "data_vars": data_vars,
         "coords": coords,
@@ -257,26 +265,41 @@ def open_virtual_mfdatatree(
         "combine_attrs": combine_attrs,
     }
     combination = Combination("nested", concat_dim, options)
-    build = _build(Files.of(paths), opened, preprocess, parallel, on_error, retries, progress)
+    build = Build(files, job, workers_for(parallel, files), on_error, progress)
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found)
     combined.virtual.report = report
     return combined
 
 
-def _build(
-    files: Files,
-    opened: Callable[[Any], Opened],
-    preprocess: Callable[[Opened], Opened] | None,
-    parallel: Parallel,
+def _job(
+    opener: Callable[..., Opened],
+    choices: dict[str, Any],
+    storage_options: Mapping[str, Any] | None,
     on_error: str,
     retries: int,
-    progress: Wanted,
-) -> Build[Opened]:
-    """Return how files are opened, whatever is made of them."""
-    steps = () if preprocess is None else (partial(_preprocessed, preprocess),)
-    job = Job(opened, steps, retries, stops=on_error in ("raise", "keep"))
-    return Build(files, job, workers_for(parallel, files), on_error, progress)
+    cache: str | os.PathLike[str] | None,
+    preprocess: Callable[[Opened], Opened] | None,
+) -> Job[Opened]:
+    """Return what is done with each file, whatever is made of them."""
+    choices = {name: _again(value) for name, value in choices.items()}
+    choices["on_error"] = on_error_of_variables(on_error)
+    kept = None
+    if cache is not None:
+        decided = choices_of(opener=opener.__name__, **choices)
+        kept = FileCache(normalise_url(cache), decided, StorageOptions.of(storage_options))
+    return Job(
+        partial(opener, storage_options=storage_options, **choices),
+        () if preprocess is None else (partial(_preprocessed, preprocess),),
+        retries,
+        kept,
+        stops=on_error in ("raise", "keep"),
+    )
+
+
+def _again(value: Any) -> Any:
+    """Return what can be gone through once for every file."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:

@@ -109,7 +109,8 @@ class Build(Generic[Opened]):
 
     def _left_out(self, failed: dict[int, Exception]) -> Iterator[LeftOut]:
         for number, wrong in sorted(failed.items(), key=lambda item: item[0]):
-            text = "; ".join([str(wrong), *getattr(wrong, "__notes__", [])])
+            notes: list[str] = getattr(wrong, "__notes__", [])
+            text = "; ".join([str(wrong), *notes])
             yield LeftOut(str(self.files.flat[number]), type(wrong).__name__, text)
 
 

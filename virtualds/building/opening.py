@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
+from virtualds.building.cache import FileCache
 from virtualds.errors import VirtualdsError
 from virtualds.options import Options, get_options, set_options
 from virtualds.stores.retry import causes, may_pass, pause, wait_before
@@ -102,6 +103,8 @@ class Job(Generic[Opened]):
         What is then done with it, one after the other.
     retries : int
         How often a file is opened again, where it failed for a reason that may pass.
+    cache : FileCache, optional
+        Where files are kept as they were opened, before any step.
     stops : bool
         Whether the files after one that fails are not looked at.
 
@@ -114,6 +117,7 @@ class Job(Generic[Opened]):
     open: Callable[[Any], Opened]
     steps: tuple[Step[Opened], ...] = ()
     retries: int = 0
+    cache: FileCache | None = None
     stops: bool = True
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
@@ -141,8 +145,24 @@ class Job(Generic[Opened]):
         return outcomes
 
     def opened(self, item: Item) -> Outcome[Opened]:
-        """Open a file."""
+        """Open a file, or take it from the cache.
+
+        Raises
+        ------
+        OSError
+            The cache cannot be used.
+        """
         number, file = item
+        kept = self.cache.look(file) if self.cache else None
+        if kept is not None and kept.found is not None:
+            found = kept.found
+            return Outcome(number, found, cached=True, references=found.virtual.nchunks)
+        outcome = self._opened(number, file)
+        if self.cache and kept is not None and outcome.found is not None:
+            self.cache.keep(kept, outcome.found)
+        return outcome
+
+    def _opened(self, number: int, file: Any) -> Outcome[Opened]:
         attempt = 0
         while True:
             attempt += 1
