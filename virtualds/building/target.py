@@ -16,15 +16,8 @@ from virtualds.formats import FORMATS, Parts
 from virtualds.lazy import virtual_data
 from virtualds.writing import format_for, target_of
 
-LEAST = 4096
-"""References of an array from which on they are worth a table of their own."""
-ENOUGH = 100_000
-"""References of an array that are written by whoever joins blocks; fewer may be joined further."""
-HELD = 1_600_000
-"""References of all arrays of a dataset that may be in memory while each of them is short of that.
-
-They take some 50 MB.
-"""
+LEAST, ENOUGH, HELD = 4096, 100_000, 1_600_000
+"""What a `Target` begins with: the last are some 50 MB."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +30,28 @@ class Target:
         How its format does that.
     place : object
         What the format knows of this writing.
+    least : int
+        References of an array from which on they are worth a table of their own.
+    enough : int
+        References of an array that are written by whoever joins blocks; fewer wait to be joined.
+    held : int
+        References of all arrays of a dataset that may wait.
+
+    Raises
+    ------
+    ValueError
+        Fewer are enough than are worth it.
     """
 
     parts: Parts
     place: Any
+    least: int
+    enough: int
+    held: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= self.enough:
+            raise ValueError(f"Target: {self.enough} references are enough, {self.least} the least")
 
     @classmethod
     def begin(cls, url: Any, storage_options: Mapping[str, Any] | None) -> Target:
@@ -62,7 +73,7 @@ class Target:
                 f"allow; {able} does, and virtualds.convert makes {form.name} of it, or leave out "
                 f"to= and write the dataset with ds.virtual.to_manifest"
             )
-        return cls(form.parts, form.parts.begin(absolute, options))
+        return cls(form.parts, form.parts.begin(absolute, options), LEAST, ENOUGH, HELD)
 
     @property
     def url(self) -> str:
@@ -85,7 +96,8 @@ class Target:
             for name, variable in dataset.variables.items()
             if dim in variable.dims and (array := virtual_data(variable)) is not None
         }
-        least = ENOUGH if joins and sum(counts.values()) < HELD else LEAST
+        waits = joins and sum(counts.values()) < self.held
+        least = self.enough if waits else self.least
         many = {
             name: array
             for name, count in counts.items()

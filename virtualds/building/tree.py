@@ -34,6 +34,8 @@ NEIGHBOURLY: dict[str, tuple[Any, ...]] = {
 }
 """Options, all of which must be given, by which neighbours are joined whatever else there is."""
 
+WIDENED = "SUiuf"
+"""Kinds of dtypes, as numpy calls them, that may differ in width."""
 RISING, FALLING = 1, -1
 Structure = tuple[tuple[Any, ...], ...]
 
@@ -179,8 +181,8 @@ def structure_of(dataset: xr.Dataset) -> Structure:
 
 
 def _kind(variable: xr.Variable) -> tuple[str, bool]:
-    # strings of two lengths become strings of the greater one, in any order
-    name = variable.dtype.kind if variable.dtype.kind in "SU" else variable.dtype.str
+    # within a kind the widest wins, in any order; between kinds numpy goes by who meets whom
+    name = variable.dtype.kind if variable.dtype.kind in WIDENED else variable.dtype.str
     return name, virtual_data(variable) is not None
 
 
