@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from transforms import assert_identical
 
 import virtualds
 
@@ -26,7 +25,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert type(other._data) is type(variable._data), name
         if isinstance(variable._data, virtualds.ManifestArray):
             assert other._data.same_references(variable._data), name
-    assert_identical(found, expected)
+    assert found.identical(expected)
 
 
 def parts_of(folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ FILES = 24
 def client() -> Iterator[Any]:
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
@@ -102,11 +102,6 @@ def test_workers_write_the_set_that_one_process_would(
     assert found.virtual.report.opened == FILES
     assert len(parts_of(tmp_path / "all.zarr")) > 2
     assert_same_set(found, expected)
-    found.virtual.to_manifest(tmp_path / "all.json")
-    assert_same_set(
-        virtualds.open_virtual_dataset(tmp_path / "all.json").drop_encoding(),
-        expected.drop_encoding(),
-    )
 
 
 def dies_once(dataset: xr.Dataset, mark: Path, at: str) -> xr.Dataset:

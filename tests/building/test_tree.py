@@ -88,23 +88,20 @@ def test_a_tree_gives_what_combining_at_once_gives(
 
 
 def day(number: int, **more: Any) -> xr.Dataset:
-    """A dataset of two times, whose static field lies at a place of its own in a file."""
-    t, field = (
-        virtualds.ManifestArray.from_arrays(
-            shape=shape,
-            chunks=shape,
-            dtype="f4",
-            path=f"s3://bucket/{number}.nc",
-            offsets=1000,
-            lengths=4 * int(np.prod(shape)),
-        )
-        for shape in ((2, 3), (3,))
+    """A dataset of two times, which lie in a file of its own."""
+    t = virtualds.ManifestArray.from_arrays(
+        shape=(2, 3),
+        chunks=(2, 3),
+        dtype="f4",
+        path=f"s3://bucket/{number}.nc",
+        offsets=1000,
+        lengths=24,
     )
     time = np.array([2.0 * number, 2.0 * number + 1])
     coords = {"time": ("time", time, {"units": "days"}), "x": [1, 2, 3], "level": 5.0}
     dataset = xr.Dataset({"t": (("time", "x"), t), "s": ("x", np.arange(3))}, coords)
     dataset.attrs = {"title": "days", "number": number}
-    return dataset.assign({name: variable for name, variable in more.items()})
+    return dataset.assign(more)
 
 
 def reindexed(number: int) -> xr.Dataset:
@@ -136,17 +133,22 @@ def test_every_option_that_is_neighbourly_is(which: str, size: int) -> None:
     assert_same(by_blocks(datasets, combination, size), combination(datasets))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
+UNSORTED = (1, 0, 3, 2, 5, 4, 6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("turn", [1, -1], ids=["rising", "falling"])
 def test_coordinates_order_blocks(size: int, turn: int) -> None:
-    datasets = [day(number).isel(time=slice(None, None, turn)) for number in (1, 0, 2, 4, 3, 5, 6)]
+    datasets = [day(number).isel(time=slice(None, None, turn)) for number in UNSORTED]
     datasets = [dataset.assign(t=dataset["s"] * dataset["time"]) for dataset in datasets]
-    if size in (2, 7):
-        assert_same(by_blocks(datasets, BY_COORDS, size), BY_COORDS(datasets))
-    with_gaps = [datasets[n] for n in (0, 2, 1, 3)]
-    if size == 2:
-        with pytest.raises(UnlikeError, match="do not lie apart"):
-            by_blocks(with_gaps, BY_COORDS, size)
+    assert_same(by_blocks(datasets, BY_COORDS, size), BY_COORDS(datasets))
+
+
+def test_blocks_that_do_not_lie_apart_are_no_blocks() -> None:
+    with pytest.raises(UnlikeError, match="do not lie apart"):
+        by_blocks([day(number) for number in UNSORTED], BY_COORDS, 3)
+    with pytest.raises(UnlikeError, match="do not lie apart"):
+        by_blocks([day(0), day(0), day(1)], BY_COORDS, 3)
 
 
 REFUSED = {
