@@ -18,7 +18,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"build_report"}
-    | {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
+    | {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
+    | {"packed_columns"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
@@ -29,14 +30,14 @@ FLOORS = (
     {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
-    {"source_positions", "hdf5", "zarr_hierarchy", "zarr_v3"},
+    {"source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat"},
     {"accessor", "building", "zarr_adapter"},
     {"backend", "combine", "tree_accessor", "zarr_python"},
-    {"demo"},
+    {"demo", "diagnosis"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
@@ -59,6 +60,15 @@ STAGES = {
         "dask_tree",
         "build",
         "whole",
+    ),
+    "diagnosis": (
+        "forms",
+        "report",
+        "courses",
+        "joining",
+        "verdicts",
+        "survey",
+        "findings",
     ),
     "hdf5": (
         "file",
@@ -132,6 +142,9 @@ PUBLIC = {
     "CodecPipeline",
     "CombineError",
     "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
     "FormatError",
     "Fragment",
     "ManifestArray",
@@ -144,6 +157,7 @@ PUBLIC = {
     "UnsupportedError",
     "VirtualdsError",
     "convert",
+    "diagnose",
     "drop_sources",
     "expire_snapshots",
     "open_flat",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from virtualds.build_report import BuildReport, LeftOut, told
-from virtualds.building.combining import named
+from virtualds.building.combining import Combination, named
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
 from virtualds.building.progress import Count, Wanted, teller
@@ -80,10 +80,11 @@ class Build(Generic[Opened]):
             )
         return found, report
 
-    def combined(self, combine: Callable[[list[Any]], Any], found: Mapping[int, Opened]) -> Any:
+    def combined(self, combine: Combination, found: Mapping[int, Opened]) -> Any:
         """Combine what was opened."""
-        names = [file for number, file in enumerate(self.files.flat) if number in found]
-        return named(combine, self.files.shaped(found), names)
+        files = {number: file for number, file in enumerate(self.files.flat) if number in found}
+        opened = [found[number] for number in files]
+        return named(combine, self.files.shaped(found), list(files.values()), opened)
 
     def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
         """Raise the first error, in the order of the files, that is not to be left out."""

@@ -9,6 +9,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.errors import VirtualdsError
+from virtualds.structure import first_difference
 
 WRONG = (ValueError, TypeError, VirtualdsError)
 """What combining raises about datasets that do not belong together."""
@@ -50,16 +51,20 @@ class Combination:
         return xr.combine_by_coords(datasets, **self.options)
 
 
-def named(combine: Callable[[list[Any]], Any], datasets: list[Any], files: Sequence[Any]) -> Any:
+def named(
+    combine: Combination, datasets: list[Any], files: Sequence[Any], opened: Sequence[Any]
+) -> Any:
     """Combine datasets; an error names the files, and the first that does not join those before.
 
     Parameters
     ----------
-    combine : callable
+    combine : Combination
     datasets : list
         Nested as ``combine`` wants them.
     files : sequence
         Those that the datasets are of, in order.
+    opened : sequence
+        The datasets in this order.
     """
     try:
         return combine(datasets)
@@ -68,6 +73,10 @@ def named(combine: Callable[[list[Any]], Any], datasets: list[Any], files: Seque
         if (number := _first_that_fails(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else str(files[0])
             error.add_note(f"{files[number]} is the first that does not combine with {before}")
+        dims = combine.concat_dim
+        joined = dims if isinstance(dims, list | None) else [dims]
+        if (difference := first_difference(files, opened, joined)) is not None:
+            error.add_note(difference)
         raise
 
 
