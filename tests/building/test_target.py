@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,16 @@ def test_a_build_that_fails_leaves_what_was_there(
         virtualds.open_virtual_mfdataset([*files, tmp_path / "odd.nc"], **NESTED, to=target)
     assert sorted(target.rglob("*")) == before
     assert target.exists() == there
+
+
+def test_files_may_be_ordered_by_their_coordinate(
+    files: list[Path], tmp_path: Path, early: None
+) -> None:
+    given = [files[n] for n in (1, 0, 2, 3, 5, 4)]
+    with ThreadPoolExecutor(1) as pool:
+        found = virtualds.open_virtual_mfdataset(given, parallel=pool, to=tmp_path / "refs.zarr")
+    assert_identical(found, virtualds.open_virtual_mfdataset(files))
+    assert parts_of(tmp_path / "refs.zarr")
 
 
 def test_what_does_not_go_by_blocks_is_written_all_the_same(
@@ -145,7 +155,7 @@ def test_an_append_to_what_many_wrote_writes_what_is_new(
     )
 
 
-BLOCKS, REFERENCES = 60, 20_000
+FILES, REFERENCES = 60, 20_000
 
 
 def huge(dataset: xr.Dataset) -> xr.Dataset:
@@ -164,7 +174,7 @@ def huge(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def test_the_client_never_holds_the_whole(files: list[Path], tmp_path: Path) -> None:
-    given = files[:1] * BLOCKS
+    given = files[:1] * FILES
     with ProcessPoolExecutor(1, get_context("forkserver")) as pool:
         tracemalloc.start()
         try:
@@ -175,7 +185,7 @@ def test_the_client_never_holds_the_whole(files: list[Path], tmp_path: Path) -> 
         finally:
             tracemalloc.stop()
     array = found["t"].variable._data
-    assert array.nchunks == BLOCKS * REFERENCES
+    assert array.nchunks == FILES * REFERENCES
     # offset and length alone are two numbers of eight bytes
     assert peak < array.nchunks * 16 / 4
     assert array.nbytes_virtual < 1_000_000

@@ -16,7 +16,9 @@ from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
 
 SIZE = 32
-"""Files of a block that are combined in this process."""
+"""Files of a block that is combined in this process."""
+SMALLEST = 8
+"""Files of a block that is combined elsewhere: of one alone nobody knows along what it grows."""
 
 
 class Share(NamedTuple):
@@ -53,6 +55,11 @@ class BlockJob:
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
         """Open some files, and combine them."""
         return self.combined(self.job(items))
+
+    @property
+    def smallest(self) -> int:
+        """How many files it is worth giving to somebody else at least."""
+        return SMALLEST
 
     def opened(self, item: Item) -> Outcome[Any]:
         """Open a file."""

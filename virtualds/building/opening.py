@@ -78,6 +78,10 @@ class Outcome(Generic[Opened]):
 class Work(Protocol):
     """What is done with files, by whoever does it."""
 
+    @property
+    def smallest(self) -> int:
+        """How many files it is worth giving to somebody else at least."""
+
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
 
@@ -139,6 +143,11 @@ class Job(Generic[Opened]):
             if self.stops and outcome.error is not None:
                 break
         return outcomes
+
+    @property
+    def smallest(self) -> int:
+        """How many files it is worth giving to somebody else at least."""
+        return 1
 
     def gathered(self, outcomes: Iterator[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""

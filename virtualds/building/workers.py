@@ -108,14 +108,14 @@ def _in_order(
 
 def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time."""
-    size = max(1, min(LARGEST, len(items) // (number * PIECES)))
+    size = max(job.smallest, min(LARGEST, len(items) // (number * PIECES)))
     with worker_processes(number) as pool:
         yield from _as_completed(pool, partial(until_ended, job), items, size, AHEAD * number, {})
 
 
 def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files where somebody's executor does its work."""
-    size = max(1, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
+    size = max(job.smallest, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
     under_way: UnderWay = {}
     try:
         yield from _as_completed(pool, job, items, size, AHEAD * UNKNOWN, under_way)
