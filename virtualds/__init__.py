@@ -9,6 +9,7 @@ from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
+from virtualds.building.file_coordinates import FromAttribute, FromName
 from virtualds.building.progress import Progress
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
@@ -33,6 +34,7 @@ from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parsers import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
+from virtualds.verification import Verification
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
 
@@ -53,6 +55,8 @@ __all__ = [
     "Era",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",
@@ -61,6 +65,7 @@ __all__ = [
     "ReadError",
     "SourceFile",
     "UnsupportedError",
+    "Verification",
     "VirtualdsError",
     "convert",
     "diagnose",

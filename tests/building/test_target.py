@@ -179,7 +179,13 @@ def test_the_client_never_holds_the_whole(files: list[Path], tmp_path: Path) -> 
         tracemalloc.start()
         try:
             found = virtualds.open_virtual_mfdataset(
-                given, **NESTED, preprocess=huge, parallel=pool, to=tmp_path / "refs.zarr"
+                given,
+                **NESTED,
+                sort=False,
+                overlap="keep",
+                preprocess=huge,
+                parallel=pool,
+                to=tmp_path / "refs.zarr",
             )
             _, peak = tracemalloc.get_traced_memory()
         finally:

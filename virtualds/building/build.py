@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from virtualds.build_report import BuildReport, LeftOut, told
+from virtualds.building.arrangement import Arrangement, Outline, datasets_of, leaves, takes_rows
 from virtualds.building.combining import Combination, named
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
@@ -80,11 +81,21 @@ class Build(Generic[Opened]):
             )
         return found, report
 
-    def combined(self, combine: Combination, found: Mapping[int, Opened]) -> Any:
-        """Combine what was opened."""
-        files = {number: file for number, file in enumerate(self.files.flat) if number in found}
-        opened = [found[number] for number in files]
-        return named(combine, self.files.shaped(found), list(files.values()), opened)
+    def combined(
+        self, combination: Combination, found: Mapping[int, Opened], arrangement: Arrangement
+    ) -> Any:
+        """Arrange what was opened, and combine it."""
+        names = self.files.flat
+        outlines = {number: Outline.of(names[number], each) for number, each in found.items()}
+        numbers = self.files.shaped({number: number for number in found})
+        parts = arrangement.parts(numbers, outlines, combination.dims)
+        placed = [part.file for part in leaves(parts)]
+        files, opened = [names[n] for n in placed], [found[n] for n in placed]
+        combine = combination.by_rows if takes_rows(numbers, parts) else combination
+        joined = None if combination.concat_dim is None else combination.dims
+        combined = named(combine, joined, datasets_of(parts, found), files, opened)
+        arrangement.check(Outline.of("the result", combined), outlines.values())
+        return combined
 
     def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
         """Raise the first error, in the order of the files, that is not to be left out."""

@@ -8,9 +8,12 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.building.arrangement import by_rows
 from virtualds.errors import VirtualdsError
 from virtualds.structure import first_difference
 
+Combine = Callable[[list[Any]], Any]
+"""Takes datasets, nested as it wants them, and returns one."""
 WRONG = (ValueError, TypeError, VirtualdsError)
 """What combining raises about datasets that do not belong together."""
 
@@ -50,15 +53,36 @@ class Combination:
             return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
         return xr.combine_by_coords(datasets, **self.options)
 
+    @property
+    def dims(self) -> tuple[Any, ...]:
+        """The dimensions to join along, the outermost first; none if coordinates tell them."""
+        if self.combine == "by_coords":
+            return ()
+        several = isinstance(self.concat_dim, list | tuple)
+        return tuple(self.concat_dim) if several else (self.concat_dim,)
+
+    def by_rows(self, datasets: list[Any]) -> Any:
+        """Return datasets of rows that may lack cells as one; outer joins leave them missing."""
+        return by_rows(datasets, self.dims, self._along)
+
+    def _along(self, datasets: list[Any], dim: Any) -> Any:
+        return xr.combine_nested(datasets, concat_dim=dim, **self.options)
+
 
 def named(
-    combine: Combination, datasets: list[Any], files: Sequence[Any], opened: Sequence[Any]
+    combine: Combine,
+    dims: Sequence[Any] | None,
+    datasets: list[Any],
+    files: Sequence[Any],
+    opened: Sequence[Any],
 ) -> Any:
     """Combine datasets; an error names the files, and the first that does not join those before.
 
     Parameters
     ----------
-    combine : Combination
+    combine : callable
+    dims : sequence of str or None, optional
+        The dimensions that the datasets are joined along, where it is known.
     datasets : list
         Nested as ``combine`` wants them.
     files : sequence
@@ -73,9 +97,7 @@ def named(
         if (number := _first_that_fails(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else str(files[0])
             error.add_note(f"{files[number]} is the first that does not combine with {before}")
-        dims = combine.concat_dim
-        joined = dims if isinstance(dims, list | None) else [dims]
-        if (difference := first_difference(files, opened, joined)) is not None:
+        if (difference := first_difference(files, opened, dims)) is not None:
             error.add_note(difference)
         raise
 

@@ -9,12 +9,13 @@ from typing import Any
 import xarray as xr
 
 from virtualds.build_report import BuildReport
+from virtualds.building.arrangement import Arrangement
 from virtualds.building.build import Build
 from virtualds.building.by_blocks import BlockJob, joined
 from virtualds.building.combining import Combination
 from virtualds.building.dask_tree import ClusterBlocks
 from virtualds.building.target import Target
-from virtualds.building.tree import Tree, UnlikeError
+from virtualds.building.tree import Block, Tree, UnlikeError
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Whole:
         How each is opened.
     combination : Combination
         How they are combined.
+    arrangement : Arrangement
+        How they are put in order before that.
     client : distributed.Client, optional
         Of the cluster that opens them.
     target : Target, optional
@@ -35,6 +38,7 @@ class Whole:
 
     build: Build[xr.Dataset]
     combination: Combination
+    arrangement: Arrangement
     client: Any = None
     target: Target | None = None
 
@@ -47,7 +51,7 @@ class Whole:
                 # opened once more: what is combined already cannot be taken apart
                 pass
         found, report = self.build.opened()
-        return self.build.combined(self.combination, found), found, report
+        return self.build.combined(self.combination, found, self.arrangement), found, report
 
     def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
         tree = Tree(self.combination)
@@ -58,8 +62,18 @@ class Whole:
         if not there:
             found, report = replace(self.build, job=job).opened()
             shares: list[Any] = [found[number] for number in sorted(found)]
-            return tree.finished(joined(tree, shares)), found, report
+            return self._arranged(tree, joined(tree, shares)), found, report
         workers = ClusterBlocks(self.client)
         found, report = replace(self.build, job=job, workers=workers).opened()
         block = workers.joined(tree, self.target, found)  # type: ignore[arg-type]
-        return tree.finished(block), found, report
+        return self._arranged(tree, block), found, report
+
+    def _arranged(self, tree: Tree, block: Block) -> xr.Dataset:
+        """Return a block as the whole, if arranging its files first would have changed nothing."""
+        whole = tree.finished(block)
+        if self.arrangement.sort or self.arrangement.overlap != "keep":
+            dim = block.place.dim if tree.is_ordered else self.combination.concat_dim
+            index = whole.indexes.get(dim)
+            if index is None or not (index.is_monotonic_increasing and index.is_unique):
+                raise UnlikeError(f"{dim!r} does not rise all the way, in the order of the files")
+        return whole
