@@ -15,6 +15,7 @@ import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.grid import Ints
+from virtualds.lazy_manifest import Catalogue
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
 from virtualds.records import parquet_table, rows_of_records
 from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint
@@ -56,6 +57,20 @@ class Sources(NamedTuple):
             found += _source_rows(store.record(path), rows, f"{store.root}/{path}")
         return found
 
+    def catalogue(self, store: SetRecords) -> Catalogue:
+        """Return what the table says of all its files at once."""
+        sizes = [
+            store.record(f"{self.folder}/{first // RECORD_SIZE}.parquet")["size"].slice(
+                0, self.rows - first
+            )
+            for first in range(0, self.rows, RECORD_SIZE)
+        ]
+        known = not any(column.null_count for column in sizes)
+        nbytes = sum(sum(column.to_pylist()) for column in sizes) if known else None
+        first = self.fingerprints(store, np.arange(min(self.rows, 1)))
+        name = (store.root, self.folder)
+        return Catalogue(name, self.rows, nbytes, first[0][0] if first else None)
+
 
 @dataclass(frozen=True)
 class ParquetTable:
@@ -90,6 +105,10 @@ class ParquetTable:
         """Return all files of the table of sources."""
         known = self.sources.fingerprints(self.store, np.arange(self.sources.rows))
         return tuple(self.store.file(*one) for one in known)
+
+    def catalogue(self) -> Catalogue:
+        """Return what the table of sources says of all files at once."""
+        return self.sources.catalogue(self.store)
 
     def _record(self, number: int, rows: Ints) -> ChunkManifest:
         path = f"{self.folder}/{number}.parquet"

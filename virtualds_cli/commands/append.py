@@ -1,0 +1,80 @@
+"""``virtualds append``: a reference set grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+from virtualds_cli.building import OPENING, in_words, opened, summary
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, files_meant
+from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.output import facts, report
+
+OPENED = tuple(name for name in OPENING if name not in ("combine", "concat_dim"))
+WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
+"""The options of ``ds.virtual.to_manifest``."""
+
+
+@command(
+    "append",
+    examples=(
+        (
+            "The new files of today; those that the set knows are left out",
+            "virtualds append refs.zarr new/*.nc --dim time --on-duplicate skip",
+        ),
+        (
+            "Late files, each where it belongs",
+            "virtualds append refs.zarr late/*.nc --dim time --position coordinate",
+        ),
+        (
+            "Files that were processed again, in place of what they were",
+            "virtualds append refs.zarr data/2001-07.nc --dim time --mode replace-source",
+        ),
+    ),
+)
+@click.argument("target", metavar="SET", type=Url())
+@files
+@click.option(
+    "--dim", required=True, help="The dimension along which the set grows, and files are joined."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["a", "replace-source"]),
+    default="a",
+    help="Append (a), or put files in place of what the set has of them. [default: a]",
+)
+@given(*OPENED, *WRITING, "target_options")
+def append(
+    target: str,
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    dim: str,
+    mode: str,
+    **options: Any,
+) -> None:
+    """Add the files of URLS to the reference set SET.
+
+    Nothing that is in the set is opened or scanned again. A set that does not exist is created.
+    """
+    from virtualds.writing import check_target
+
+    begun = time.perf_counter()
+    writing = said(options, WRITING) | {"mode": mode, "append_dim": dim}
+    if options["allow"] is not None:
+        writing["allow"] = options["allow"]
+    access = options["target_options"]
+    form = check_target(target, storage_options=access, **writing)
+    found = files_meant(urls, files_from, options["storage_options"])
+    dataset = opened(found, {**options, "concat_dim": [dim]})
+    dataset.virtual.to_manifest(target, storage_options=access, **writing)
+    document = {
+        "target": target,
+        "format": form,
+        **summary(found, dataset),
+        "seconds": time.perf_counter() - begun,
+    }
+    report(document, facts({target: f"{form}: {in_words(document)}"}))

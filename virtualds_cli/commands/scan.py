@@ -1,0 +1,63 @@
+"""``virtualds scan``: files become a reference set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+from virtualds_cli.building import OPENING, in_words, opened, summary
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, files_meant
+from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.output import facts, report
+
+WRITING = ("format", "mode", "conflict", *CHOICES)
+"""The options of ``ds.virtual.to_manifest``."""
+
+
+@command(
+    "scan",
+    examples=(
+        (
+            "A year of files, one after the other along time",
+            "virtualds scan 'data/2001-*.nc' --concat-dim time -o refs.parquet",
+        ),
+        (
+            "Files that are ordered by their coordinates, from a list",
+            "find data -name '*.nc' | virtualds scan -f - -o refs.zarr",
+        ),
+        (
+            "Files in a public bucket",
+            "virtualds scan 's3://bucket/*.nc' --storage-options anon=true -o refs.json",
+        ),
+    ),
+)
+@files
+@click.option("-o", "--output", required=True, type=Url(), help="The set that is written.")
+@given(*OPENING, *WRITING, "target_options")
+def scan(urls: Sequence[str], files_from: IO[str] | None, output: str, **options: Any) -> None:
+    """Combine the files of URLS, and write where their chunks lie as a reference set.
+
+    URLS are paths, urls or patterns. The suffix of the target chooses its format: .json,
+    .parquet, .zarr or .icechunk. The target is checked before files are opened, and is written
+    as a whole or not at all.
+    """
+    from virtualds.writing import check_target
+
+    begun = time.perf_counter()
+    writing = said(options, WRITING)
+    access = options["target_options"]
+    form = check_target(output, storage_options=access, **writing)
+    found = files_meant(urls, files_from, options["storage_options"])
+    dataset = opened(found, options)
+    dataset.virtual.to_manifest(output, storage_options=access, **writing)
+    document = {
+        "target": output,
+        "format": form,
+        **summary(found, dataset),
+        "seconds": time.perf_counter() - begun,
+    }
+    report(document, facts({output: f"{form}: {in_words(document)}"}))
