@@ -31,7 +31,7 @@ LOOKED_THROUGH = 2**21
 class Sources(NamedTuple):
     """Source files: how many, their bytes if all sizes are known, and the first one."""
 
-    count: int
+    number: int
     nbytes: int | None
     first: str | None
 
@@ -91,7 +91,7 @@ def describe(
     Examples
     --------
     >>> found = describe("2001.nc")
-    >>> found.format, found.references, found.sources.count
+    >>> found.format, found.references, found.sources.number
     ('hdf5', 15, 1)
     """
     absolute, options = normalise_url(url), StorageOptions.of(storage_options)
@@ -136,7 +136,7 @@ def _sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | N
         catalogue = manifest.catalogue if isinstance(manifest, LazyManifest) else None
         if catalogue is not None:
             known = catalogues.setdefault(catalogue.name, (catalogue, manifest))
-            if known[0].count < catalogue.count:
+            if known[0].number < catalogue.number:
                 catalogues[catalogue.name] = catalogue, manifest
         elif not manifest.is_loaded and manifest.size > LOOKED_THROUGH:
             return None
@@ -145,7 +145,7 @@ def _sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | N
             files |= dict.fromkeys(f for f in listed if not own or not f.url.startswith(own))
     if len(catalogues) == 1 and not files:
         [(catalogue, _)] = catalogues.values()
-        return Sources(catalogue.count, catalogue.nbytes, catalogue.first)
+        return Sources(catalogue.number, catalogue.nbytes, catalogue.first)
     # the same file may be known to several of them, by names that differ
     for _, manifest in catalogues.values():
         files |= dict.fromkeys(manifest.listed)

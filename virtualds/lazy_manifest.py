@@ -33,7 +33,7 @@ class Catalogue(NamedTuple):
     """
 
     name: Hashable
-    count: int
+    number: int
     nbytes: int | None
     first: str | None
 

@@ -41,7 +41,8 @@ class Command(click.Command):
         section_of = {name: title for title, names in SECTIONS.items() for name in names}
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
                 title = section_of.get(param.name or "", "Options")
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():

@@ -20,7 +20,7 @@ COMPAT = ("equals", "identical", "broadcast_equals", "no_conflicts", "override")
 ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
 
 
-class Url(click.ParamType):
+class Url(click.ParamType):  # type: ignore[type-arg]  # older click has none
     """A path, or a url; shells complete it as a path."""
 
     name = "url"
@@ -32,7 +32,7 @@ class Url(click.ParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
-class Access(click.ParamType):
+class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
     """Access options: a JSON object, or one of them as ``key=value``."""
 
     name = "json or key=value"
@@ -63,7 +63,7 @@ class Access(click.ParamType):
         return found
 
 
-class Age(click.ParamType):
+class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
     """A length of time: a number with a unit."""
 
     name = "age"

@@ -56,9 +56,9 @@ def append(
     mode: str,
     **options: Any,
 ) -> None:
-    """Add the files of URLS to the reference set SET.
+    """Add files to a reference set.
 
-    Nothing that is in the set is opened or scanned again. A set that does not exist is created.
+    Nothing that is in SET is opened or scanned again. If there is no such set, it is created.
     """
     from virtualds.writing import check_target
 

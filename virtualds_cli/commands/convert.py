@@ -34,10 +34,10 @@ CONVERTING = (
 @click.argument("target", type=Url())
 @given(*CONVERTING)
 def convert(source: str, target: str, **options: Any) -> None:
-    """Write the references of SOURCE, a set or a file with all its groups, as the set TARGET.
+    """Write a set or a file as a set of another format.
 
-    No data are opened. What the format of the target cannot hold is refused by name, and nothing
-    is written.
+    SOURCE is taken with all its groups. No data are opened. What the format of TARGET cannot hold
+    is refused by name, and nothing is written.
     """
     import virtualds
     from virtualds.writing import check_target

@@ -19,7 +19,10 @@ from virtualds_cli.output import say
     help="Where to put the archive, the references and the picture.",
 )
 def demo(folder: Path) -> None:
-    """Make a small archive, scan it, read it back, compare and draw it."""
+    """Show the main job on a small archive.
+
+    It is made, scanned, read back, compared and drawn.
+    """
     from virtualds.demo import run_demo
 
     run_demo(folder, say=say)

@@ -29,10 +29,10 @@ DROPPING = ("format", "conflict", "allow", "storage_options")
 def drop_sources(
     target: str, urls: Sequence[str], files_from: IO[str] | None, dim: str | None, **options: Any
 ) -> None:
-    """Take what comes from the files of URLS out of the reference set SET.
+    """Take files out of a reference set.
 
-    URLS are those that the set has. Files need not exist any more, but patterns are looked up
-    among those that do.
+    What comes from the files of URLS leaves SET. Give them as the set has them; they need not exist
+    any more. Patterns are looked up among the files that do.
     """
     import virtualds
 

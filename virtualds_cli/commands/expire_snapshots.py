@@ -24,7 +24,10 @@ from virtualds_cli.output import facts, number, report
 @click.argument("url", metavar="SET", type=Url())
 @given("keep", "older_than", "conflict", "storage_options")
 def expire_snapshots(url: str, **options: Any) -> None:
-    """Let go of earlier snapshots of the reference set SET, and remove what only they need."""
+    """Let go of earlier states of a set.
+
+    What only they need is removed. Whoever still reads one of them gets an error that says so.
+    """
     import virtualds
 
     gone = virtualds.expire_snapshots(url, **said(options, options))

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 @click.argument("url", metavar="SET", type=Url())
 @given("group", "loadable_variables", "parser", "allow", "snapshot", "storage_options")
 def info(url: str, **options: Any) -> None:
-    """Show what the reference set SET, or a source file, is.
+    """Show what a reference set is.
 
-    It shows what xarray prints of it, its source files, and its snapshots. References are not
+    It shows what xarray prints of SET, or of a source file, where its chunks come from, and its
+    snapshots. References are not
     read: a hundred million of them take as long as ten. The values of coordinates are; with
     --loadable-variables '' they are not.
     """
@@ -50,8 +51,8 @@ def _facts(found: Description) -> dict[str, str]:
     if found.sources is None:
         rows["sources"] = "not listed by the set"
     else:
-        count, nbytes, first = found.sources
-        rows["sources"] = number(count, "file") + ("" if nbytes is None else f", {size(nbytes)}")
+        files, nbytes, first = found.sources
+        rows["sources"] = number(files, "file") + ("" if nbytes is None else f", {size(nbytes)}")
         rows |= {"first source": first} if first else {}
     if found.snapshots is not None and len(found.snapshots):
         newest = found.snapshots.iloc[-1]
@@ -69,6 +70,7 @@ def _document(found: Description) -> Mapping[str, Any]:
             for node in found.tree.subtree
         },
         "references": found.references,
-        "sources": found.sources and found.sources._asdict(),
+        "sources": found.sources
+        and dict(zip(("count", "bytes", "first"), found.sources, strict=True)),
         "snapshots": None if found.snapshots is None else table(found.snapshots),
     }

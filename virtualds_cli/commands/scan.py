@@ -39,11 +39,13 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
 @click.option("-o", "--output", required=True, type=Url(), help="The set that is written.")
 @given(*OPENING, *WRITING, "target_options")
 def scan(urls: Sequence[str], files_from: IO[str] | None, output: str, **options: Any) -> None:
-    """Combine the files of URLS, and write where their chunks lie as a reference set.
+    """Combine files to a reference set.
 
-    URLS are paths, urls or patterns. The suffix of the target chooses its format: .json,
-    .parquet, .zarr or .icechunk. The target is checked before files are opened, and is written
-    as a whole or not at all.
+    It says where in the files of URLS every chunk of the combined dataset lies. URLS are paths,
+    urls or patterns; in quotes, the program looks for the files, also in stores.
+
+    The suffix of the target chooses its format: .json, .parquet, .zarr or .icechunk. The target is
+    checked before files are opened, and is written as a whole or not at all.
     """
     from virtualds.writing import check_target
 

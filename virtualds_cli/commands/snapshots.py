@@ -21,7 +21,7 @@ from virtualds_cli.output import listing, report, table
 @click.argument("url", metavar="SET", type=Url())
 @given("storage_options")
 def snapshots(url: str, **options: Any) -> None:
-    """List the snapshots of the reference set SET, the newest last."""
+    """List the states of a set, the newest last."""
     import virtualds
 
     rows = table(virtualds.snapshots(url, **said(options, options)))
