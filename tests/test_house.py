@@ -17,7 +17,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
+    {"build_report"}
+    | {"checksum", "decompressors", "errors", "grid", "options", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
@@ -33,13 +34,27 @@ FLOORS = (
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat"},
-    {"accessor", "combine", "zarr_adapter"},
-    {"backend", "demo", "tree_accessor", "zarr_python"},
+    {"accessor", "building", "zarr_adapter"},
+    {"backend", "combine", "tree_accessor", "zarr_python"},
+    {"demo"},
     {"cli", "__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
 STAGES = {
+    "building": (
+        "progress",
+        "files",
+        "notation",
+        "records",
+        "cache",
+        "opening",
+        "processes",
+        "dask_jobs",
+        "workers",
+        "combining",
+        "build",
+    ),
     "hdf5": (
         "file",
         "data_types",
@@ -105,6 +120,7 @@ XARRAY_BELOW: dict[str, str] = {}
 
 PUBLIC = {
     "AccessError",
+    "BuildReport",
     "ChunkAxis",
     "ChunkManifest",
     "CodecPipeline",
@@ -116,6 +132,7 @@ PUBLIC = {
     "ManifestGroup",
     "ManifestVariable",
     "Parser",
+    "Progress",
     "ReadError",
     "SourceFile",
     "UnsupportedError",

@@ -8,6 +8,8 @@
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
+from virtualds.build_report import BuildReport
+from virtualds.building.progress import Progress
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
 from virtualds.errors import (
@@ -39,6 +41,7 @@ del _accessor, _comparison, _getitem, _implements, _tree_accessor
 
 __all__ = [
     "AccessError",
+    "BuildReport",
     "ChunkAxis",
     "ChunkManifest",
     "CodecPipeline",
@@ -50,6 +53,7 @@ __all__ = [
     "ManifestGroup",
     "ManifestVariable",
     "Parser",
+    "Progress",
     "ReadError",
     "SourceFile",
     "UnsupportedError",

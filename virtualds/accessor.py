@@ -14,6 +14,7 @@ import xarray as xr
 from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
+from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
 from virtualds.lazy import lazily, virtual_data
@@ -42,6 +43,7 @@ class VirtualDatasetAccessor:
 
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset
+        self.report: BuildReport | None = None
 
     @property
     def arrays(self) -> dict[Hashable, ManifestArray]:

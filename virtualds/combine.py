@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xarray as xr
 
 from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
+from virtualds.building.build import Build, on_error_of_variables
+from virtualds.building.cache import FileCache, choices_of
+from virtualds.building.combining import Combination
+from virtualds.building.files import Files, Paths
+from virtualds.building.opening import Job, Opened
+from virtualds.building.progress import Wanted
+from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
-from virtualds.errors import VirtualdsError
-from virtualds.options import get_options
-from virtualds.urls import local_path, normalise_url, scheme_of
+from virtualds.manifest import StorageOptions
+from virtualds.urls import normalise_url
 
-Paths = str | os.PathLike[str] | Sequence[Any]
-Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import distributed
+
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
-
-THREADS = 32
-"""Remote files that are opened at once; more would only wait for each other."""
+Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
+RETRIES = 2
+"""How often a file is opened again by default."""
 
 
 def open_virtual_mfdataset(
@@ -33,7 +42,7 @@ def open_virtual_mfdataset(
     combine: Literal["by_coords", "nested"] = "by_coords",
     concat_dim: Any = None,
     preprocess: Preprocess | None = None,
-    parallel: Executor | None = None,
+    parallel: Parallel = None,
     data_vars: Any = "minimal",
     coords: Any = "minimal",
     compat: str = "equals",
@@ -46,7 +55,10 @@ def open_virtual_mfdataset(
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
     parser: str | None = None,
-    on_error: str = "raise",
+    on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
+    retries: int = RETRIES,
+    progress: Wanted = None,
+    cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
     snapshot: str | None = None,
     **kwargs: Any,
@@ -63,17 +75,38 @@ def open_virtual_mfdataset(
         With ``combine="nested"``: the dimension to join along; None merges.
     preprocess : callable, optional
         Applied to the dataset of every file.
-    parallel : concurrent.futures.Executor, optional
-        Where to open the files. By default remote ones are opened in threads, so that requests
-        wait for each other as little as may be, and local ones one after another.
+    parallel : int, Executor, "dask" or distributed.Client, optional
+        Who opens the files. By default remote ones are opened in threads, so that requests
+        wait for each other as little as may be, and local ones one after another. A number is
+        that of processes for local files, and of threads if any is remote. Any executor of
+        `concurrent.futures` will do; ``"dask"`` is the current client of dask. What other
+        processes are to call, ``preprocess`` among it, must pickle.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
         joined along it, and the others must be equal in all files; ``compat="override"`` takes
         them from the first file without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, on_error
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser
         As in `open_virtual_dataset`.
+    on_error : {"raise", "skip", "collect", "keep"}
+        What to do about a file that cannot be opened, or of which a variable cannot be read:
+        raise; leave it out as a whole, with one warning that names such files, or, with
+        ``"collect"``, without. ``ds.virtual.report`` says which are left out, and why. ``"keep"``
+        keeps variables that cannot be read, which raise when they are read, and raises about
+        files. If no file is left, the error of the first one is raised, and files that do not
+        combine are always an error.
+    retries : int, default 2
+        How often a file is opened again that failed for a reason that may pass, waiting longer
+        each time. Requests are repeated besides (``set_options(retries=...)``).
+    progress : bool or callable, optional
+        Whether to show a bar; by default on a terminal and in notebooks, if it takes more than a
+        second. Or what is called with a `Progress` whenever files are done, and once more with
+        the report at the end.
+    cache : str or path, optional
+        A folder, or its url, in which what opening each file gave is kept, before ``preprocess``.
+        Files that have not changed since are taken from there for one look at each, so that a job
+        that was interrupted goes on where it was, and one that runs every day opens what is new.
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
 
@@ -94,22 +127,17 @@ def open_virtual_mfdataset(
     ...     "data/*.nc", combine="nested", concat_dim="time"
     ... )  # doctest: +SKIP
     """
-    files = _listed(paths)
-    opened = partial(
-        open_virtual_dataset,
-        loadable_variables=loadable_variables,
-        drop_variables=drop_variables,
-        group=group,
-        storage_options=storage_options,
-        decode_cf=decode_cf,
-        parser=parser,
-        on_error=on_error,
-        allow=allow,
-        snapshot=snapshot,
-    )
-    flat = _flat(files, paths)
-    number = None if attrs_file is None else _place(attrs_file, flat)
-    results = _opened(flat, opened, preprocess, parallel)
+    choices = {
+        "loadable_variables": loadable_variables,
+        "drop_variables": drop_variables,
+        "group": group,
+        "decode_cf": decode_cf,
+        "parser": parser,
+        "allow": allow,
+        "snapshot": snapshot,
+    }
+    job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, preprocess)
+    files = Files.of(paths)
     options = {
         "data_vars": data_vars,
         "coords": coords,
@@ -117,12 +145,14 @@ def open_virtual_mfdataset(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    with _naming(flat):
-        combined: xr.Dataset = _combined(
-            combine, concat_dim, _shaped(files, iter(results)), options | kwargs
-        )
+    combination = Combination(combine, concat_dim, options | kwargs)
+    number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
+    build = Build(files, job, workers_for(parallel, files), on_error, progress)
+    found, report = build.opened()
+    combined: xr.Dataset = build.combined(combination, found)
     if number is not None:
-        combined.attrs = results[number].attrs
+        combined.attrs = _of_file(number, files, found).attrs
+    combined.virtual.report = report
     return combined
 
 
@@ -131,7 +161,7 @@ def open_virtual_mfdatatree(
     *,
     concat_dim: Any,
     preprocess: Callable[[xr.DataTree], xr.DataTree] | None = None,
-    parallel: Executor | None = None,
+    parallel: Parallel = None,
     data_vars: Any = "minimal",
     coords: Any = "minimal",
     compat: str = "equals",
@@ -142,7 +172,10 @@ def open_virtual_mfdatatree(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
-    on_error: str = "raise",
+    on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
+    retries: int = RETRIES,
+    progress: Wanted = None,
+    cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
 ) -> xr.DataTree:
     """Open many source files with groups as one tree of virtual arrays, joined group by group.
@@ -159,12 +192,14 @@ def open_virtual_mfdatatree(
         The dimension to join along.
     preprocess : callable, optional
         Applied to the tree of every file.
-    parallel : concurrent.futures.Executor, optional
+    parallel : int, Executor, "dask" or distributed.Client, optional
         As in `open_virtual_mfdataset`.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, on_error, allow
+    loadable_variables, drop_variables, group, storage_options, decode_cf, allow
         As in `open_virtual_datatree`.
+    on_error, retries, progress, cache
+        As in `open_virtual_mfdataset`; the report is at ``tree.virtual.report``.
 
     Returns
     -------
@@ -181,19 +216,17 @@ def open_virtual_mfdatatree(
     --------
     >>> tree = open_virtual_mfdatatree("data/*.h5", concat_dim="time")  # doctest: +SKIP
     """
-    files = _listed(paths)
-    opened = partial(
-        open_virtual_datatree,
-        loadable_variables=loadable_variables,
-        drop_variables=drop_variables,
-        group=group,
-        storage_options=storage_options,
-        decode_cf=decode_cf,
-        on_error=on_error,
-        allow=allow,
+    choices = {
+        "loadable_variables": loadable_variables,
+        "drop_variables": drop_variables,
+        "group": group,
+        "decode_cf": decode_cf,
+        "allow": allow,
+    }
+    job = _job(
+        open_virtual_datatree, choices, storage_options, on_error, retries, cache, preprocess
     )
-    flat = _flat(files, paths)
-    results = _opened(flat, opened, preprocess, parallel)
+    files = Files.of(paths)
     options = {
         "data_vars": data_vars,
         "coords": coords,
@@ -201,99 +234,52 @@ def open_virtual_mfdatatree(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    with _naming(flat):
-        shaped = _shaped(files, iter(results))
-        combined: xr.DataTree = _combined("nested", concat_dim, shaped, options)
+    combination = Combination("nested", concat_dim, options)
+    build = Build(files, job, workers_for(parallel, files), on_error, progress)
+    found, report = build.opened()
+    combined: xr.DataTree = build.combined(combination, found)
+    combined.virtual.report = report
     return combined
 
 
-def _flat(files: Iterable[Any], paths: Paths) -> list[Any]:
-    flat = list(_flatten(files))
-    if not flat:
-        raise FileNotFoundError(f"no file matches {paths!r}; check the path")
-    return flat
-
-
-@contextmanager
-def _naming(files: Sequence[Any]) -> Iterator[None]:
-    """Name the files that do not combine."""
-    try:
-        yield
-    except (ValueError, TypeError, VirtualdsError) as error:
-        error.add_note(f"while combining {len(files)} files, {files[0]} to {files[-1]}")
-        raise
-
-
-def _opened(
-    files: Sequence[Any],
-    opened: Callable[[Any], Opened],
+def _job(
+    opener: Callable[..., Opened],
+    choices: dict[str, Any],
+    storage_options: Mapping[str, Any] | None,
+    on_error: str,
+    retries: int,
+    cache: str | os.PathLike[str] | None,
     preprocess: Callable[[Opened], Opened] | None,
-    parallel: Executor | None,
-) -> list[Opened]:
-    """Open files, in order; the first error in their order is raised."""
-    each = partial(_preprocessed, opened=opened, preprocess=preprocess)
-    if parallel is not None:
-        return list(parallel.map(each, files))
-    if len(files) == 1 or not any(map(_is_remote, files)):
-        return list(map(each, files))
-    threads = min(len(files), get_options().max_requests, THREADS)
-    with ThreadPoolExecutor(threads, thread_name_prefix="virtualds-open") as pool:
-        datasets = pool.map(opened, files)
-        try:
-            # nobody said that the user's function may run in threads
-            return list(map(preprocess, datasets) if preprocess else datasets)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+) -> Job[Opened]:
+    """Return what is done with each file, whatever is made of them."""
+    choices = {name: _again(value) for name, value in choices.items()}
+    choices["on_error"] = on_error_of_variables(on_error)
+    kept = None
+    if cache is not None:
+        decided = choices_of(opener=opener.__name__, **choices)
+        kept = FileCache(normalise_url(cache), decided, StorageOptions.of(storage_options))
+    return Job(
+        partial(opener, storage_options=storage_options, **choices),
+        () if preprocess is None else (partial(_preprocessed, preprocess),),
+        retries,
+        kept,
+        stops=on_error in ("raise", "keep"),
+    )
 
 
-def _is_remote(file: Any) -> bool:
-    return isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
+def _again(value: Any) -> Any:
+    """Return what can be gone through once for every file."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
-def _preprocessed(
-    path: Any, opened: Callable[[Any], Opened], preprocess: Callable[[Opened], Opened] | None
-) -> Opened:
-    found = opened(path)
-    return preprocess(found) if preprocess else found
+def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
+    return preprocess(found)
 
 
-def _place(attrs_file: str | os.PathLike[str], files: Sequence[Any]) -> int:
-    """Return which of the files gives the attributes."""
-    urls = [normalise_url(file) for file in files]
-    if (url := normalise_url(attrs_file)) not in urls:
-        raise ValueError(f"attrs_file {url}: it is none of the {len(urls)} files; give one of them")
-    return urls.index(url)
-
-
-def _combined(combine: str, concat_dim: Any, datasets: Any, options: dict[str, Any]) -> Any:
-    if combine == "nested":
-        return xr.combine_nested(datasets, concat_dim=concat_dim, **options)
-    if combine != "by_coords":
-        raise ValueError(f"combine {combine!r}: there are 'by_coords' and 'nested'")
-    if concat_dim is not None:
-        raise ValueError("concat_dim is for combine='nested'; by_coords finds it by coordinates")
-    return xr.combine_by_coords(datasets, **options)
-
-
-def _listed(paths: Paths) -> list[Any]:
-    """Return the files of a pattern, sorted, or those given."""
-    if isinstance(paths, str) and scheme_of(paths) == "file" and glob.has_magic(paths):
-        return sorted(glob.glob(local_path(paths), recursive=True))
-    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-
-
-def _flatten(files: Iterable[Any]) -> Iterable[Any]:
-    for item in files:
-        if isinstance(item, list | tuple):
-            yield from _flatten(item)
-        else:
-            yield item
-
-
-def _shaped(files: Iterable[Any], datasets: Any) -> list[Any]:
-    """Return datasets nested as the files were."""
-    return [
-        _shaped(item, datasets) if isinstance(item, list | tuple) else next(datasets)
-        for item in files
-    ]
+def _of_file(number: int, files: Files, found: Mapping[int, xr.Dataset]) -> xr.Dataset:
+    if number not in found:
+        raise ValueError(
+            f"attrs_file {files.flat[number]}: it is left out, since it cannot be opened; give "
+            f"another"
+        )
+    return found[number]

@@ -12,6 +12,7 @@ import xarray as xr
 from virtualds.accessor import VirtualDatasetAccessor, prefix_changer, table_of_sources
 from virtualds.api import open_virtual_datatree
 from virtualds.array import ManifestArray
+from virtualds.build_report import BuildReport
 from virtualds.errors import VirtualdsError
 from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
@@ -41,6 +42,7 @@ class VirtualDataTreeAccessor:
 
     def __init__(self, tree: xr.DataTree) -> None:
         self._tree = tree
+        self.report: BuildReport | None = None
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:

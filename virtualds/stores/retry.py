@@ -102,7 +102,7 @@ def retried(request: Callable[[int], T]) -> T:
         except store_errors() as error:
             if attempt >= get_options().retries or not may_pass(error):
                 raise GaveUp(attempt + 1) from error
-            _sleep(wait_before(attempt + 1, error))
+            pause(wait_before(attempt + 1, error))
             if _process_ends():
                 raise GaveUp(attempt + 1) from error
     raise GaveUp(0)
@@ -114,7 +114,8 @@ def _process_ends() -> bool:
     return bool(getattr(futures, "_shutdown", False))
 
 
-def _sleep(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Wait, but not longer than somebody needs an answer."""
     until = time.monotonic() + seconds
     while (rest := until - time.monotonic()) > 0 and not _process_ends():
         time.sleep(min(rest, NAP))

@@ -1,0 +1,80 @@
+"""What became of the files of a build: which were opened, which left out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+SHOWN = 10
+"""Files that a text names; of the others it says how many they are."""
+
+
+class LeftOut(NamedTuple):
+    """A file that could not be opened: its url, the name of the error's class, and what it said."""
+
+    url: str
+    error: str
+    message: str
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What became of the files that a dataset was to be made of.
+
+    Parameters
+    ----------
+    files : int
+        How many there were.
+    opened : int
+        How many were opened and read.
+    cached : int
+        How many were taken from the cache.
+    left_out : tuple of LeftOut
+        Those that could not be opened, in the order of the files.
+    references : int
+        Chunks of all files.
+    seconds : float
+        How long it took to open them; combining them is not counted.
+
+    Raises
+    ------
+    ValueError
+        The numbers do not add up.
+
+    Examples
+    --------
+    >>> lost = LeftOut("file:///data/2.nc", "FormatError", "it is truncated")
+    >>> print(BuildReport(3, opened=2, left_out=(lost,)))
+    3 files: 2 opened, 0 from the cache, 1 left out
+      file:///data/2.nc: FormatError: it is truncated
+    """
+
+    files: int
+    opened: int = 0
+    cached: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    references: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.files != self.opened + self.cached + len(self.left_out):
+            raise ValueError(
+                f"BuildReport: {self.files} files are not {self.opened} opened, {self.cached} "
+                f"from the cache and {len(self.left_out)} left out; count each once"
+            )
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
+            f"{len(self.left_out)} left out"
+        )
+        return "\n".join([head, *told(self.left_out)])
+
+
+def told(left_out: Iterable[LeftOut]) -> list[str]:
+    """Return a line for each of the first files that were left out, and one for the rest."""
+    everything = list(left_out)
+    lines = [f"  {url}: {error}: {text}" for url, error, text in everything[:SHOWN]]
+    more = len(everything) - SHOWN
+    return [*lines, f"  and {more} more"] if more > 0 else lines

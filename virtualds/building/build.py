@@ -1,0 +1,134 @@
+"""The frame of every build: open the files, leave out those that fail, combine the rest."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from virtualds.build_report import BuildReport, LeftOut, told
+from virtualds.building.combining import named
+from virtualds.building.files import Files
+from virtualds.building.opening import Item, Job, Opened, Outcome
+from virtualds.building.progress import Count, Wanted, teller
+from virtualds.building.workers import Workers
+
+ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
+"""What is done about files that fail, and then about variables of a file that do.
+
+A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
+of it for missing values.
+"""
+
+
+@dataclass(frozen=True)
+class Build(Generic[Opened]):
+    """How files become one dataset, or tree.
+
+    Parameters
+    ----------
+    files : Files
+    job : Job
+        What is done with each.
+    workers : callable
+        Who does it.
+    on_error : {"raise", "skip", "collect", "keep"}
+        What is done about files that cannot be opened.
+    progress : bool or callable, optional
+        Who is told how far it is.
+
+    Raises
+    ------
+    ValueError
+        ``on_error`` is none that there is.
+    """
+
+    files: Files
+    job: Job[Opened]
+    workers: Workers
+    on_error: str = "raise"
+    progress: Wanted = None
+
+    def __post_init__(self) -> None:
+        on_error_of_variables(self.on_error)
+
+    def opened(self) -> tuple[dict[int, Opened], BuildReport]:
+        """Open all files; return them by number, and what became of them."""
+        items: Sequence[Item] = list(enumerate(self.files.flat))
+        found: dict[int, Opened] = {}
+        failed: dict[int, Exception] = {}
+        with teller(self.progress, len(items)) as tell:
+            count = Count(len(items), tell)
+            with closing(self.workers(self.job, items)) as outcomes:
+                for outcome in self._raising(outcomes):
+                    count.add(outcome)
+                    if outcome.found is not None:
+                        found[outcome.number] = outcome.found
+                    elif outcome.error is not None:
+                        failed[outcome.number] = outcome.error
+            if not found:
+                raise _none_left(failed)
+            report = count.finish(self._left_out(failed))
+        if failed and self.on_error == "skip":
+            lines = "\n".join(told(report.left_out))
+            warnings.warn(
+                f"{len(failed)} of {len(items)} files could not be opened, and are left out\n"
+                f"{lines}",
+                stacklevel=4,
+            )
+        return found, report
+
+    def combined(self, combine: Callable[[list[Any]], Any], found: Mapping[int, Opened]) -> Any:
+        """Combine what was opened."""
+        names = [file for number, file in enumerate(self.files.flat) if number in found]
+        return named(combine, self.files.shaped(found), names)
+
+    def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
+        """Raise the first error, in the order of the files, that is not to be left out."""
+        done, awaited = set[int](), set[int]()
+        first, error = len(self.files.flat), None
+        for outcome in outcomes:
+            done.add(outcome.number)
+            awaited.discard(outcome.number)
+            if self._is_fatal(outcome) and outcome.number < first:
+                first, error = outcome.number, outcome.error
+                awaited = set(range(first)) - done
+            if error is None:
+                yield outcome
+            elif not awaited:
+                break
+        if error is not None:
+            raise error
+
+    def _is_fatal(self, outcome: Outcome[Opened]) -> bool:
+        if outcome.error is None:
+            return False
+        return not outcome.is_fault or self.on_error in ("raise", "keep")
+
+    def _left_out(self, failed: dict[int, Exception]) -> Iterator[LeftOut]:
+        for number, wrong in sorted(failed.items(), key=lambda item: item[0]):
+            notes: list[str] = getattr(wrong, "__notes__", [])
+            text = "; ".join([str(wrong), *notes])
+            yield LeftOut(str(self.files.flat[number]), type(wrong).__name__, text)
+
+
+def on_error_of_variables(on_error: str) -> str:
+    """Return what is done about variables of a file, given what is done about files.
+
+    Raises
+    ------
+    ValueError
+        There is no such thing.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
+    return ON_ERROR[on_error]
+
+
+def _none_left(failed: dict[int, Exception]) -> Exception:
+    """Return the first error of a build of which no file is left."""
+    error = failed[min(failed)]
+    error.add_note(f"none of {len(failed)} files could be opened; this is what the first one said")
+    return error

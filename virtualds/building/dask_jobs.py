@@ -1,0 +1,74 @@
+"""Opening files on the workers of a dask cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from virtualds.building.opening import Item, Job, Outcome
+
+PIECES = 8
+"""Pieces that every thread of the cluster gets at least."""
+LARGEST = 16
+"""Files of a piece: a task should last about as long as dask takes to hand out many of them."""
+
+
+def client_of(parallel: Any) -> Any:
+    """Return the client that is given, or the current one for ``"dask"``; None if it is neither.
+
+    Raises
+    ------
+    ImportError
+        distributed is not installed.
+    ValueError
+        There is no current client, or it is asynchronous.
+    """
+    client = _current() if isinstance(parallel, str) and parallel == "dask" else parallel
+    # who has a client has imported its library
+    distributed = sys.modules.get("distributed")
+    if distributed is None or not isinstance(client, distributed.Client):
+        return None
+    if client.asynchronous:
+        raise ValueError(f"parallel={client}: an asynchronous client; give one that waits")
+    return client
+
+
+def _current() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise ImportError(
+            "parallel='dask' takes the library distributed; install virtualds[distributed]"
+        ) from error
+    try:
+        return distributed.get_client()
+    except ValueError as error:
+        raise ValueError(
+            "parallel='dask': there is no client of dask here; make one with "
+            "`from distributed import Client; client = Client()`, or give an address to it"
+        ) from error
+
+
+def on_cluster(
+    client: Any, job: Job[Any], items: Sequence[Item]
+) -> Generator[Outcome[Any], None, None]:
+    """Open files on the workers of a cluster, and yield what becomes of them as it comes."""
+    from distributed import as_completed
+
+    threads = sum(client.nthreads().values()) or 1
+    size = max(1, min(LARGEST, len(items) // (threads * PIECES)))
+    pieces = [items[start : start + size] for start in range(0, len(items), size)]
+    # the same files may have changed since they were opened by an equal task
+    futures = client.map(job, pieces, pure=False, key="virtualds-open")
+    waiting = dict.fromkeys(futures)
+    del futures
+    try:
+        for future in as_completed(list(waiting)):  # type: ignore[no-untyped-call]
+            outcomes = future.result()
+            del waiting[future]
+            # what is fetched need not be kept by the workers
+            future.release()
+            yield from outcomes
+    finally:
+        client.cancel(list(waiting))

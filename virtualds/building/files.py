@@ -1,0 +1,110 @@
+"""The files that are given: a pattern, a list, or lists of lists as xarray nests them."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.urls import local_path, normalise_url, scheme_of
+
+Paths = str | os.PathLike[str] | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files in order, and how they were nested.
+
+    Parameters
+    ----------
+    nested : list
+        Files, or lists of them.
+
+    Raises
+    ------
+    FileNotFoundError
+        There are none.
+
+    Examples
+    --------
+    >>> files = Files([["a.nc", "b.nc"], ["c.nc"]])
+    >>> files.flat, files.shaped({0: 1.0, 2: 3.0})
+    (('a.nc', 'b.nc', 'c.nc'), [[1.0], [3.0]])
+    """
+
+    nested: list[Any]
+
+    def __post_init__(self) -> None:
+        if not self.flat:
+            raise FileNotFoundError(f"no file matches {self.nested!r}; check the path")
+
+    @classmethod
+    def of(cls, paths: Paths) -> Files:
+        """Return the files of a pattern, sorted, or those given.
+
+        Raises
+        ------
+        FileNotFoundError
+            No file matches.
+        """
+        if isinstance(paths, str) and scheme_of(paths) == "file" and glob.has_magic(paths):
+            found = sorted(glob.glob(local_path(paths), recursive=True))
+            if not found:
+                raise FileNotFoundError(f"no file matches {paths!r}; check the path")
+            return cls(found)
+        return cls([paths] if isinstance(paths, str | os.PathLike) else list(paths))
+
+    @property
+    def flat(self) -> tuple[Any, ...]:
+        """All files, in order."""
+        return tuple(_flatten(self.nested))
+
+    @property
+    def are_remote(self) -> bool:
+        """Whether any of them is not of this machine."""
+        return any(
+            isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
+            for file in self.flat
+        )
+
+    def shaped(self, found: Mapping[int, Any]) -> list[Any]:
+        """Return what was found for the files, by number, nested as they were.
+
+        Files of which nothing was found are left out, and lists of nothing else.
+        """
+        numbers = iter(range(len(self.flat)))
+        return _shaped(self.nested, numbers, found)
+
+    def place(self, file: str | os.PathLike[str], of: str) -> int:
+        """Return the number of a file that the argument ``of`` names.
+
+        Raises
+        ------
+        ValueError
+            It is none of them.
+        """
+        urls = [normalise_url(other) for other in self.flat]
+        if (url := normalise_url(file)) not in urls:
+            raise ValueError(f"{of} {url}: it is none of the {len(urls)} files; give one of them")
+        return urls.index(url)
+
+
+def _flatten(files: Iterable[Any]) -> Iterator[Any]:
+    for item in files:
+        if isinstance(item, list | tuple):
+            yield from _flatten(item)
+        else:
+            yield item
+
+
+def _shaped(files: Iterable[Any], numbers: Iterator[int], found: Mapping[int, Any]) -> list[Any]:
+    shaped = []
+    for item in files:
+        if isinstance(item, list | tuple):
+            if below := _shaped(item, numbers, found):
+                shaped.append(below)
+        elif (number := next(numbers)) in found:
+            shaped.append(found[number])
+    return shaped

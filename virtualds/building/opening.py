@@ -1,0 +1,191 @@
+"""What is done with one file: it is opened, again where that may help, and prepared.
+
+A job goes to other processes and machines, and so does what came of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import xarray as xr
+
+from virtualds.building.cache import FileCache
+from virtualds.errors import VirtualdsError
+from virtualds.options import Options, get_options, set_options
+from virtualds.stores.retry import causes, may_pass, pause, wait_before
+
+Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
+Step = Callable[[Any, Opened], Opened]
+"""Takes a file and what was opened of it, and returns what is to become of that."""
+Item = tuple[int, Any]
+"""The number of a file among all, and the file."""
+
+FAULTS = (
+    *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
+    *(AttributeError, RuntimeError, ArithmeticError),
+)
+"""What a damaged file, a dead server or somebody's function raises."""
+PASSING_NUMBERS = frozenset(
+    getattr(errno, name, None)
+    for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
+) - {None}
+"""What the filesystems of a cluster answer while they are busy, or a server of theirs restarts."""
+UNPICKLABLE = (TypeError, AttributeError, ValueError, LookupError, ImportError)
+"""What pickling an error of somebody else's may end with, besides `pickle.PickleError`."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Opened]):
+    """What became of a file.
+
+    Parameters
+    ----------
+    number : int
+        Which file it was.
+    found : Dataset or DataTree, optional
+    error : Exception, optional
+        Why there is none.
+    is_fault : bool
+        Whether the error is one of the file, not of what was to be done with it.
+    cached : bool
+        Whether it came from the cache.
+    references : int
+        Chunks of its virtual arrays.
+
+    Raises
+    ------
+    ValueError
+        It has both a dataset and an error, or neither.
+    """
+
+    number: int
+    found: Opened | None = None
+    error: Exception | None = None
+    is_fault: bool = False
+    cached: bool = False
+    references: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.found is None) == (self.error is None):
+            raise ValueError(f"Outcome {self.number}: a file is opened, or there is an error")
+
+
+@dataclass(frozen=True)
+class Job(Generic[Opened]):
+    """How one file becomes a dataset, or a tree, to be combined with others.
+
+    Parameters
+    ----------
+    open : callable
+        Takes a file and returns what is in it.
+    steps : tuple of callables
+        What is then done with it, one after the other.
+    retries : int
+        How often a file is opened again, where it failed for a reason that may pass.
+    cache : FileCache, optional
+        Where files are kept as they were opened, before any step.
+    stops : bool
+        Whether the files after one that fails are not looked at.
+
+    Raises
+    ------
+    ValueError
+        ``retries`` is negative.
+    """
+
+    open: Callable[[Any], Opened]
+    steps: tuple[Step[Opened], ...] = ()
+    retries: int = 0
+    cache: FileCache | None = None
+    stops: bool = True
+    options: Options = field(default_factory=get_options)
+    process: int = field(default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        if self.retries < 0:
+            raise ValueError(f"retries {self.retries}: it is a number of at least 0")
+
+    def __call__(self, items: Sequence[Item]) -> list[Outcome[Opened]]:
+        """Open some files and prepare them, in this or another process."""
+        away = os.getpid() != self.process
+        if away and get_options() != self.options:
+            # a worker does what the process that sent it the job would have done
+            set_options(**asdict(self.options))
+        outcomes = []
+        for item in items:
+            outcome = self.prepared(item, self.opened(item))
+            outcomes.append(_portable(outcome) if away else outcome)
+            if self.stops and outcome.error is not None:
+                break
+        return outcomes
+
+    def opened(self, item: Item) -> Outcome[Opened]:
+        """Open a file, or take it from the cache.
+
+        Raises
+        ------
+        OSError
+            The cache cannot be used.
+        """
+        number, file = item
+        kept = self.cache.look(file) if self.cache else None
+        if kept is not None and kept.found is not None:
+            found = kept.found
+            return Outcome(number, found, cached=True, references=found.virtual.nchunks)
+        outcome = self._opened(number, file)
+        if self.cache and kept is not None and outcome.found is not None:
+            self.cache.keep(kept, outcome.found)
+        return outcome
+
+    def _opened(self, number: int, file: Any) -> Outcome[Opened]:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                found = self.open(file)
+                return Outcome(number, found, references=found.virtual.nchunks)
+            except FAULTS as error:
+                if attempt > self.retries or not passes(error):
+                    return Outcome(number, error=error, is_fault=True)
+                pause(wait_before(attempt, error))
+
+    def prepared(self, item: Item, outcome: Outcome[Opened]) -> Outcome[Opened]:
+        """Do what is to be done with an opened file."""
+        number, file = item
+        if outcome.found is None:
+            return outcome
+        found = outcome.found
+        try:
+            for step in self.steps:
+                found = step(file, found)
+        except FAULTS as error:
+            error.add_note(f"file {file}")
+            return Outcome(number, error=error)
+        return replace(outcome, found=found)
+
+
+def passes(error: BaseException) -> bool:
+    """Say whether opening failed for a reason that may pass."""
+    return may_pass(error) or any(
+        isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS for cause in causes(error)
+    )
+
+
+def _portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
+    """Return the outcome with an error that comes through a pickle as what it is.
+
+    One that does not would take the whole pool of processes along.
+    """
+    error = outcome.error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except (*UNPICKLABLE, pickle.PickleError):
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        told.__notes__ = getattr(error, "__notes__", [])
+        return replace(outcome, error=told)
+    return outcome

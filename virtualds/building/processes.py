@@ -1,0 +1,69 @@
+"""Processes of this machine that open files, and end with the one that started them.
+
+However that ends: each holds the reading end of a pipe whose writing end its parent has. When the
+parent lets go of it, or is killed, a worker has a moment to finish what it is at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+GRACE = 1.0
+"""Seconds that a worker has to finish what it is at."""
+# a process forked from one with threads may inherit locks that nobody will ever free
+METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+
+_IDLE = threading.Event()
+
+
+@contextmanager
+def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
+    """Have some processes until the end of the block; an error ends them at once."""
+    context = get_context(METHOD)
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
+    try:
+        yield pool
+    except BaseException:
+        writer.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=True)
+        writer.close()
+        reader.close()
+
+
+def until_ended(work: Callable[[Given], Result], given: Given) -> Result:
+    """Do a piece of work in a worker, which may not end in the middle of it at once."""
+    _IDLE.clear()
+    try:
+        return work(given)
+    finally:
+        _IDLE.set()
+
+
+def _attach(line: Connection) -> None:
+    # an interrupt goes to all processes of a terminal; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _IDLE.set()
+    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+
+
+def _end_with(line: Connection) -> None:
+    try:
+        line.recv_bytes()
+    except (EOFError, OSError):
+        _IDLE.wait(GRACE)
+        os._exit(1)

@@ -1,0 +1,152 @@
+"""How far a build is: a bar on a terminal or in a notebook, or whatever a callback makes of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.build_report import BuildReport
+
+DELAY = 1.0
+"""Seconds that a build may take without a bar nobody asked for."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a build is.
+
+    Parameters
+    ----------
+    done : int
+        Files of which it is known what became of them, the failed and cached ones among them.
+    failed : int
+        Files that could not be opened.
+    cached : int
+        Files that were taken from the cache.
+    total : int
+        Files that there are.
+    references : int
+        Chunks of the files so far.
+    seconds : float
+        Since the first file was begun.
+    report : BuildReport, optional
+        What became of the files, once all are done.
+
+    Raises
+    ------
+    ValueError
+        More is done than there is.
+
+    Examples
+    --------
+    >>> Progress(done=50, failed=1, cached=9, total=100, references=6000, seconds=2.0).rate
+    25.0
+    """
+
+    done: int
+    failed: int
+    cached: int
+    total: int
+    references: int
+    seconds: float
+    report: BuildReport | None = None
+
+    def __post_init__(self) -> None:
+        if not self.failed + self.cached <= self.done <= self.total:
+            raise ValueError(f"Progress: more is done than there is, in {self!r}")
+
+    @property
+    def rate(self) -> float:
+        """Files per second."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+
+Tell = Callable[[Progress], object]
+Wanted = bool | Tell | None
+"""What users say of progress: a bar, none, one where somebody looks, or what is to be called."""
+
+
+@contextmanager
+def teller(wanted: Wanted, total: int) -> Iterator[Tell]:
+    """Give what is to be told how far a build of ``total`` files is, until the end of the block."""
+    if callable(wanted):
+        yield wanted
+    elif wanted or (wanted is None and _somebody_looks()):
+        with _bar(total, 0.0 if wanted else DELAY) as bar:
+            yield bar
+    else:
+        yield lambda _: None
+
+
+def _somebody_looks() -> bool:
+    # IPython's kernels are those of notebooks; a terminal of IPython is a terminal
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
+    return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
+
+
+@contextmanager
+def _bar(total: int, delay: float) -> Iterator[Tell]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc="opening", unit="file", delay=delay, smoothing=0.1) as bar:
+
+        def tell(progress: Progress) -> None:
+            bar.set_postfix_str(_rest(progress), refresh=False)
+            bar.update(progress.done - bar.n)
+
+        yield tell
+        bar.refresh()
+
+
+def _rest(progress: Progress) -> str:
+    parts: tuple[tuple[int, str], ...] = (
+        (progress.cached, "cached"),
+        (progress.failed, "failed"),
+        (progress.references, "references"),
+    )
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
+
+
+class Count:
+    """Counts what becomes of files, and tells of it."""
+
+    def __init__(self, total: int, tell: Tell) -> None:
+        self._total, self._tell = total, tell
+        self._begin = time.monotonic()
+        self.done = self.failed = self.cached = self.references = 0
+
+    def add(self, outcome: Any) -> None:
+        """Count what became of a file."""
+        self.done += 1
+        self.failed += outcome.error is not None
+        self.cached += outcome.cached
+        self.references += outcome.references
+        self._tell(self._progress())
+
+    def finish(self, left_out: Any) -> BuildReport:
+        """Return what became of all files, and tell that all are done."""
+        report = BuildReport(
+            self._total,
+            self.done - self.failed - self.cached,
+            self.cached,
+            tuple(left_out),
+            self.references,
+            self.seconds,
+        )
+        self._tell(self._progress(report))
+        return report
+
+    @property
+    def seconds(self) -> float:
+        """Since the first file was begun."""
+        return time.monotonic() - self._begin
+
+    def _progress(self, report: BuildReport | None = None) -> Progress:
+        return Progress(
+            self.done, self.failed, self.cached, self._total, self.references, self.seconds, report
+        )

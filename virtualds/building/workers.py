@@ -1,0 +1,161 @@
+"""Who opens the files: this thread, threads, processes, somebody's executor, or a dask cluster.
+
+Each way takes a job and the files, and yields what became of each, in any order. Whoever stops
+asking, or is interrupted, ends the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from virtualds.building.dask_jobs import client_of, on_cluster
+from virtualds.building.files import Files
+from virtualds.building.opening import Item, Job, Outcome
+from virtualds.building.processes import until_ended, worker_processes
+from virtualds.options import get_options
+
+Outcomes = Generator[Outcome[Any], None, None]
+Workers = Callable[[Job[Any], Sequence[Item]], Outcomes]
+"""Take a job and numbered files, and yield what becomes of them."""
+
+THREADS = 32
+"""Remote files that are opened at once; more would only wait for each other."""
+LARGEST = 32
+"""Files that a process is given at a time, so that asking costs little of what they take."""
+PIECES = 8
+"""Pieces that every worker gets at least, so that all are done at about the same time."""
+AHEAD = 4
+"""Pieces that are under way or wait for each worker."""
+UNKNOWN = 64
+"""Workers that an executor is taken to have, since none says how many it has."""
+
+
+def workers_for(parallel: Any, files: Files) -> Workers:
+    """Return who opens the files.
+
+    Parameters
+    ----------
+    parallel : None, int, Executor, "dask" or distributed.Client
+    files : Files
+
+    Raises
+    ------
+    ValueError
+        There is no such way, or no current client of dask.
+    ImportError
+        It takes a library that is not installed.
+    """
+    if isinstance(parallel, int) and not isinstance(parallel, bool):
+        if parallel < 1:
+            raise ValueError(f"parallel={parallel}: it takes at least one worker")
+        return _numbered(min(parallel, len(files.flat)), files)
+    if parallel is None:
+        most = min(get_options().max_requests, THREADS) if files.are_remote else 1
+        return _numbered(min(most, len(files.flat)), files)
+    if isinstance(parallel, Executor):
+        return partial(by_executor, parallel)
+    if (client := client_of(parallel)) is not None:
+        return partial(on_cluster, client)
+    raise ValueError(
+        f"parallel={parallel!r}: give a number of workers, a concurrent.futures.Executor, 'dask', "
+        f"or a distributed.Client"
+    )
+
+
+def _numbered(number: int, files: Files) -> Workers:
+    if number == 1:
+        return one_by_one
+    return partial(by_threads if files.are_remote else by_processes, number)
+
+
+def one_by_one(job: Job[Any], items: Sequence[Item]) -> Outcomes:
+    """Open files in this thread."""
+    for item in items:
+        yield from job([item])
+
+
+def by_threads(number: int, job: Job[Any], items: Sequence[Item]) -> Outcomes:
+    """Open files in threads, and prepare them in this one.
+
+    Nobody said that the user's functions may run in threads.
+    """
+    pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
+    try:
+        for item, future in _in_order(pool, job.opened, items, ahead=AHEAD * number):
+            yield job.prepared(item, future.result())
+    finally:
+        # who ends early does not wait for servers
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_order(
+    pool: Executor, work: Callable[[Item], Any], items: Sequence[Item], ahead: int
+) -> Iterator[tuple[Item, Future[Any]]]:
+    waiting: list[tuple[Item, Future[Any]]] = []
+    rest = iter(items)
+    while True:
+        waiting += [(item, pool.submit(work, item)) for item in islice(rest, ahead - len(waiting))]
+        if not waiting:
+            return
+        yield waiting.pop(0)
+
+
+def by_processes(number: int, job: Job[Any], items: Sequence[Item]) -> Outcomes:
+    """Open files in processes of this machine, since HDF5 serves one thread at a time."""
+    size = max(1, min(LARGEST, len(items) // (number * PIECES)))
+    with worker_processes(number) as pool:
+        yield from _as_completed(pool, partial(until_ended, job), items, size, AHEAD * number)
+
+
+def by_executor(pool: Executor, job: Job[Any], items: Sequence[Item]) -> Outcomes:
+    """Open files where somebody's executor does its work."""
+    size = max(1, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
+    return _as_completed(pool, job, items, size, AHEAD * UNKNOWN)
+
+
+def _as_completed(
+    pool: Executor,
+    work: Callable[[Sequence[Item]], list[Outcome[Any]]],
+    items: Sequence[Item],
+    size: int,
+    ahead: int,
+) -> Outcomes:
+    """Yield what becomes of files as pieces of them are done, at most some being under way."""
+    pieces = _pieces(items, size)
+    under_way: dict[Future[list[Outcome[Any]]], Sequence[Item]] = {}
+    try:
+        while True:
+            for piece in islice(pieces, ahead - len(under_way)):
+                under_way[pool.submit(work, piece)] = piece
+            if not under_way:
+                return
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                yield from _result(future, under_way)
+                del under_way[future]
+    finally:
+        for future in under_way:
+            future.cancel()
+
+
+def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _result(
+    future: Future[list[Outcome[Any]]], under_way: dict[Future[Any], Sequence[Item]]
+) -> list[Outcome[Any]]:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        files = [str(file) for piece in under_way.values() for _, file in piece]
+        error.add_note(
+            f"a process died that opened one of {len(files)} files, {files[0]} to {files[-1]}; if "
+            f"none ever lived, call this below `if __name__ == '__main__':`, for they import the "
+            f"script that starts them; if memory ran out, use fewer; parallel=1 uses none"
+        )
+        raise
