@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from virtualds_cli.options import said
-from virtualds_cli.output import number
+from virtualds_cli.output import facts, number
 
 if TYPE_CHECKING:
     import xarray as xr
+    from rich.console import RenderableType
 
 OPENING = (
     "combine",
@@ -25,42 +29,78 @@ OPENING = (
     "group",
     "decode_cf",
     "parser",
-    "on_error",
     "allow",
     "storage_options",
+    "on_error",
+    "retries",
+    "cache",
+    "parallel",
+    "progress",
 )
 """The options of `virtualds.open_virtual_mfdataset`."""
 
+DASK = click.option(
+    "--dask", metavar="SCHEDULER", help="Address of a scheduler of dask, whose workers open files."
+)
 
-def opened(files: Sequence[str], options: Mapping[str, Any]) -> xr.Dataset:
+
+def opened(files: Sequence[str], dask: str | None, options: Mapping[str, Any]) -> xr.Dataset:
     """Return files as one dataset, opened as the options say."""
     import virtualds
 
     chosen = said(options, OPENING)
-    dims = chosen.pop("concat_dim", None)
-    if dims is not None:
-        chosen["concat_dim"] = dims if len(dims) > 1 else dims[0]
+    if "concat_dim" in chosen:
         chosen.setdefault("combine", "nested")
-    return virtualds.open_virtual_mfdataset(files, **chosen)
+    if dask is None:
+        return virtualds.open_virtual_mfdataset(files, **chosen)
+    if "parallel" in chosen:
+        raise click.UsageError("--parallel and --dask both say who opens the files; give one")
+    with _client(dask) as client:
+        return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
 
 
-def summary(files: Sequence[str], dataset: xr.Dataset) -> dict[str, Any]:
-    """Return what was opened, for machines."""
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ImportError(
+            "--dask: distributed is not installed; install virtualds[distributed]"
+        ) from error
+    with Client(address) as client:  # type: ignore[no-untyped-call]
+        yield client
+
+
+def summary(target: str, form: str, dataset: xr.Dataset, seconds: float) -> dict[str, Any]:
+    """Return what was opened and written, for machines."""
+    report = dataset.virtual.report
     return {
-        "files": len(files),
+        "target": target,
+        "format": form,
         "dims": dict(dataset.sizes),
         "variables": [str(name) for name in dataset.data_vars],
         "references": dataset.virtual.nchunks,
+        "files": report.files,
+        "opened": report.opened,
+        "cached": report.cached,
+        "left_out": [lost._asdict() for lost in report.left_out],
+        "seconds": seconds,
     }
 
 
-def in_words(document: Mapping[str, Any]) -> str:
+def in_words(document: Mapping[str, Any]) -> RenderableType:
     """Return a summary for people."""
-    parts = (
-        number(document["files"], "file"),
-        number(len(document["variables"]), "variable"),
-        number(document["references"], "reference"),
-        ", ".join(f"{name} {size:,}" for name, size in document["dims"].items()),
-        f"{document['seconds']:.1f} s",
+    files = number(document["files"], "file")
+    parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
+    notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
+    dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
+    return facts(
+        {
+            "written": f"{document['target']}, {document['format']}",
+            "files": f"{files} ({notes})" if notes else files,
+            "variables": ", ".join(document["variables"]),
+            "dimensions": dims,
+            "references": f"{document['references']:,}",
+            "seconds": f"{document['seconds']:.1f}",
+        }
     )
-    return ", ".join(part for part in parts if part)

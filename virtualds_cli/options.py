@@ -117,7 +117,7 @@ OPTIONS: dict[str, Decorator] = {
         "Order the files by their coordinates, or join them as they are given. Where --concat-dim "
         "is given it is nested, else by_coords.",
     ),
-    "concat_dim": _several("--concat-dim", "Dimension to join along, of --combine nested."),
+    "concat_dim": click.option("--concat-dim", help="Dimension to join along, one after another."),
     "data_vars": click.option(
         "--data-vars",
         metavar="minimal|all|different",
@@ -160,10 +160,32 @@ OPTIONS: dict[str, Decorator] = {
     ),
     "on_error": _chosen(
         "--on-error",
-        ("raise", "skip", "keep"),
+        ("raise", "skip", "collect", "keep"),
         "raise",
-        "What to do about a variable that cannot be read: stop; leave it out; or keep it, to fail "
-        "when it is read.",
+        "What to do about a file that cannot be read: stop; leave it out, with a warning, or with "
+        "an entry in the report; or keep variables that cannot be read, to fail when they are.",
+    ),
+    "parallel": click.option(
+        "--parallel",
+        type=click.IntRange(1),
+        help="How many processes, or threads for remote files, open the files.",
+    ),
+    "retries": click.option(
+        "--retries",
+        type=click.IntRange(0),
+        help="How often a file is opened again that failed for a reason that may pass. "
+        "[default: 2]",
+    ),
+    "cache": click.option(
+        "--cache",
+        type=Url(),
+        help="A folder that keeps what was opened: a job that was interrupted goes on, and one of "
+        "every day opens what is new.",
+    ),
+    "progress": click.option(
+        "--progress/--no-progress",
+        default=None,
+        help="Show how far it is, or do not. Else on a terminal, after a second.",
     ),
     "allow": _several("--allow", "A folder that references may lead into.", Url()),
     "snapshot": click.option("--snapshot", help="Id of an earlier snapshot of a set."),
@@ -254,11 +276,11 @@ SECTIONS = {
         "loadable_variables",
         "parser",
         "decode_cf",
-        "on_error",
         "allow",
         "snapshot",
         "storage_options",
     ),
+    "Many files": ("on_error", "retries", "cache", "parallel", "dask", "progress"),
     "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
     "What formats let one choose": CHOICES,
 }

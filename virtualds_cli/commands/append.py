@@ -8,11 +8,11 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import OPENING, in_words, opened, summary
+from virtualds_cli.building import DASK, OPENING, in_words, opened, summary
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, files_meant
 from virtualds_cli.options import CHOICES, Url, given, said
-from virtualds_cli.output import facts, report
+from virtualds_cli.output import report
 
 OPENED = tuple(name for name in OPENING if name not in ("combine", "concat_dim"))
 WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
@@ -48,12 +48,14 @@ WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
     help="Append (a), or put files in place of what the set has of them. [default: a]",
 )
 @given(*OPENED, *WRITING, "target_options")
+@DASK
 def append(
     target: str,
     urls: Sequence[str],
     files_from: IO[str] | None,
     dim: str,
     mode: str,
+    dask: str | None,
     **options: Any,
 ) -> None:
     """Add files to a reference set.
@@ -69,12 +71,7 @@ def append(
     access = options["target_options"]
     form = check_target(target, storage_options=access, **writing)
     found = files_meant(urls, files_from, options["storage_options"])
-    dataset = opened(found, {**options, "concat_dim": [dim]})
+    dataset = opened(found, dask, {**options, "concat_dim": dim})
     dataset.virtual.to_manifest(target, storage_options=access, **writing)
-    document = {
-        "target": target,
-        "format": form,
-        **summary(found, dataset),
-        "seconds": time.perf_counter() - begun,
-    }
-    report(document, facts({target: f"{form}: {in_words(document)}"}))
+    document = summary(target, form, dataset, time.perf_counter() - begun)
+    report(document, in_words(document))

@@ -8,11 +8,11 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import OPENING, in_words, opened, summary
+from virtualds_cli.building import DASK, OPENING, in_words, opened, summary
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, files_meant
 from virtualds_cli.options import CHOICES, Url, given, said
-from virtualds_cli.output import facts, report
+from virtualds_cli.output import report
 
 WRITING = ("format", "mode", "conflict", *CHOICES)
 """The options of ``ds.virtual.to_manifest``."""
@@ -38,7 +38,10 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
 @files
 @click.option("-o", "--output", required=True, type=Url(), help="The set that is written.")
 @given(*OPENING, *WRITING, "target_options")
-def scan(urls: Sequence[str], files_from: IO[str] | None, output: str, **options: Any) -> None:
+@DASK
+def scan(
+    urls: Sequence[str], files_from: IO[str] | None, output: str, dask: str | None, **options: Any
+) -> None:
     """Combine files to a reference set.
 
     It says where in the files of URLS every chunk of the combined dataset lies. URLS are paths,
@@ -54,12 +57,7 @@ def scan(urls: Sequence[str], files_from: IO[str] | None, output: str, **options
     access = options["target_options"]
     form = check_target(output, storage_options=access, **writing)
     found = files_meant(urls, files_from, options["storage_options"])
-    dataset = opened(found, options)
+    dataset = opened(found, dask, options)
     dataset.virtual.to_manifest(output, storage_options=access, **writing)
-    document = {
-        "target": output,
-        "format": form,
-        **summary(found, dataset),
-        "seconds": time.perf_counter() - begun,
-    }
-    report(document, facts({output: f"{form}: {in_words(document)}"}))
+    document = summary(output, form, dataset, time.perf_counter() - begun)
+    report(document, in_words(document))
