@@ -23,7 +23,7 @@ FLOORS = (
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead"},
-    {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
+    {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},
     {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
@@ -33,11 +33,11 @@ FLOORS = (
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
-    {"writing", "flat"},
-    {"accessor", "building", "zarr_adapter"},
+    {"writing", "flat", "verification"},
+    {"accessor", "building", "description", "zarr_adapter"},
     {"backend", "combine", "tree_accessor", "zarr_python"},
     {"demo"},
-    {"cli", "__init__"},
+    {"__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
@@ -101,6 +101,16 @@ STAGES = {
         "gather",
         "fetch",
     ),
+    "verification": (
+        "report",
+        "survey",
+        "fingerprints",
+        "sampling",
+        "stored",
+        "places",
+        "natives",
+        "comparison",
+    ),
     "stores": (
         "local",
         "retry",
@@ -136,6 +146,7 @@ PUBLIC = {
     "ReadError",
     "SourceFile",
     "UnsupportedError",
+    "Verification",
     "VirtualdsError",
     "convert",
     "drop_sources",

@@ -32,6 +32,7 @@ from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parsers import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
+from virtualds.verification import Verification
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
 
@@ -57,6 +58,7 @@ __all__ = [
     "ReadError",
     "SourceFile",
     "UnsupportedError",
+    "Verification",
     "VirtualdsError",
     "convert",
     "drop_sources",

@@ -17,11 +17,12 @@ from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
-from virtualds.lazy import lazily, virtual_data
+from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
 from virtualds.stored_blocks import preferred, snapped
 from virtualds.urls import normalise_url
+from virtualds.verification import Verification, verified
 from virtualds.writing import write_manifest
 
 
@@ -286,6 +287,57 @@ class VirtualDatasetAccessor:
         group = group_from_dataset(self._dataset)
         materialize(group, target, options, layout=layout, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)
+
+    def verify(
+        self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
+    ) -> Verification:
+        """Look whether the sources are still what they were, and chunks what native readers read.
+
+        Parameters
+        ----------
+        sample : int, float or None, default 100
+            For ``"native"``: how many chunks are decoded and compared, or which part of all of them
+            (a float up to 1.0), or None for all. They are spread evenly over variables and files.
+        against : {"fingerprint", "range", "native"}
+            ``"fingerprint"`` asks for every source file once: is it there, with the size, time and
+            etag that were noted? ``"range"`` looks, besides, whether all references lie within the
+            files as they are now. ``"native"`` decodes, besides, chunks of the sample, and compares
+            them bit for bit with what the library of the format reads at that place of that file,
+            as it is stored and as it is decoded.
+        seed : int, default 0
+            Of the generator that draws the sample.
+
+        Returns
+        -------
+        Verification
+            True in its ``ok`` if all of this was looked at and nothing found; else with a row for
+            every problem. A bad file is no error.
+
+        Raises
+        ------
+        ValueError
+            ``sample`` or ``against`` are none that there are.
+
+        Examples
+        --------
+        >>> ds = open_virtual_dataset("2001.nc")
+        >>> ds.virtual.verify(against="native").ok
+        True
+        """
+        return verified(
+            {str(name): array for name, array in self.arrays.items()},
+            **self.not_virtual,
+            sample=sample,
+            against=against,
+            seed=seed,
+        )
+
+    @property
+    def not_virtual(self) -> dict[str, Any]:
+        """How many other variables are loaded, and the names of those that are not."""
+        others = {n: v for n, v in self._dataset.variables.items() if n not in self.arrays}
+        unread = [str(n) for n, v in others.items() if is_unread(v) or v.chunks is not None]
+        return {"loaded": len(others) - len(unread), "unread": unread}
 
 
 def table_of_sources(arrays: Iterable[ManifestArray]) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
+from virtualds.verification import Verification, verified
 from virtualds.writing import write_tree
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
@@ -193,3 +194,27 @@ class VirtualDataTreeAccessor:
         target, options = normalise_url(url), StorageOptions.of(storage_options)
         materialize(group, target, options, layout=layout, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
+
+    def verify(
+        self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
+    ) -> Verification:
+        """Look whether the sources of all groups are still what they were, each asked for once.
+
+        Parameters and errors are those of ``ds.virtual.verify``; variables
+        are named by their paths.
+
+        Examples
+        --------
+        >>> tree.virtual.verify(against="native").ok  # doctest: +SKIP
+        True
+        """
+        arrays, loaded, unread = dict[str, ManifestArray](), 0, list[str]()
+        for path, node in self._nodes:
+            prefix = "" if path in ("", ".", "/") else f"{path.strip('/')}/"
+            arrays |= {f"{prefix}{name}": array for name, array in node.arrays.items()}
+            others = node.not_virtual
+            loaded += others["loaded"]
+            unread += [f"{prefix}{name}" for name in others["unread"]]
+        return verified(
+            arrays, loaded=loaded, unread=unread, sample=sample, against=against, seed=seed
+        )

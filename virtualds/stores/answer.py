@@ -52,7 +52,7 @@ def checked(answer: Answer, file: SourceFile, length: int) -> bytes:
 
 
 def _check(answer: Answer, file: SourceFile) -> None:
-    sizes, etags = (answer.size, file.size), (_opaque(answer.etag), _opaque(file.etag))
+    sizes, etags = (answer.size, file.size), (opaque(answer.etag), opaque(file.etag))
     if None not in sizes and answer.size != file.size:
         raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
     if "" not in etags and etags[0] != etags[1]:
@@ -62,7 +62,7 @@ def _check(answer: Answer, file: SourceFile) -> None:
         )
 
 
-def _opaque(etag: str | None) -> str:
+def opaque(etag: str | None) -> str:
     """Return an etag without what libraries add or leave out: quotes, and the W of weak ones."""
     return (etag or "").strip().removeprefix("W/").strip('"')
 

@@ -77,6 +77,8 @@ class FsspecStore:
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
         filesystem, path = reading(url, options)
+        # what is there now, not what some listing has said
+        filesystem.invalidate_cache(path)
         with _told_of(url):
             info = retried(lambda _: filesystem.info(path))
         return _described(url, info, options)

@@ -1,0 +1,82 @@
+"""Whether what references promise still holds: files, ranges, and values beside a native reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from virtualds.manifest import SourceFile
+from virtualds.verification.comparison import Comparison, compare
+from virtualds.verification.fingerprints import States, states_of
+from virtualds.verification.report import NOT_COMPARED, Problem, Verification
+from virtualds.verification.sampling import checked_sample, sampled
+from virtualds.verification.survey import Arrays, Survey, beyond, survey
+
+__all__ = ["Problem", "Verification", "verified"]
+
+AGAINST = ("fingerprint", "range", "native")
+"""What references are verified against; each looks at what those before it look at, too."""
+UNREAD = (
+    "it is no virtual array: its values are read by xarray or dask; open the set with "
+    "open_virtual_dataset to verify it"
+)
+
+
+def verified(
+    arrays: Arrays,
+    *,
+    loaded: int,
+    unread: Iterable[str],
+    sample: Any,
+    against: str,
+    seed: int,
+) -> Verification:
+    """Look whether the references of arrays hold.
+
+    Parameters
+    ----------
+    arrays : dict of str to ManifestArray
+    loaded : int
+        Variables beside these whose values are in memory.
+    unread : iterable of str
+        Variables beside these that read their values by other ways, of which nothing is known.
+    sample, against, seed
+        As `ds.virtual.verify` has them.
+
+    Raises
+    ------
+    ValueError
+        ``sample`` or ``against`` are none that there are.
+    """
+    if against not in AGAINST:
+        raise ValueError(f"verify: against={against!r}; there are {', '.join(map(repr, AGAINST))}")
+    sample = checked_sample(sample)
+    known = survey(arrays)
+    states = states_of(known.ends)
+    ranges = [] if against == "fingerprint" else _out_of_range(arrays, known, states)
+    compared = Comparison()
+    if against == "native":
+        compared = compare(sampled(arrays, sample, seed), states.sound)
+    strange = [Problem("", name, None, NOT_COMPARED, UNREAD) for name in unread]
+    return Verification(
+        against=against,
+        files=states.places,
+        fingerprinted=states.fingerprinted,
+        references=known.references,
+        missing=known.missing,
+        inline=known.inline,
+        loaded=loaded,
+        sampled=compared.sampled,
+        compared=dict(compared.equal),
+        problems=(*known.problems, *states.problems, *ranges, *compared.problems, *strange),
+    )
+
+
+def _out_of_range(arrays: Arrays, known: Survey, states: States) -> list[Problem]:
+    """Return the references that reach past the end of their files as they are now."""
+    sizes: dict[SourceFile, int] = {
+        file: size
+        for file, end in known.ends.items()
+        if (size := states.sizes.get(file)) is not None and end > size
+    }
+    return list(beyond(arrays, sizes)) if sizes else []

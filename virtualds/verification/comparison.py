@@ -1,0 +1,309 @@
+"""Chunks, decoded, beside what native readers give for the same place of the same file.
+
+Nothing here comes from the chunks that the process keeps: a chunk that is wanted whole is read.
+HDF5 and netCDF may be used by one thread at a time, so native readers are asked in the calling
+thread, while others fetch and decode what comes next.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import ReadError, VirtualdsError
+from virtualds.manifest import SourceFile
+from virtualds.options import get_options
+from virtualds.parsers import COMPLAINTS
+from virtualds.read.pool import cores
+from virtualds.urls import scheme_of
+from virtualds.verification.natives import NATIVES, CannotError, Native, NativeFile
+from virtualds.verification.places import Place, Region, SourceStructure, structure_of
+from virtualds.verification.report import NOT_COMPARED, Problem
+from virtualds.verification.sampling import Chunk
+from virtualds.verification.stored import in_order, is_undecodable, looked_at, stored_numbers
+
+Array = npt.NDArray[Any]
+
+SORTED = 2**17
+"""Chunks that are brought into the order of their files at a time, so that each is opened once."""
+KEPT = 4
+"""Files that are kept open."""
+FAILURES = (CannotError, VirtualdsError, *COMPLAINTS)
+"""What a native reader, or a file that has changed meanwhile, may lead to."""
+
+
+@dataclass
+class Comparison:
+    """What came of it; ``equal`` counts chunks by the reader that gives the same."""
+
+    sampled: int = 0
+    equal: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def compare(chunks: Iterable[Chunk], sound: set[SourceFile]) -> Comparison:
+    """Compare chunks of files that are sound; those of others are left alone."""
+    found = Comparison()
+    waiting = (chunk for chunk in chunks if chunk.file in sound)
+    with ExitStack() as closing:
+        sources = closing.enter_context(_Sources())
+        while some := list(islice(waiting, SORTED)):
+            # options have no order
+            some.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
+            _compare_some(some, sources, found)
+    return found
+
+
+def _compare_some(chunks: Sequence[Chunk], sources: _Sources, found: Comparison) -> None:
+    for file, members in groupby(_read(chunks), key=lambda item: item[0].file):
+        for some in _batches(members):
+            found.sampled += len(some)
+            good = [(chunk, part, numbers) for chunk, part, numbers in some
+                    if not _is_refused(chunk, numbers, found)]  # fmt: skip
+            if good:
+                _compare_file(file, good, sources, found)
+
+
+Read = tuple[Chunk, Chunk, Array | ReadError]
+"""A chunk, the part of it that is looked at, and its numbers."""
+
+
+def _batches(members: Iterator[Read]) -> Iterator[list[Read]]:
+    while some := list(islice(members, 16)):
+        yield some
+
+
+def _read(chunks: Sequence[Chunk]) -> Iterator[Read]:
+    far = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
+    pairs = ((chunk, looked_at(chunk)) for chunk in chunks)
+    at_once = min(16, get_options().max_requests) if far else cores()
+    for (chunk, part), numbers in in_order(pairs, _numbers, at_once):
+        yield chunk, part, numbers
+
+
+def _numbers(pair: tuple[Chunk, Chunk]) -> Array | ReadError:
+    try:
+        return stored_numbers(*pair)
+    except ReadError as error:
+        return error
+
+
+def _is_refused(chunk: Chunk, numbers: Array | ReadError, found: Comparison) -> bool:
+    """Say whether a chunk cannot be read; note it."""
+    if not isinstance(numbers, ReadError):
+        return False
+    kind = "undecodable" if is_undecodable(numbers) else "unreachable"
+    found.problems.append(_problem(chunk, kind, str(numbers)))
+    return True
+
+
+def _problem(chunk: Chunk, kind: str, text: str) -> Problem:
+    return Problem(chunk.file.url, chunk.variable, chunk.number, kind, text)
+
+
+def _compare_file(
+    file: SourceFile,
+    chunks: Sequence[tuple[Chunk, Chunk, Any]],
+    sources: _Sources,
+    found: Comparison,
+) -> None:
+    """Compare chunks of one file, as far as somebody else reads it."""
+    source = sources.of(file)
+    if isinstance(source, str):
+        text = f"decoded, but not compared: {source}"
+        found.problems += (_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
+        return
+    wanted = [(part.offset, part.length) for _, part, _ in chunks]
+    places = source.structure.places(file.url, wanted)
+    for chunk, part, numbers in chunks:
+        place = places.get((part.offset, part.length))
+        if place is None:
+            end = part.offset + part.length
+            text = f"bytes {part.offset} to {end} are no chunk of the file, nor rows of one"
+            found.problems.append(_problem(chunk, "differs", f"{text}; scan it again"))
+            continue
+        kind, text = source.judged(chunk, place, numbers)
+        if kind:
+            found.problems.append(_problem(chunk, kind, text))
+        else:
+            found.equal[text] += 1
+
+
+# ---------------------------------------------------------------------- one file
+
+
+class _Sources:
+    """The files that are open, the latest used ones."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, _Source | str] = OrderedDict()
+
+    def __enter__(self) -> _Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            self._drop()
+
+    def of(self, file: SourceFile) -> _Source | str:
+        """Return a file, or the store that it is a chunk of; or why it cannot be compared."""
+        url = next((url for url in self._open if f"{file.url}/".startswith(f"{url}/")), None)
+        if url is not None:
+            self._open.move_to_end(url)
+            return self._open[url]
+        try:
+            structure = structure_of(file)
+            found: _Source | str = _Source(structure)
+            url = structure.source.url if structure.format == "zarr" else file.url
+        except FAILURES as error:
+            found, url = f"its structure cannot be read anew ({_told(error)})", file.url
+        self._open[url] = found
+        if len(self._open) > KEPT:
+            self._drop()
+        return found
+
+    def _drop(self) -> None:
+        _, source = self._open.popitem(last=False)
+        if not isinstance(source, str):
+            source.closing.close()
+
+
+class _Source:
+    """A file that was scanned anew, and native readers of it."""
+
+    def __init__(self, structure: SourceStructure) -> None:
+        self.structure = structure
+        self.closing = ExitStack()
+        self._opened: dict[str, NativeFile | str] = {}
+
+    def judged(self, chunk: Chunk, place: Place, numbers: Array) -> tuple[str, str]:
+        """Return the kind of problem and what it is, or no kind and who gives the same."""
+        try:
+            shown = place.shown(numbers)
+        except ValueError:
+            return "differs", (
+                f"{numbers.size} elements of {numbers.dtype} were decoded, the file has "
+                f"{place.box} of {place.pipeline.dtype} there"
+            )
+        if shown is None:
+            return NOT_COMPARED, "decoded, but not compared: the file shows none of its elements"
+        why: list[str] = []
+        for native in NATIVES.get(self.structure.format, ()):
+            try:
+                text = self._compared(native, chunk, place, *shown)
+            except FAILURES as error:
+                why.append(f"{native.package}: {_told(error)}")
+                continue
+            return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
+        known = "; ".join(why) or f"no native reader is known of {self.structure.format}"
+        return NOT_COMPARED, f"decoded, but not compared: {known}"
+
+    def _compared(
+        self, native: Native, chunk: Chunk, place: Place, region: Region, numbers: Array
+    ) -> str:
+        """Return how numbers and values differ from those of a reader, "" if they do not."""
+        file = self._file(native)
+        packing = chunk.pipeline.packing
+        asked = [(False, numbers)]
+        if packing is not None:
+            asked.append((True, packing.decode(np.ascontiguousarray(numbers))))
+        answers = 0
+        for decoded, ours in asked:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                theirs = file.read(place, region, decoded)
+            if theirs is None:
+                continue
+            answers += 1
+            if not decoded and theirs.dtype == bool and ours.dtype.itemsize == 1:
+                # what some libraries take for truth values is stored as integers
+                theirs = theirs.view(ours.dtype)
+            if text := difference(ours, theirs):
+                what = "decoded" if decoded else "stored"
+                return f"{what} {place.variable}{_shown(region)}: {text}"
+        if not answers:
+            raise CannotError("it does not tell values in this form")
+        return ""
+
+    def _file(self, native: Native) -> NativeFile:
+        found = self._opened.get(native.package)
+        if found is None:
+            found = self._opened[native.package] = self._open(native)
+        if isinstance(found, str):
+            raise CannotError(found)
+        return found
+
+    def _open(self, native: Native) -> NativeFile | str:
+        source = self.structure.source
+        if native.name is None:
+            return "it is not installed"
+        if not native.remote and scheme_of(source.url) != "file":
+            return "it reads local files only"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return native.open(source, self.closing)
+        except FAILURES as error:
+            return _told(error)
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, CannotError):
+        return str(error)
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}"[:300]
+
+
+def _shown(region: Region) -> str:
+    return f"[{', '.join(f'{part.start}:{part.stop}' for part in region)}]"
+
+
+# ---------------------------------------------------------------------- bit for bit
+
+
+def difference(ours: Array, theirs: Array) -> str:
+    """Return how two arrays differ in shape, dtype or any bit, "" if they do not.
+
+    Examples
+    --------
+    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
+    '1 of 2 elements differ, the first at (1,): 2.0 here, 2.5 there'
+    >>> difference(np.array([np.nan]), np.array([np.nan], ">f8"))
+    ''
+    """
+    ours, theirs = (np.asarray(a).astype(a.dtype.newbyteorder("=")) for a in (ours, theirs))
+    if ours.shape != theirs.shape:
+        return f"shape {ours.shape} here, {theirs.shape} there"
+    if ours.dtype != theirs.dtype:
+        return f"dtype {ours.dtype} here, {theirs.dtype} there"
+    unlike = _unlike(ours, theirs)
+    if not unlike.any():
+        return ""
+    first = tuple(int(i) for i in np.argwhere(unlike)[0])
+    return (
+        f"{np.count_nonzero(unlike)} of {unlike.size} elements differ, the first at {first}: "
+        f"{ours[first]} here, {theirs[first]} there"
+    )
+
+
+def _unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
+    """Return which elements differ in any bit; bits between the fields of a record are no value."""
+    if ours.dtype.names:
+        fields = [_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
+        wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]
+        return np.asarray(np.logical_or.reduce(wide))
+    if ours.dtype.hasobject or not ours.dtype.itemsize:
+        return np.asarray(ours != theirs)
+    bits = [
+        np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(*a.shape, -1)
+        for a in (ours, theirs)
+    ]
+    return np.asarray((bits[0] != bits[1]).any(-1))

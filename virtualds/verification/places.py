@@ -1,0 +1,257 @@
+"""Which part of which variable of a source file some of its bytes are.
+
+A reference says where bytes lie, not what they are. So the file is scanned anew, and the chunk of
+it found that lies there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.api import open_group
+from virtualds.array import ManifestArray
+from virtualds.detection import detected
+from virtualds.errors import FormatError
+from virtualds.fragment import CodecPipeline, Fragment, Hidden
+from virtualds.group import ManifestGroup
+from virtualds.manifest import SourceFile
+from virtualds.parsers import Parser
+from virtualds.parsers.zarr import MARKERS
+from virtualds.read.decode import Decoder
+from virtualds.scan import scanning
+from virtualds.store import Range
+from virtualds.stores import store_for
+from virtualds.urls import below
+from virtualds.verification.survey import ChunkId
+
+Array = npt.NDArray[Any]
+Region = tuple[slice, ...]
+Box = tuple[tuple[int, int], ...]
+"""Start and stop per axis."""
+
+
+class Place(NamedTuple):
+    """Bytes of a source file, as a box of one chunk of a variable of it.
+
+    ``box`` counts the elements of the stored chunk along its stored axes. ``offset`` is that of the
+    chunk in the file.
+    """
+
+    group: str
+    variable: str
+    array: ManifestArray
+    fragment: Fragment
+    chunk: ChunkId
+    offset: int
+    box: Box
+
+    @property
+    def pipeline(self) -> CodecPipeline:
+        """How the chunk is decoded."""
+        return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
+
+    def shown(self, stored: Array) -> tuple[Region, Array] | None:
+        """Return where in the variable stored numbers stand, and those that it shows, in its axes.
+
+        None if it shows none of them.
+
+        Raises
+        ------
+        ValueError
+            They do not fill the box.
+        """
+        layout, taken = list[int | Hidden](), dict[int, tuple[int, int]]()
+        for entry, (start, stop) in zip(self.pipeline.layout, self.box, strict=True):
+            if isinstance(entry, Hidden):
+                if not start <= entry.index < stop:
+                    return None
+                layout.append(Hidden(stop - start, entry.index - start))
+            else:
+                layout.append(entry)
+                taken[entry] = start, stop
+        lengths = tuple(b - a for a, b in (taken.get(i, (0, 1)) for i in range(self.array.ndim)))
+        plain = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
+        decoder = Decoder(plain, lengths)
+        along = decoder.show(stored.reshape(decoder.shape))
+        region, inner = self._region(taken)
+        if any(s.stop <= s.start for s in region):
+            return None
+        return region, along[inner]
+
+    def _region(self, taken: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
+        """Return the elements of the variable, and which of the box these are, per axis."""
+        region, inner = [], []
+        for axis, number in enumerate(self.chunk):
+            edges, _, inset = self.fragment.axes[axis].slabs(number, number + 1)
+            first, last = (int(e) + self.fragment.start[axis] for e in edges)
+            start, stop = taken.get(axis, (0, 1))
+            origin = first - int(inset[0]) + start
+            a, b = max(first, origin), min(last, origin + stop - start)
+            region.append(slice(a, b))
+            inner.append(slice(a - origin, b - origin))
+        return tuple(region), tuple(inner)
+
+
+@dataclass(frozen=True)
+class SourceStructure:
+    """A file that was scanned anew: its format, and what its variables are made of."""
+
+    format: str
+    source: SourceFile
+    group: ManifestGroup
+
+    def places(self, url: str, wanted: Iterable[Range]) -> dict[Range, Place]:
+        """Return what ranges of bytes are, those left out that are no chunk, nor rows of one."""
+        rest = set(wanted)
+        found: dict[Range, Place] = {}
+        for exact in (True, False):
+            for path, name, array in self._arrays():
+                for fragment in array.fragments:
+                    search = _Search(path, name, array, fragment, url)
+                    found |= search.chunks(rest) if exact else search.rows(rest)
+                    rest -= found.keys()
+                    if not rest:
+                        return found
+        return found
+
+    def _arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
+        for path, group in self.group.walk():
+            for name, variable in group.variables.items():
+                if isinstance(variable.data, ManifestArray):
+                    yield path, name, variable.data
+
+
+class _Search:
+    """Looks for ranges of bytes in one fragment of a variable."""
+
+    def __init__(
+        self, path: str, name: str, array: ManifestArray, fragment: Fragment, url: str
+    ) -> None:
+        manifest = fragment.manifest.loaded()
+        self.at = path, name, array, replace(fragment, manifest=manifest)
+        numbers = [n for n, file in enumerate(manifest.files) if file.url == url]
+        self.shape = manifest.shape
+        self.inside = np.flatnonzero(np.isin(manifest.file, numbers))
+        self.offset = manifest.offset.ravel()[self.inside]
+        self.length = manifest.length.ravel()[self.inside]
+
+    def chunks(self, wanted: Iterable[Range]) -> dict[Range, Place]:
+        """Return the ranges that are whole chunks."""
+        offsets = np.array([offset for offset, _ in wanted], np.int64)
+        found = {}
+        for row in np.flatnonzero(np.isin(self.offset, offsets)).tolist():
+            range_ = int(self.offset[row]), int(self.length[row])
+            if range_ in wanted and range_ not in found:
+                place = self._place(row)
+                shape = [n for _, n in place.box]
+                found[range_] = place._replace(box=tuple((0, n) for n in shape))
+        return found
+
+    def rows(self, wanted: Iterable[Range]) -> dict[Range, Place]:
+        """Return the ranges that are rows of an uncompressed chunk."""
+        found = {}
+        for range_ in wanted:
+            offset, length = range_
+            holds = (self.offset <= offset) & (offset + length <= self.offset + self.length)
+            for row in np.flatnonzero(holds)[:1].tolist():
+                place = self._place(row)
+                size = place.pipeline.dtype.itemsize
+                start, odd = divmod(offset - place.offset, size)
+                if place.pipeline.codecs or odd or length % size:
+                    continue
+                shape = [n for _, n in place.box]
+                if (box := box_of(shape, start, length // size)) is not None:
+                    found[range_] = place._replace(box=box)
+        return found
+
+    def _place(self, row: int) -> Place:
+        """Return a whole chunk."""
+        path, name, array, fragment = self.at
+        chunk = tuple(int(i) for i in np.unravel_index(self.inside[row], self.shape))
+        slabs = (axis.slabs(i, i + 1) for axis, i in zip(fragment.axes, chunk, strict=True))
+        encoded = [int(slab.encoded[0]) for slab in slabs]
+        pipeline = array.pipelines[fragment.manifest.lookup(chunk).pipeline]
+        box = tuple((0, n) for n in pipeline.stored_shape(encoded))
+        return Place(path, name, array, fragment, chunk, int(self.offset[row]), box)
+
+
+def box_of(shape: Sequence[int], start: int, count: int) -> Box | None:
+    """Return the box of an array that consecutive elements of it are, None if they are none.
+
+    Examples
+    --------
+    >>> box_of((4, 3, 2), 6, 12), box_of((4, 3, 2), 8, 4), box_of((4, 3, 2), 1, 2)
+    (((1, 3), (0, 3), (0, 2)), ((1, 2), (1, 3), (0, 2)), None)
+    """
+    outer: list[tuple[int, int]] = []
+    for axis, n in enumerate(shape):
+        row = prod(shape[axis + 1 :])
+        first, odd = divmod(start, row)
+        if not odd and not count % row and first + count // row <= n:
+            whole = ((0, m) for m in shape[axis + 1 :])
+            return (*outer, (first, first + count // row), *whole)
+        outer.append((first, first + 1))
+        start -= first * row
+    return None
+
+
+def structure_of(file: SourceFile) -> SourceStructure:
+    """Scan a source file, or the Zarr store that it is a chunk of.
+
+    Raises
+    ------
+    VirtualdsError, OSError
+        It cannot be read, or is of no format that is known.
+    """
+    try:
+        return _scanned(file)
+    except FormatError:
+        # a chunk of a Zarr store is a file of no format
+        if (folder := _store_around(file)) is None:
+            raise
+        return _scanned(file._replace(url=folder))
+
+
+def _scanned(file: SourceFile) -> SourceStructure:
+    with scanning(file.url, file.options), warnings.catch_warnings():
+        # what cannot be read of it is not what is looked for
+        warnings.simplefilter("ignore")
+        reader, source = detected(file.url, file.options)
+        if not isinstance(reader, Parser):
+            raise FormatError(f"{file.url}: it is a reference set ({reader.name}), no source file")
+        found = open_group(file.url, below=True, options=file.options, parser=None, on_error="keep")
+    return SourceStructure(reader.name, source, found)
+
+
+def _store_around(file: SourceFile) -> str | None:
+    """Return the folder of the group that the array of a chunk lies in, None if there is none.
+
+    Where there is no group it is that of the array itself.
+    """
+    folder, found = file.url, None
+    while (folder := folder.rpartition("/")[0]) and not folder.endswith(("/", ":")):
+        if _has_marker(folder, file):
+            if found is not None:
+                return folder
+            found = folder
+        elif found is not None:
+            return found
+    return found
+
+
+def _has_marker(folder: str, file: SourceFile) -> bool:
+    for marker in MARKERS:
+        url = below(folder, marker)
+        try:
+            store_for(url).describe(url, file.options)
+        except OSError:
+            continue
+        return True
+    return False

@@ -1,0 +1,192 @@
+"""What a verification has found: counts, and a row for everything that is not as it should be."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+KINDS: dict[str, str] = {
+    "missing": "there is no such file",
+    "unreachable": "the file, or bytes of it, cannot be had: no permission, no answer",
+    "size": "the file has another length than when it was scanned",
+    "etag": "the store names another version than the one that was scanned",
+    "modified": "the file was modified after it was scanned",
+    "range": "a reference is empty, negative, or reaches past the end of its file",
+    "references": "references of the set cannot be read",
+    "undecodable": "the bytes of a chunk do not decode, or are not those of their checksum",
+    "differs": "a chunk has other values than the native reader gives, or is no chunk of its file",
+    "not compared": "nobody has looked, and why",
+}
+"""What a problem may be, the gravest first."""
+NOT_COMPARED = "not compared"
+
+SHOWN = 10
+"""Problems of one kind that a text shows; the tables have them all."""
+
+
+class Problem(NamedTuple):
+    """Something that is not as it should be, or that nobody has looked at.
+
+    ``chunk`` is the number of the chunk per axis, in the grid of its fragment; None if the problem
+    is one of a whole file or variable. ``variable`` is empty where it is one of a whole file.
+    """
+
+    url: str
+    variable: str
+    chunk: tuple[int, ...] | None
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        at = f", chunk {self.chunk}" if self.chunk is not None else ""
+        who = f"{self.variable}{at}" if self.variable else ""
+        return ": ".join(part for part in (self.url, who, self.message) if part)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `ds.virtual.verify` has found.
+
+    Parameters
+    ----------
+    against : str
+        What was asked for: ``"fingerprint"``, ``"range"`` or ``"native"``.
+    files : int
+        Source files, each of which was asked for once.
+    fingerprinted : int
+        Those of which a modification time or an etag was noted and could be compared. Of the others
+        it is known that they exist, and have their size, if one was noted.
+    references : int
+        Chunks that lie in files.
+    missing, inline : int
+        Chunks that do not exist, and that are held among the references.
+    loaded : int
+        Variables whose values are in memory, which have no references.
+    sampled : int
+        Chunks that were decoded, or were to be.
+    compared : dict of str to int
+        How many of them are bit for bit what a native reader gives, by reader.
+    problems : tuple of Problem
+        All that was found, and what was not looked at.
+
+    Raises
+    ------
+    ValueError
+        A problem is of no kind that there is.
+
+    Examples
+    --------
+    >>> found = Verification("fingerprint", files=2, fingerprinted=2, references=24)
+    >>> found.ok
+    True
+    >>> print(found)
+    verified against fingerprint: ok
+      files       2, of which 2 are as they were scanned
+      fingerprint 2 compared by time or etag
+      chunks      24 in files, 0 missing, 0 inline; 0 variables in memory
+    """
+
+    against: str
+    files: int = 0
+    fingerprinted: int = 0
+    references: int = 0
+    missing: int = 0
+    inline: int = 0
+    loaded: int = 0
+    sampled: int = 0
+    compared: Mapping[str, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def __post_init__(self) -> None:
+        if unknown := {problem.kind for problem in self.problems} - KINDS.keys():
+            raise ValueError(f"Verification: no problem is of kind {sorted(unknown)}")
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was asked for was looked at, and is as it should be."""
+        return not self.problems
+
+    @property
+    def bad_files(self) -> int:
+        """Files of which something is known to be wrong."""
+        return len({p.url for p in self.problems if p.kind != NOT_COMPARED and p.url})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many problems there are of each kind, the gravest first."""
+        found = Counter(problem.kind for problem in self.problems)
+        return {kind: found[kind] for kind in KINDS if kind in found}
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the problems, a row each: url, variable, chunk, kind and message."""
+        return pd.DataFrame(list(self.problems), columns=list(Problem._fields))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as what JSON can hold."""
+        rows = [problem._asdict() for problem in self.problems]
+        lists = [row | {"chunk": row["chunk"] and list(row["chunk"])} for row in rows]
+        plain = asdict(self) | {"problems": lists, "compared": dict(self.compared)}
+        return {"ok": self.ok, **plain, "bad_files": self.bad_files, "counts": self.counts}
+
+    def __str__(self) -> str:
+        lines = [self._verdict, *(f"  {name:<11} {text}" for name, text in self._rows.items())]
+        for kind in self.counts:
+            found = [problem for problem in self.problems if problem.kind == kind]
+            lines.append(f"{kind} ({len(found):,}): {KINDS[kind]}")
+            lines += [f"  {problem}" for problem in found[:SHOWN]]
+            if len(found) > SHOWN:
+                lines.append(f"  ... and {len(found) - SHOWN:,} more, see to_dataframe()")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        shown = [p for kind in self.counts for p in self._first_of(kind)]
+        cells = ((p.kind, p.url, p.variable, "" if p.chunk is None else p.chunk, p.message)
+                 for p in shown)  # fmt: skip
+        more = len(self.problems) - len(shown)
+        rest = f"<p>... and {more:,} more, see to_dataframe()</p>" if more else ""
+        problems = _table(("kind", "file", "variable", "chunk", "what"), cells) if shown else ""
+        rows = _table((), self._rows.items())
+        return f"<div><b>{html.escape(self._verdict)}</b>{rows}{problems}{rest}</div>"
+
+    def _first_of(self, kind: str) -> list[Problem]:
+        return [problem for problem in self.problems if problem.kind == kind][:SHOWN]
+
+    @property
+    def _verdict(self) -> str:
+        said = "ok" if self.ok else ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items())
+        return f"verified against {self.against}: {said}"
+
+    @property
+    def _rows(self) -> dict[str, str]:
+        others = self.files - self.fingerprinted
+        untold = f"; of {others:,} only that they exist, and their size if noted" if others else ""
+        rows = {
+            "files": f"{self.files:,}, of which {self.files - self.bad_files:,} are as they were "
+            f"scanned",
+            "fingerprint": f"{self.fingerprinted:,} compared by time or etag{untold}",
+            "chunks": f"{self.references:,} in files, {self.missing:,} missing, {self.inline:,} "
+            f"inline; {self.loaded:,} variables in memory",
+        }
+        if self.against == "native":
+            equal = ", ".join(f"{n:,} equal those of {name}" for name, n in self.compared.items())
+            rows["sample"] = f"{self.sampled:,} chunks decoded: {equal or 'none compared'}"
+        return rows
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return an HTML table; whatever stands in it is text."""
+    names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
+    lines = [f"<tr>{names}</tr>"] if names else []
+    for row in rows:
+        cells = "".join(
+            f"<td style='text-align:left'>{html.escape(str(cell))}</td>" for cell in row
+        )
+        lines.append(f"<tr>{cells}</tr>")
+    return f"<table>{''.join(lines)}</table>"

@@ -1,0 +1,199 @@
+"""Which files the references mean, and how far into each they reach: one walk over all of them.
+
+References are looked through block by block, so that a set of any number of them is surveyed in
+the same memory. Only the files themselves are remembered, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from virtualds.array import ManifestArray
+from virtualds.errors import VirtualdsError
+from virtualds.grid import Ints, compact
+from virtualds.lazy_manifest import BLOCK, LazyManifest
+from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.verification.report import Problem
+
+Arrays = Mapping[str, ManifestArray]
+ChunkId = tuple[int, ...]
+
+
+def blocks(
+    manifest: ChunkManifest,
+    first: ChunkId | None = None,
+    axes: Sequence[int] | None = None,
+    most: int = BLOCK,
+) -> Iterator[tuple[ChunkId, ChunkManifest]]:
+    """Yield a manifest in pieces of at most ``most`` chunks, each with its first chunk.
+
+    What lies in a reference set is cut along the axis that it is counted along most slowly, so that
+    every record is read once. Pieces are not loaded.
+    """
+    if first is None or axes is None:
+        first, axes = (0,) * len(manifest.shape), _slowest_first(manifest)
+    if manifest.size <= most or not axes:
+        if manifest.size:
+            yield first, manifest
+        return
+    axis, *rest = axes
+    count = manifest.shape[axis]
+    step = max(1, most * count // manifest.size)
+    for start in range(0, count, step):
+        part = manifest.take(axis, slice(start, min(start + step, count)))
+        begin = (*first[:axis], first[axis] + start, *first[axis + 1 :])
+        yield from blocks(part, begin, rest, most)
+
+
+def _slowest_first(manifest: ChunkManifest) -> list[int]:
+    axes = list(range(len(manifest.shape)))
+    if not isinstance(manifest, LazyManifest):
+        return axes
+    strides = manifest.counting.strides
+    return sorted(axes, key=lambda axis: -abs(strides[axis]))
+
+
+@dataclass
+class Survey:
+    """What all references together say.
+
+    ``ends`` is, for every file that a chunk lies in, the byte at which the last of them ends.
+    """
+
+    ends: dict[SourceFile, int] = field(default_factory=dict)
+    references: int = 0
+    missing: int = 0
+    inline: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def survey(arrays: Arrays) -> Survey:
+    """Look through all references.
+
+    What cannot be read of a set, and references that no file can fulfil, are among the problems.
+    """
+    found, table = Survey(), _Table()
+    for name, array in arrays.items():
+        for fragment in array.fragments:
+            for first, part in blocks(fragment.manifest):
+                try:
+                    loaded = part.loaded()
+                except (VirtualdsError, OSError) as error:
+                    found.problems.append(_unread(name, first, part, error))
+                    continue
+                _count(found, table, loaded)
+                found.problems += _impossible(name, first, loaded)
+    table.empty_into(found.ends)
+    return found
+
+
+def beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
+    """Yield a problem for every variable and file whose chunks reach past the end of the file.
+
+    Parameters
+    ----------
+    arrays : mapping
+    sizes : mapping of SourceFile to int
+        How long the files are of which this is known to happen.
+    """
+    for name, array in arrays.items():
+        for fragment in array.fragments:
+            for first, part in blocks(fragment.manifest):
+                try:
+                    yield from _beyond(name, first, part.loaded(), sizes)
+                except (VirtualdsError, OSError):
+                    continue  # the survey has told of it
+
+
+def _beyond(
+    name: str, first: ChunkId, part: ChunkManifest, sizes: Mapping[SourceFile, int]
+) -> Iterator[Problem]:
+    unbounded = np.iinfo(np.int64).max
+    limits = np.array([*(sizes.get(file, unbounded) for file in part.files), unbounded, unbounded])
+    # negative codes count from the end
+    outside = part.offset + part.length > limits[part.file]
+    for number in np.unique(part.file[outside]).tolist():
+        places = np.argwhere(outside & (part.file == number))
+        at = tuple(places[0].tolist())
+        row, more = part.lookup(at), len(places) - 1
+        yield Problem(
+            part.files[number].url,
+            name,
+            _shifted(first, at),
+            "range",
+            f"bytes {row.offset} to {row.offset + row.length} lie beyond the end of the file at "
+            f"{limits[number]}" + (f", and so do those of {more:,} more chunks" if more else ""),
+        )
+
+
+def _unread(name: str, first: ChunkId, part: ChunkManifest, error: Exception) -> Problem:
+    last = tuple(a + n - 1 for a, n in zip(first, part.shape, strict=True))
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    said = f"{error}" + (f" ({notes})" if notes else "")
+    return Problem(
+        "", name, first, "references", f"those of chunks {first} to {last} are not checked: {said}"
+    )
+
+
+def _impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
+    """Return the references that are empty or negative: a row for the first of a file."""
+    columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
+    file, offset, length = np.broadcast_arrays(*columns)
+    bad = (file >= 0) & ((length <= 0) | (offset < 0))
+    found = []
+    for number in np.unique(file[bad]).tolist() if bad.any() else ():
+        places = np.argwhere(bad & (file == number))
+        at = tuple(places[0].tolist())
+        more = f", and {len(places) - 1:,} more" if len(places) > 1 else ""
+        text = f"the reference is to {length[at]} bytes from byte {offset[at]}{more}"
+        url = part.files[number].url
+        found.append(Problem(url, name, _shifted(first, at), "range", text))
+    return found
+
+
+def _shifted(first: ChunkId, at: ChunkId) -> ChunkId:
+    return tuple(a + b for a, b in zip(first, at, strict=True))
+
+
+def _count(found: Survey, table: _Table, part: ChunkManifest) -> None:
+    file = compact(part.file)
+    shown = part.size // file.size
+    # the codes of what lies in no file are -1 and -2
+    counts = np.bincount(file.ravel() - INLINE, minlength=len(part.files) - INLINE)
+    found.inline += int(counts[0]) * shown
+    found.missing += int(counts[MISSING - INLINE]) * shown
+    found.references += int(counts[-INLINE:].sum()) * shown
+    table.reach(part)
+
+
+class _Table:
+    """Ends by file; the tables of the variables of one archive are mostly the same."""
+
+    def __init__(self) -> None:
+        self._files: tuple[SourceFile, ...] = ()
+        self._ends: Ints = np.empty(0, np.int64)
+        self._all: dict[SourceFile, int] = {}
+
+    def reach(self, part: ChunkManifest) -> None:
+        """Take in where chunks end."""
+        if part.files is not self._files and part.files != self._files:
+            self._flush()
+            self._files = part.files
+            self._ends = np.full(len(part.files), -1, np.int64)
+        columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
+        file, offset, length = np.broadcast_arrays(*columns)
+        there = file >= 0
+        np.maximum.at(self._ends, file[there], (offset + length)[there])
+
+    def _flush(self) -> None:
+        for number in np.flatnonzero(self._ends >= 0).tolist():
+            file, end = self._files[number], int(self._ends[number])
+            self._all[file] = max(self._all.get(file, -1), end)
+
+    def empty_into(self, ends: dict[SourceFile, int]) -> None:
+        """Hand over what was found."""
+        self._flush()
+        ends.update(self._all)
