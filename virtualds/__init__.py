@@ -12,6 +12,7 @@ from virtualds.build_report import BuildReport
 from virtualds.building.progress import Progress
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
+from virtualds.diagnosis import Diagnosis, Difference, Era, diagnose
 from virtualds.errors import (
     AccessError,
     CombineError,
@@ -48,6 +49,9 @@ __all__ = [
     "CodecPipeline",
     "CombineError",
     "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
     "FormatError",
     "Fragment",
     "ManifestArray",
@@ -61,6 +65,7 @@ __all__ = [
     "Verification",
     "VirtualdsError",
     "convert",
+    "diagnose",
     "drop_sources",
     "expire_snapshots",
     "open_flat",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
 
 from virtualds.errors import VirtualdsError
+from virtualds.structure import first_difference
 
 WRONG = (ValueError, TypeError, VirtualdsError)
 """What combining raises about datasets that do not belong together."""
@@ -68,7 +69,19 @@ def named(combine: Callable[[list[Any]], Any], datasets: list[Any], files: Seque
         if (number := _first_that_fails(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else str(files[0])
             error.add_note(f"{files[number]} is the first that does not combine with {before}")
+        joined = getattr(combine, "concat_dim", None)
+        dims = joined if isinstance(joined, list | None) else [joined]
+        if (difference := first_difference(files, _flat(datasets), dims)) is not None:
+            error.add_note(difference)
         raise
+
+
+def _flat(datasets: list[Any]) -> Iterator[Any]:
+    for item in datasets:
+        if isinstance(item, list):
+            yield from _flat(item)
+        else:
+            yield item
 
 
 def _first_that_fails(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:

@@ -1,0 +1,242 @@
+"""From what the files of an archive say to its eras and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
+from virtualds.diagnosis.joining import Span, disordered, overlapping
+from virtualds.diagnosis.report import VERDICTS, Difference, Era
+from virtualds.diagnosis.survey import Survey
+from virtualds.diagnosis.verdicts import (
+    FAILURES,
+    HOLD,
+    OPENING,
+    ORDER,
+    OVERLAP,
+    Change,
+    Pair,
+    Trial,
+    combining,
+    judged,
+    refused_by,
+)
+from virtualds.structure import (
+    ABSENT,
+    ATTRIBUTE,
+    CHUNKS,
+    CODECS,
+    DIMENSIONS,
+    DTYPE,
+    FILL,
+    SCALE,
+    SIZE,
+    STORED,
+    THERE,
+    UNITS,
+    VALUES,
+    Fact,
+    text_of,
+)
+
+OWN = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
+"""What files may have each for themselves; such texts are no eras."""
+TIMES = ("datetime64", "timedelta64")
+
+
+def eras_of(survey: Survey, joined: Sequence[str]) -> tuple[Era, ...]:
+    """Return the eras of an archive, and after them the files that cannot be opened."""
+    changing = [f for f in survey.courses.changing() if not _is_joined(survey, f, joined)]
+    making = [f for f in changing if _makes_eras(survey, f)]
+    numbers = survey.courses.eras(making)
+    placed = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
+    found = [
+        _era(survey, np.flatnonzero(numbers == n).tolist(), placed)
+        for n in range(int(numbers.max(initial=-1)) + 1)
+    ]
+    return (*found, *_unreadable(survey))
+
+
+def _makes_eras(survey: Survey, fact: Fact) -> bool:
+    counts = survey.courses.counts(fact)
+    if fact.aspect.startswith(CHUNKS) and _is_whole(survey, fact):
+        return False
+    return is_steady(counts) or (not fact.aspect.startswith(OWN) and not _is_many(len(counts)))
+
+
+def _is_whole(survey: Survey, fact: Fact) -> bool:
+    """Say whether every file is one chunk long, however long it is."""
+    sizes = survey.courses.runs[Fact(fact.aspect.removeprefix(CHUNKS), SIZE)]
+    return all(text == _at(sizes, n) for n, text in survey.courses.runs[fact] if text is not None)
+
+
+def _is_many(count: int) -> bool:
+    return count > MOST_VALUES
+
+
+def _era(survey: Survey, members: Sequence[int], placed: dict[int, Span]) -> Era:
+    files = [survey.files[members[0]], survey.files[members[-1]]]
+    found = [placed[n] for n in members if n in placed]
+    try:
+        bounds = [min(s.start for s in found), max(s.stop for s in found)] if found else []
+    except TypeError:
+        bounds = []  # dates of two calendars have no order
+    return Era(len(members), *files, *map(text_of, bounds))
+
+
+def _unreadable(survey: Survey) -> Iterator[Era]:
+    """Yield the files that cannot be opened, by the kind of error."""
+    kinds: dict[str, list[str]] = {}
+    for file, reason in survey.unreadable.items():
+        kinds.setdefault(reason.partition(":")[0], []).append(file)
+    for files in kinds.values():
+        yield Era(len(files), files[0], files[-1], reason=survey.unreadable[files[0]])
+
+
+# ---------------------------------------------------------------------- differences
+
+
+def differences_of(survey: Survey, trial: Trial) -> tuple[Difference, ...]:
+    """Return all differences, judged, the worst first."""
+    by_pair: dict[Pair, list[Change]] = {}
+    for change in _changes(survey, trial.dims):
+        by_pair.setdefault(change.pair, []).append(change)
+    found = [row for era in _unreadable(survey) for row in _blocking(era)]
+    found += [row for pair, changes in by_pair.items() for row in judged(pair, changes, trial)]
+    tried = [(a, b) for a, b in {(0, 1), (0, len(survey.files) - 1)} if 0 <= a < b]
+    for a, b in sorted(tried) if not any(d.verdict == "blocks" for d in found) else ():
+        if b < len(survey.files) and (survey.files[a], survey.files[b]) not in by_pair:
+            found += combining((survey.files[a], survey.files[b]), trial)
+    return tuple(sorted(found, key=lambda d: VERDICTS.index(d.verdict)))
+
+
+def formats_for(survey: Survey, differences: Sequence[Difference], trial: Trial) -> tuple[str, ...]:
+    """Return the formats that can hold all that was tried, and the first three files."""
+    refused = {name for row in differences for name in row.refused}
+    try:
+        refused.update(refused_by(trial.combined(survey.files[:3])) if survey.files else HOLD)
+    except FAILURES:
+        return ()  # what blocks is told
+    return tuple(name for name in HOLD if name not in refused)
+
+
+def _blocking(era: Era) -> Iterator[Difference]:
+    yield Difference(
+        "",
+        OPENING,
+        "can be opened",
+        "cannot",
+        era.first_file,
+        era.files,
+        "blocks",
+        era.reason or "",
+        "mend or leave out the files",
+    )
+
+
+def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
+    """Yield what differs, fact after fact; then files that lie over each other, or out of order."""
+    for fact, runs in survey.courses.changing().items():
+        if not _is_joined(survey, fact, joined) and not _follows(survey, fact):
+            yield from _of_fact(survey, fact, runs)
+    if len(joined) != 1:
+        return
+    placed = survey.spans.get(joined[0], [])
+    spans = dict(placed)
+    for aspect, pairs in ((OVERLAP, overlapping(placed)), (ORDER, disordered(placed))):
+        sharing = [pair for pair in pairs if _share(survey, *pair)]
+        if sharing:
+            first, second = sharing[0]
+            before, after = (" to ".join(map(text_of, spans[n])) for n in sharing[0])
+            pair = (survey.files[first], survey.files[second])
+            yield Change(Fact(joined[0], aspect), before, after, pair, len(sharing))
+
+
+def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change]:
+    counts = survey.courses.counts(fact)
+    told = {runs[0][1]}
+    for (_, before), (place, after) in pairwise(runs):
+        if after in told:
+            continue
+        told.add(after)
+        count, text = counts[after], _text(after)
+        if _is_collapsed(fact, len(counts)):
+            count = survey.courses.count - counts[runs[0][1]]
+            text = f"{text} (and {len(counts) - 2:,} others)" if len(counts) > 2 else text
+        pair = (survey.files[place - 1], survey.files[place])
+        yield Change(
+            fact,
+            _text(before),
+            text,
+            pair,
+            count,
+            _is_time(survey, fact),
+            _is_virtual(survey, fact),
+        )
+        if _is_collapsed(fact, len(counts)):
+            return
+
+
+def _is_collapsed(fact: Fact, count: int) -> bool:
+    """Say whether a fact has so many texts that one row tells of all."""
+    return _is_many(count) or (count > 3 and fact.aspect.startswith(OWN))
+
+
+def _text(text: str | None) -> str:
+    return ABSENT if text is None else text
+
+
+def _is_joined(survey: Survey, fact: Fact, joined: Sequence[str]) -> bool:
+    """Say whether a fact is to differ: where a file lies along what is joined, and its length."""
+    if fact.aspect == SIZE:
+        return fact.subject in joined
+    return fact.aspect == VALUES and not set(_dims(survey, fact.subject)).isdisjoint(joined)
+
+
+def _follows(survey: Survey, fact: Fact) -> bool:
+    """Say whether a difference is told by another one."""
+    changing = survey.courses.changing()
+    if fact.aspect == STORED:
+        return Fact(fact.subject, DTYPE) in changing
+    if fact.aspect == SIZE:
+        # a coordinate of another length has other values
+        return Fact(fact.subject, VALUES) in changing
+    if fact.aspect.startswith(CHUNKS):
+        # what lies in one piece is as long as its dimension
+        return Fact(fact.subject, DIMENSIONS) in changing
+    return False
+
+
+def _dims(survey: Survey, subject: str) -> list[str]:
+    runs = survey.courses.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
+    return [dim for _, text in runs for dim in (text or "").split(", ")]
+
+
+def _is_time(survey: Survey, fact: Fact) -> bool:
+    texts = survey.courses.counts(Fact(fact.subject, DTYPE)) if fact.subject else {}
+    has_calendar = Fact(fact.subject, "calendar") in survey.courses.runs
+    return has_calendar or any(str(text).startswith(TIMES) for text in texts)
+
+
+def _is_virtual(survey: Survey, fact: Fact) -> bool:
+    return Fact(fact.subject, CODECS) in survey.courses.runs
+
+
+def _share(survey: Survey, first: int, second: int) -> bool:
+    """Say whether two files have a variable in common: others lie beside each other."""
+    runs = survey.courses.runs
+    names = {fact.subject for fact in runs if fact.aspect == "presence"} - set(survey.spans)
+    return not names or any(
+        _at(runs[Fact(name, "presence")], first)
+        == THERE
+        == _at(runs[Fact(name, "presence")], second)
+        for name in names
+    )
+
+
+def _at(runs: Sequence[Run], number: int) -> str | None:
+    """Return the text of a fact in one file."""
+    return [text for start, text in runs if start <= number][-1]

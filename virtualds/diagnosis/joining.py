@@ -1,0 +1,148 @@
+"""Along which dimension files are joined, and where they lie along it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from virtualds.diagnosis.courses import Courses
+from virtualds.lazy import is_unread, virtual_data
+from virtualds.structure import DIMENSIONS, DTYPE, SIZE, VALUES, Fact
+
+TIMES = ("datetime64", "timedelta64", "object")
+"""What the data types of coordinates begin with that count time."""
+
+
+class Span(NamedTuple):
+    """The first and the last value of a coordinate in one file, the lesser one first."""
+
+    start: Any
+    stop: Any
+
+
+Placed = tuple[int, Span]
+"""The number of a file, and where it lies."""
+
+
+class Joining(NamedTuple):
+    """The dimensions to join along, and how they were found."""
+
+    dims: tuple[str, ...]
+    reason: str
+
+
+def spans(dataset: xr.Dataset) -> dict[str, Span]:
+    """Return the spans of the coordinates that are loaded and have a dimension of their own."""
+    found = {}
+    for name, variable in dataset.variables.items():
+        loaded = virtual_data(variable) is None and not is_unread(variable)
+        if variable.dims == (name,) and loaded and variable.size:
+            first, last = variable.values[0], variable.values[-1]
+            found[str(name)] = Span(first, last) if first <= last else Span(last, first)
+    return found
+
+
+def guessed(
+    courses: Courses, placed: Mapping[str, Sequence[Placed]], unlimited: Sequence[str]
+) -> Joining:
+    """Find the dimensions to join along.
+
+    Parameters
+    ----------
+    courses : Courses
+        What the files say.
+    placed : dict of str to sequence of Placed
+        By coordinate: where files lie along it.
+    unlimited : sequence of str
+        The dimensions that are unlimited in all files.
+    """
+    dims = [fact.subject for fact in courses.runs if fact.aspect == SIZE]
+    moving = {dim: count for dim in dims if (count := _coordinates(courses, dim)) > 1}
+    still = {dim for dim in dims if _coordinates(courses, dim) == 1 and courses.count > 1}
+    for name, chosen in (
+        ("the unlimited dimension", [d for d in unlimited if d not in still]),
+        ("its coordinate differs from file to file", list(moving)),
+        ("its size differs from file to file", _of_other_sizes(courses, dims)),
+        ("the first dimension of most variables", _leading(courses, still)),
+    ):
+        if chosen:
+            return Joining(_foremost(courses, chosen, moving, placed), name)
+    return Joining((), "none differs; name a new one with concat_dim")
+
+
+def _coordinates(courses: Courses, dim: str) -> int:
+    """Return how many different coordinates a dimension has, 0 without any."""
+    fact = Fact(dim, VALUES)
+    return len(courses.counts(fact)) if fact in courses.runs else 0
+
+
+def _of_other_sizes(courses: Courses, dims: Iterable[str]) -> list[str]:
+    bare = (dim for dim in dims if not _coordinates(courses, dim))
+    return [dim for dim in bare if len(courses.counts(Fact(dim, SIZE))) > 1]
+
+
+def _leading(courses: Courses, still: set[str]) -> list[str]:
+    """Return the dimension that most variables have first."""
+    firsts = [
+        (runs[0][1] or "").split(", ")[0]
+        for fact, runs in courses.runs.items()
+        if fact.aspect == DIMENSIONS and runs[0][1] != "none"
+    ]
+    counted = [dim for dim in firsts if dim not in still]
+    return [max(counted, key=counted.count)] if counted else []
+
+
+def _foremost(
+    courses: Courses,
+    dims: Sequence[str],
+    moving: Mapping[str, int],
+    placed: Mapping[str, Sequence[Placed]],
+) -> tuple[str, ...]:
+    """Return the dimension along which files lie one after the other, or those of tiles."""
+    alone = [dim for dim in dims if dim in moving and _lies_apart(placed.get(dim, ()))]
+    times = [dim for dim in alone or dims if _counts_time(courses, dim)]
+    best = max(times or alone or dims, key=lambda dim: moving.get(dim, 0))
+    tiles = tuple(dim for dim in dims if dim in moving)
+    is_tiled = not (times or alone) and len(tiles) > 1
+    return tiles if is_tiled and moving[best] < courses.count else (best,)
+
+
+def _lies_apart(placed: Sequence[Placed]) -> bool:
+    """Say whether files lie one after the other, but for a few that do not."""
+    return 2 * len(list(overlapping(placed))) < len(placed) - 1
+
+
+def _counts_time(courses: Courses, dim: str) -> bool:
+    runs = courses.runs.get(Fact(dim, DTYPE))
+    return runs is not None and str(runs[0][1]).startswith(TIMES)
+
+
+def overlapping(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of files of which the second begins before the first has ended."""
+    try:
+        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        furthest = ordered[:1]
+        for number, span in ordered[1:]:
+            if span.start <= furthest[-1][1].stop:
+                yield furthest[-1][0], number
+            if span.stop > furthest[-1][1].stop:
+                furthest.append((number, span))
+    except TypeError:
+        return  # dates of two calendars have no order, which is told as that
+
+
+def disordered(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of files of which the second lies before the first, in either direction."""
+    starts = [span.start for _, span in placed]
+    try:
+        rising = [bool(a <= b) for a, b in pairwise(starts)]
+    except TypeError:
+        return
+    if all(rising) or not any(rising):
+        return
+    mostly = sum(rising) * 2 >= len(rising)
+    pairs = zip(pairwise(number for number, _ in placed), rising, strict=True)
+    yield from (pair for pair, is_rising in pairs if is_rising != mostly)

@@ -1,0 +1,249 @@
+"""What was found about an archive: eras, differences, and the report that holds them."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from virtualds.diagnosis.forms import MOST_ROWS, Row, cut, html_table, more, text_table
+
+Verdict = Literal["combines", "costs", "blocks"]
+VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
+"""What a difference means for combining, the worst first."""
+
+
+@dataclass(frozen=True)
+class Era:
+    """Files of one structure.
+
+    Parameters
+    ----------
+    files : int
+        How many there are.
+    first_file, last_file : str
+        In the order in which they were given.
+    start, stop : str or None
+        The least and the greatest value of the joined coordinate, where it has one.
+    reason : str or None
+        Why they cannot be opened, of those that cannot.
+    """
+
+    files: int
+    first_file: str
+    last_file: str
+    start: str | None = None
+    stop: str | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.files < 1:
+            raise ValueError(f"Era: {self.files} files; an era has at least one")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something in which files differ.
+
+    Parameters
+    ----------
+    variable : str
+        Name of the variable or dimension; empty for the dataset, or the files themselves.
+    aspect : str
+        What differs: ``"data type"``, ``"chunks along x"``, ``"attribute history"``.
+    before, after : str
+        What the first file of the pair has, and what the other one has.
+    first_file : str
+        The first file that has ``after``.
+    files : int
+        How many files do.
+    verdict : {"combines", "costs", "blocks"}
+        Whether the files combine all the same.
+    how : str
+        What becomes of it, and what it costs; of what blocks, the error.
+    remedy : str
+        What to do about it, if there is something to do.
+    refused : tuple of str
+        Names of the reference formats that cannot hold the result.
+    """
+
+    variable: str
+    aspect: str
+    before: str
+    after: str
+    first_file: str
+    files: int
+    verdict: Verdict
+    how: str
+    remedy: str = ""
+    refused: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"Difference: verdict {self.verdict!r}; there are {VERDICTS}")
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What keeps the files of an archive from combining cleanly.
+
+    Parameters
+    ----------
+    files : int
+        How many were given.
+    examined : int
+        How many of them were opened: all, or those of a sample.
+    joined : tuple of str
+        The dimensions to join along.
+    reason : str
+        How these were found.
+    formats : tuple of str
+        Names of the reference formats that can hold the files together, as far as was tried.
+    eras : tuple of Era
+        Files of the same structure, in the order of their first files; last those that cannot be
+        opened.
+    differences : tuple of Difference
+        The worst first.
+
+    Examples
+    --------
+    >>> era = Era(2, "2001.nc", "2002.nc")
+    >>> found = Diagnosis(2, 2, ("time",), "as given", ("zarr-v3",), (era,), ())
+    >>> found.blocks, len(found.to_dataframe())
+    (False, 0)
+    """
+
+    files: int
+    examined: int
+    joined: tuple[str, ...]
+    reason: str
+    formats: tuple[str, ...]
+    eras: tuple[Era, ...]
+    differences: tuple[Difference, ...]
+
+    def __post_init__(self) -> None:
+        if sum(era.files for era in self.eras) != self.examined:
+            raise ValueError(
+                f"Diagnosis: eras of {sum(era.files for era in self.eras)} files, of which "
+                f"{self.examined} were examined; every file belongs to one era"
+            )
+
+    @property
+    def blocks(self) -> bool:
+        """Whether something keeps the files from combining."""
+        return any(d.verdict == "blocks" for d in self.differences)
+
+    def of(self, verdict: Verdict) -> tuple[Difference, ...]:
+        """Return the differences of one verdict."""
+        return tuple(d for d in self.differences if d.verdict == verdict)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Return the differences as a table, a row each."""
+        columns = list(Difference.__dataclass_fields__)
+        return pd.DataFrame([asdict(d) for d in self.differences], columns=columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON can hold."""
+        found = asdict(self) | {"blocks": self.blocks}
+        rows = [row | {"refused": list(row["refused"])} for row in found["differences"]]
+        listed = {key: list(found[key]) for key in ("joined", "formats", "eras")}
+        return found | listed | {"differences": rows}
+
+    def __repr__(self) -> str:
+        columns, eras = self._eras()
+        lines = [*self._heading(), "", *text_table(columns, eras)]
+        for verdict in VERDICTS:
+            found = self.of(verdict)
+            if found:
+                lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
+            lines += [line for row in found[:MOST_ROWS] for line in self._told(row)]
+            lines += [f"  {more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        heading = "".join(f"<div>{html.escape(line)}</div>" for line in self._heading())
+        tables = [html_table(f"eras ({len(self.eras)})", *self._eras())]
+        for verdict in VERDICTS:
+            rows = [self._cells(d) for d in self.of(verdict)]
+            if rows:
+                caption = f"{verdict}: {TITLES[verdict]} ({len(rows)})"
+                tables.append(html_table(caption, COLUMNS, rows))
+        return f"<div>{heading}{''.join(tables)}</div>"
+
+    @property
+    def folder(self) -> str:
+        """The folder of all files, where it is one."""
+        folders = {
+            name.rpartition("/")[0] for era in self.eras for name in (era.first_file, era.last_file)
+        }
+        return folders.pop() if len(folders) == 1 else ""
+
+    def _short(self, file: str) -> str:
+        return file.removeprefix(self.folder).removeprefix("/") if self.folder else file
+
+    def _heading(self) -> list[str]:
+        looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"
+        place = f" in {self.folder}" if self.folder else ""
+        along = ", ".join(map(repr, self.joined)) or "no dimension"
+        held = ", ".join(self.formats) or "none"
+        return [
+            f"{self.files:,} file{'s' * (self.files != 1)}{place}{looked}: {_summary(self)}",
+            f"joined along {along} ({self.reason})",
+            *([] if self.blocks else [f"formats that can hold them: {held}"]),
+        ]
+
+    def _eras(self) -> tuple[Row, list[Row]]:
+        span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
+        rows: list[Row] = [
+            (str(n), f"{e.files:,}", self._short(e.first_file), self._short(e.last_file), _span(e))
+            for n, e in enumerate(self.eras, 1)
+        ]
+        return ("era", "files", "first file", "last file", span), rows
+
+    def _told(self, row: Difference) -> list[str]:
+        """Return a difference in a few lines."""
+        subject = f"{row.variable}: " if row.variable else ""
+        files = f"{row.files:,} file{'s' * (row.files != 1)}"
+        return [
+            f"  {subject}{row.aspect}: {cut(row.before)} -> {cut(row.after)}",
+            f"      from {self._short(row.first_file)} ({files})",
+            f"      {row.how}",
+            *([f"      do: {row.remedy}"] if row.remedy else []),
+        ]
+
+    def _cells(self, row: Difference) -> Row:
+        """Return a difference as cells of a table."""
+        return (
+            row.variable,
+            row.aspect,
+            cut(row.before),
+            cut(row.after),
+            self._short(row.first_file),
+            f"{row.files:,}",
+            row.how,
+            row.remedy,
+        )
+
+
+TITLES: dict[Verdict, str] = {
+    "blocks": "these files do not combine",
+    "costs": "they combine, at a price",
+    "combines": "they combine",
+}
+COLUMNS = ("variable", "what", "before", "after", "first file", "files", "what becomes of it", "do")
+
+
+def _summary(found: Diagnosis) -> str:
+    if found.blocks:
+        return "they do not combine as they are"
+    if not found.differences:
+        return "they combine, all of one structure"
+    return "they combine" + (", at a price" if found.of("costs") else "")
+
+
+def _span(era: Era) -> str:
+    if era.reason is not None:
+        return f"cannot be opened: {cut(era.reason)}"
+    return f"{era.start} to {era.stop}" if era.start is not None else ""

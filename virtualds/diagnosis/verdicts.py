@@ -1,0 +1,388 @@
+"""What a difference means for combining: tried out with the two files, not guessed.
+
+A table says in words what becomes of a difference. Whether that is so, `open_virtual_mfdataset`
+says: it combines the two files that differ, and its result tells the price.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from virtualds.combine import open_virtual_mfdataset
+from virtualds.dataset import group_from_dataset
+from virtualds.diagnosis.report import Difference, Verdict
+from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.group import ManifestGroup
+from virtualds.lazy import virtual_data
+from virtualds.structure import (
+    ATTRIBUTE,
+    CALENDAR,
+    CHUNKS,
+    CODECS,
+    DIMENSIONS,
+    DTYPE,
+    FILL,
+    PRESENCE,
+    ROLE,
+    SCALE,
+    SIZE,
+    STORED,
+    UNITS,
+    VALUES,
+    Fact,
+)
+from virtualds.zarr_hierarchy import Hierarchy
+from virtualds.zarr_v3.planning import plan
+
+FAILURES = (
+    VirtualdsError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RuntimeError,
+)
+"""What opening or combining may end with, the user's own function included."""
+OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
+TIME_UNITS = "units of time"
+Pair = tuple[str, str]
+
+
+class Change(NamedTuple):
+    """A difference that is still to be judged.
+
+    ``pair`` are the files to try it with, ``is_time`` tells whether it is about a variable that
+    counts time, ``virtual`` whether one whose values stay in the files.
+    """
+
+    fact: Fact
+    before: str
+    after: str
+    pair: Pair
+    files: int
+    is_time: bool = False
+    virtual: bool = False
+
+
+class Meaning(NamedTuple):
+    """What becomes of a difference, in words.
+
+    ``price`` is what it costs in any case; ``remedy`` is for what costs or blocks. What is
+    ``harmless`` plays no part in combining, and is not tried.
+    """
+
+    how: str
+    remedy: str = ""
+    price: str = ""
+    harmless: bool = False
+
+
+SPLIT = "open the eras apart"
+MEANINGS: dict[str, Meaning] = {
+    PRESENCE: Meaning(
+        "where it is not there, there are fill values (combine='nested'; 'by_coords' takes files "
+        "of other variables for another dataset)",
+        "leave it out with drop_variables, or add it in preprocess",
+    ),
+    SIZE: Meaning(
+        "aligned by its coordinate",
+        "select the common part in preprocess, or " + SPLIT,
+    ),
+    DIMENSIONS: Meaning(
+        "broadcast, and brought into the order of the first file",
+        "bring it into one form in preprocess (transpose, squeeze, rename)",
+    ),
+    DTYPE: Meaning("promoted as xarray promotes", "convert it in preprocess, or " + SPLIT),
+    ROLE: Meaning("", "preprocess with ds.set_coords or ds.reset_coords"),
+    VALUES: Meaning(
+        "that of the first file is taken",
+        "compat='override' takes that of the first file, join='override' the coordinate; or leave "
+        "it out with drop_variables",
+    ),
+    STORED: Meaning("each file is read in its own type"),
+    CODECS: Meaning("each chunk decodes by the codecs of its own file"),
+    SCALE: Meaning("each file keeps its own"),
+    FILL: Meaning("each file keeps its own"),
+    TIME_UNITS: Meaning("each file is decoded by its own"),
+    UNITS: Meaning(
+        "the units of the first file are kept",
+        "convert it in preprocess, if the values are of other units",
+        price="no value is converted",
+    ),
+    CALENDAR: Meaning(
+        "dates of two calendars next to each other",
+        "preprocess with ds.convert_calendar, or " + SPLIT,
+        price="they have no common order: such a coordinate neither sorts nor selects",
+    ),
+    CHUNKS: Meaning("each file keeps the lengths of its chunks"),
+    ATTRIBUTE: Meaning("that of the first file is kept", harmless=True),
+    OVERLAP: Meaning(
+        "combine='nested' keeps both",
+        "leave one of them out, or select in preprocess what is not in the other",
+        price="what lies in both files is there twice",
+    ),
+    ORDER: Meaning(
+        "combine='by_coords' puts them in order",
+        "combine='by_coords', or give the files in order",
+        price="combine='nested' takes them as they are given",
+    ),
+    TOGETHER: Meaning("", "open the files one by one to find out what is wrong"),
+}
+"""What becomes of a difference, by its aspect."""
+
+
+def meaning_of(change: Change) -> Meaning:
+    """Return what becomes of a difference, in words."""
+    aspect = change.fact.aspect
+    if aspect == UNITS and change.is_time:
+        return MEANINGS[TIME_UNITS]
+    for several in (CHUNKS, ATTRIBUTE):
+        if aspect.startswith(several):
+            return MEANINGS[several]
+    return MEANINGS[aspect]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Combines two files as the user would.
+
+    Parameters
+    ----------
+    dims : tuple of str
+        The dimensions to join along; several are found by their coordinates.
+    options : dict
+        Of `open_virtual_mfdataset`.
+    preprocess : callable, optional
+        The user's own.
+    """
+
+    dims: tuple[str, ...]
+    options: Mapping[str, Any]
+    preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None
+    _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
+
+    def alone(self, file: str) -> xr.Dataset:
+        """Return a file by itself; the one that was asked for last is kept."""
+        if file not in self._alone:
+            self._alone.clear()
+            self._alone[file] = self.combined([file])
+        return self._alone[file]
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How to combine."""
+        if len(self.dims) > 1:
+            return {"combine": "by_coords"}
+        return {"combine": "nested", "concat_dim": self.dims[0] if self.dims else None}
+
+    def combined(
+        self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
+    ) -> xr.Dataset:
+        """Return files combined, what ``alone`` leaves of each."""
+
+        def prepared(dataset: xr.Dataset) -> xr.Dataset:
+            dataset = self.preprocess(dataset) if self.preprocess else dataset
+            return alone(dataset) if alone else dataset
+
+        with warnings.catch_warnings():
+            # what there is to say of a file was said when it was examined
+            warnings.simplefilter("ignore")
+            return open_virtual_mfdataset(
+                list(files), preprocess=prepared, **self.how, **self.options
+            )
+
+
+def judged(pair: Pair, changes: Sequence[Change], trial: Trial) -> Iterator[Difference]:
+    """Say of all changes between two files whether they combine."""
+    whole: xr.Dataset | None = None
+    failure: Exception | None = None
+    if any(not meaning_of(change).harmless for change in changes):
+        try:
+            whole = trial.combined(pair)
+        except FAILURES as error:
+            failure = error
+    found = [_judged(change, whole, trial) for change in changes]
+    yield from found
+    if failure is not None and all(row.verdict != "blocks" for row in found):
+        yield _row(_together(pair), "blocks", told(failure), MEANINGS[TOGETHER].remedy)
+
+
+def combining(pair: Pair, trial: Trial) -> Iterator[Difference]:
+    """Say whether two files combine in which nothing was found to differ."""
+    try:
+        trial.combined(pair)
+    except FAILURES as error:
+        yield _row(_together(pair), "blocks", told(error), MEANINGS[TOGETHER].remedy)
+
+
+def _together(pair: Pair) -> Change:
+    return Change(Fact("", TOGETHER), pair[0], pair[1], pair, 1)
+
+
+def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Difference:
+    meaning = meaning_of(change)
+    if meaning.harmless:
+        return _row(change, "combines", meaning.how)
+    try:
+        combined = trial.combined(change.pair, _only(change, trial)) if whole is None else whole
+    except FAILURES as error:
+        return _row(change, "blocks", told(error), meaning.remedy)
+    refused = _refused(change, combined, trial)
+    prices = [*([meaning.price] if meaning.price else []), *_prices(change, combined, trial)]
+    prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
+    how = "; ".join([_told_of(change, combined, meaning), *prices])
+    verdict: Verdict = "costs" if prices else "combines"
+    return _row(change, verdict, how, meaning.remedy if prices else "", refused)
+
+
+def _row(
+    change: Change, verdict: Verdict, how: str, remedy: str = "", refused: Iterable[str] = ()
+) -> Difference:
+    fact, (_, file) = change.fact, change.pair
+    return Difference(
+        variable=fact.subject,
+        aspect=fact.aspect,
+        before=change.before,
+        after=change.after,
+        first_file=file,
+        files=change.files,
+        verdict=verdict,
+        how=how,
+        remedy=remedy,
+        refused=tuple(refused),
+    )
+
+
+def told(error: BaseException) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _told_of(change: Change, combined: xr.Dataset, meaning: Meaning) -> str:
+    subject, aspect = change.fact
+    if aspect == DTYPE and subject in combined.variables:
+        return f"{meaning.how}, to {combined.variables[subject].dtype}"
+    if aspect == VALUES and subject in combined.sizes:
+        return f"the coordinates are united ({combined.sizes[subject]} elements)"
+    return meaning.how
+
+
+# ---------------------------------------------------------------------- a difference by itself
+
+
+def _only(change: Change, trial: Trial) -> Callable[[xr.Dataset], xr.Dataset]:
+    """Return what leaves of a dataset only what a difference is about."""
+    return partial(_left, change=change, joined=trial.dims)
+
+
+def _left(dataset: xr.Dataset, *, change: Change, joined: Sequence[str]) -> xr.Dataset:
+    """Return the variables that a difference is about, all others cut alike or left out."""
+    subject, aspect = change.fact
+    if aspect in (OVERLAP, ORDER):
+        return dataset[[]].assign_coords({subject: dataset[subject]})
+    about = [n for n, v in dataset.variables.items() if n == subject or subject in v.dims]
+    if aspect not in (SIZE, VALUES, PRESENCE, ROLE):
+        about = [n for n in about if n == subject]
+    along = [n for n, v in dataset.variables.items() if set(joined) & set(v.dims)]
+    along.sort(key=lambda n: n in joined)
+    # one more says how long the dataset is where the variable is not there
+    kept = {*about, *(along[:1] if aspect == PRESENCE or not about else ())}
+    # tiles are put in order by their coordinates
+    kept |= set(joined) & set(dataset.variables) if len(joined) > 1 else set()
+    found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
+    others = {d: slice(0, 1) for d in found.dims if d not in (*joined, subject)}
+    return found.isel(others).drop_vars([d for d in others if d in found.variables])
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def _zarr_v2(group: ManifestGroup) -> None:
+    Hierarchy.of(group, "diagnosis", "kerchunk")
+
+
+def _zarr_v3(group: ManifestGroup, grids: tuple[str, ...] = ()) -> None:
+    plan(group, "memory://diagnosis", grids=grids)
+
+
+HOLD: dict[str, Callable[[ManifestGroup], None]] = {
+    "kerchunk-json": _zarr_v2,
+    "kerchunk-parquet": _zarr_v2,
+    "icechunk": partial(_zarr_v3, grids=("regular",)),
+    "zarr-v3": _zarr_v3,
+}
+"""What refuses a group that a format cannot hold."""
+
+
+CUTTING = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
+"""Aspects of which a difference may leave several fragments."""
+
+
+def refused_by(dataset: xr.Dataset) -> list[str]:
+    """Return the names of the formats that cannot hold a dataset."""
+    try:
+        group = group_from_dataset(dataset)
+    except UnsupportedError:
+        return list(HOLD)
+    return [name for name, hold in HOLD.items() if _refuses(hold, group)]
+
+
+def _refuses(hold: Callable[[ManifestGroup], None], group: ManifestGroup) -> bool:
+    try:
+        hold(group)
+    except UnsupportedError:
+        return True
+    return False
+
+
+def _about(change: Change, dataset: xr.Dataset) -> list[Hashable]:
+    """Return the variables that a difference is about."""
+    subject, aspect = change.fact
+    if aspect in (OVERLAP, ORDER):
+        return []
+    along = aspect in (SIZE, VALUES)
+    return [
+        n for n, v in dataset.variables.items() if n == subject or (along and subject in v.dims)
+    ]
+
+
+def _prices(change: Change, combined: xr.Dataset, trial: Trial) -> Iterator[str]:
+    """Yield what the combined dataset costs that one file of it does not."""
+    subject, aspect = change.fact
+    if aspect == VALUES and subject in combined.sizes:
+        yield "what a file does not have is filled (join='exact' refuses that)"
+    arrays = [virtual_data(combined.variables[name]) for name in _about(change, combined)]
+    if change.virtual and any(array is None for array in arrays):
+        yield "its values are read into memory"
+    most = max((len(array.fragments) for array in arrays if array is not None), default=0)
+    if most > 1 and aspect.startswith(CUTTING) and not _is_along(aspect, trial.dims):
+        yield f"{most} fragments, cut in different ways"
+
+
+def _is_along(aspect: str, dims: Sequence[str]) -> bool:
+    return any(aspect == f"{CHUNKS}{dim}" for dim in dims)
+
+
+def _refused(change: Change, combined: xr.Dataset, trial: Trial) -> list[str]:
+    """Return the formats that cannot hold the result, but each of the files."""
+    names = _about(change, combined)
+    if not names:
+        return []
+    refused = refused_by(_only_of(combined, names))
+    if not refused:
+        return []
+    first = trial.alone(change.pair[0])
+    before = refused_by(_only_of(first, [n for n in names if n in first.variables]))
+    return [name for name in refused if name not in before]
+
+
+def _only_of(dataset: xr.Dataset, names: Iterable[Hashable]) -> xr.Dataset:
+    return xr.Dataset({name: dataset.variables[name] for name in names})

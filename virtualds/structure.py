@@ -1,0 +1,279 @@
+"""The structure of a dataset as small facts, which tell in what two files of an archive differ.
+
+A fact is what one variable, or one dimension, has under one aspect, in words. Two files have the
+same structure if they have the same facts. No value of a virtual array is read for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from virtualds.array import ManifestArray
+from virtualds.codecs import Codec
+from virtualds.lazy import is_unread, virtual_data
+
+PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
+    "presence",
+    "size",
+    "dimensions",
+    "data type",
+    "role",
+    "values",
+)
+STORED, CODECS, SCALE, FILL, UNITS, CALENDAR = (
+    "stored type",
+    "codecs",
+    "scale and offset",
+    "fill value",
+    "units",
+    "calendar",
+)
+CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
+"""What aspects begin with of which there are several, followed by a dimension or an attribute."""
+THERE = "there"
+LONGEST = 160
+"""Letters of a fact that are kept as they are; of longer ones a digest tells the rest."""
+
+OF_THE_TYPE = ("itemsize", "elementsize")
+"""Parameters of codecs that follow from the data type."""
+Opened = xr.Dataset | xr.DataTree
+
+
+class Fact(NamedTuple):
+    """Of which variable or dimension something is said, and what: ``("t", "data type")``.
+
+    The dataset itself is called ``""``.
+    """
+
+    subject: str
+    aspect: str
+
+
+Facts = Mapping[Fact, str]
+
+
+def structure(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
+    """Return all facts of a dataset, its name in a tree before those of its variables.
+
+    Examples
+    --------
+    >>> facts = structure(xr.Dataset({"t": ("x", np.zeros(3, "f4"), {"units": "K"})}))
+    >>> facts[Fact("x", "size")], facts[Fact("t", "data type")], facts[Fact("t", "units")]
+    ('3', 'float32', 'K')
+    """
+    found = shape_of(dataset, within)
+    for name, variable in dataset.variables.items():
+        found |= {Fact(f"{within}{name}", a): text for a, text in _storage(variable)}
+        found |= _attributes(f"{within}{name}", variable.attrs)
+    return found | _attributes(within, dataset.attrs)
+
+
+def shape_of(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
+    """Return the facts that may keep datasets from combining."""
+    found = {Fact(f"{within}{d}", SIZE): str(n) for d, n in dataset.sizes.items()}
+    for name, variable in dataset.variables.items():
+        subject = f"{within}{name}"
+        role = "coordinate" if name in dataset.coords else "data variable"
+        found |= {
+            Fact(subject, PRESENCE): THERE,
+            Fact(subject, ROLE): role,
+            Fact(subject, DIMENSIONS): ", ".join(map(str, variable.dims)) or "none",
+            Fact(subject, DTYPE): str(variable.dtype),
+        }
+        if calendar := variable.encoding.get("calendar"):
+            found[Fact(subject, CALENDAR)] = str(calendar)
+        if virtual_data(variable) is None and not is_unread(variable):
+            found[Fact(subject, VALUES)] = digest(variable.values)
+    return found
+
+
+def digest(values: Any) -> str:
+    """Return a short text that tells values apart.
+
+    >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(np.zeros(3))
+    (True, False)
+    """
+    array = np.asarray(values)
+    if array.size == 1:
+        return shortened(text_of(array.flat[0]))
+    raw = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+    ends = " to ".join(text_of(array.flat[n]) for n in (0, -1)) if array.size else "none"
+    return f"{ends} ({array.size} values, {blake2b(raw, digest_size=4).hexdigest()})"
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text, dates without a time of day that is midnight.
+
+    >>> text_of(np.datetime64("2001-01-31T00:00:00.000000000"))
+    '2001-01-31'
+    """
+    if isinstance(value, np.datetime64):
+        whole = value.astype("datetime64[s]")
+        return str(whole if whole == value else value).removesuffix("T00:00:00")
+    return str(value).removesuffix(" 00:00:00")
+
+
+def _storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
+    """Yield how values are stored, in words."""
+    encoding, array = variable.encoding, virtual_data(variable)
+    packing = encoding if array is None else {**encoding, **_packed(array)}
+    yield STORED, str(packing.get("dtype", variable.dtype))
+    yield SCALE, _listed(packing, ("scale_factor", "add_offset", "_Unsigned"))
+    yield FILL, _listed(packing, ("_FillValue", "missing_value"))
+    if UNITS in encoding:
+        yield UNITS, str(encoding[UNITS])
+    if array is None:
+        return
+    yield CODECS, "; ".join(dict.fromkeys(_codecs(p.codecs) for p in array.pipelines))
+    for dim, lengths in zip(variable.dims, _chunks(array), strict=True):
+        yield f"{CHUNKS}{dim}", lengths
+
+
+def _packed(array: ManifestArray) -> dict[str, Any]:
+    """Return the packing of the first pipeline, and the types as stored of all."""
+    dtypes = ", ".join(dict.fromkeys(p.dtype.str for p in array.pipelines))
+    packing = array.pipelines[0].packing if array.pipelines else None
+    return {"dtype": dtypes or str(array.dtype), **(packing.attributes if packing else {})}
+
+
+def _listed(packing: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{n}={_scalar(packing[n])}" for n in names if n in packing) or "none"
+
+
+def _scalar(value: Any) -> str:
+    """Return a packing attribute with its type, which decides the type of the values."""
+    array = np.asarray(value)
+    kind = f" ({array.dtype})" if array.dtype.kind in "fiu" else ""
+    return f"{array.item() if array.size == 1 else array.tolist()}{kind}"
+
+
+def _codecs(codecs: Sequence[Codec]) -> str:
+    return ", ".join(map(_codec, codecs)) or "uncompressed"
+
+
+def _codec(codec: Codec) -> str:
+    """Return a codec with the parameters that matter for decoding."""
+    compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
+    told = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
+    name = codec.to_zarr_v2()["id"]
+    parameters = ", ".join(
+        f"{n}={value}" for n, value in told.items() if value not in (name, "", ())
+    )
+    return f"{name}({parameters})" if parameters else name
+
+
+def _chunks(array: ManifestArray) -> Iterator[str]:
+    """Yield the lengths of the stored chunks, axis by axis."""
+    for axis in range(array.ndim):
+        cuts = [f.axes[axis] for f in array.fragments]
+        stored = (cut.slabs().encoded if cut.chunk is None else [cut.chunk] for cut in cuts)
+        lengths = list(dict.fromkeys(int(n) for row in stored for n in row))
+        shown = ", ".join(map(str, lengths[:3]))
+        yield f"{shown} and {len(lengths) - 3} others" if len(lengths) > 3 else shown or "none"
+
+
+def _attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
+    """Return attributes as facts; units of what is no time are told by that name."""
+    return {
+        Fact(subject, UNITS if n == UNITS and subject else f"{ATTRIBUTE}{n}"): shortened(v)
+        for n, v in attributes.items()
+    }
+
+
+def shortened(value: Any) -> str:
+    """Return an attribute as text, with a digest in place of what makes it long."""
+    text = str(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
+    if len(text) <= LONGEST:
+        return text
+    name = blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{text[: LONGEST - 30]}... ({len(text)} letters, {name})"
+
+
+# ---------------------------------------------------------------------- errors in combining
+
+SEVERE = (SIZE, DIMENSIONS, ROLE, DTYPE, CALENDAR, VALUES, PRESENCE)
+"""What keeps files from combining, the likeliest first."""
+ABSENT = "not there"
+
+
+def first_difference(
+    files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
+) -> str | None:
+    """Say which of the files is the first that differs from the first one, and in what.
+
+    Parameters
+    ----------
+    files : sequence of str or paths
+        What to call them.
+    opened : iterable of Dataset or DataTree
+        What was made of each.
+    joined : iterable of str, optional
+        Dimensions to join along, which may differ; by default all that have a coordinate.
+
+    Returns
+    -------
+    str or None
+        A sentence for an error; None if nothing that combining looks at differs.
+
+    Examples
+    --------
+    >>> parts = [xr.Dataset({"t": ("x", np.zeros(n))}) for n in (3, 3, 4)]
+    >>> first_difference(["a.nc", "b.nc", "c.nc"], parts)
+    "c.nc is the first file that differs from a.nc: size of 'x' is 4, not 3"
+    """
+    free = None if joined is None else frozenset(map(str, joined))
+    first: dict[Fact, str] | None = None
+    found: tuple[int, Any, list[str]] | None = None
+    for file, parts in zip(files, map(_shapes, opened), strict=True):
+        facts = {f: text for f, text in parts.items() if not _is_free(f, parts, free)}
+        first = facts if first is None else first
+        severity, told = _told(first, facts)
+        if told and (found is None or severity < found[0]):
+            found = severity, file, told
+    if found is None:
+        return None
+    _, file, told = found
+    return f"{file} is the first file that differs from {files[0]}: {'; '.join(told[:3])}"
+
+
+def _shapes(opened: Opened) -> dict[Fact, str]:
+    if isinstance(opened, xr.Dataset):
+        return shape_of(opened)
+    parts = ((n.path, n.to_dataset(inherit=False)) for n in opened.subtree)
+    return {
+        fact: text
+        for path, part in parts
+        for fact, text in shape_of(part, f"{path.strip('/')}/".lstrip("/")).items()
+    }
+
+
+def _is_free(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
+    """Say whether a fact may differ: it is about one of the joined dimensions."""
+    if fact.aspect not in (SIZE, VALUES):
+        return False
+    within, _, name = fact.subject.rpartition("/")
+    dims = {name} if fact.aspect == SIZE else {*facts[fact._replace(aspect=DIMENSIONS)].split(", ")}
+    # what has a coordinate is aligned by it
+    aligned = {d for d in dims if Fact(f"{within}/{d}".lstrip("/"), PRESENCE) in facts}
+    return bool(aligned if joined is None else dims & joined) or name in aligned
+
+
+def _told(first: Facts, other: Facts) -> tuple[int, list[str]]:
+    """Return the most severe differences of two files, and how severe they are."""
+    for severity, aspect in enumerate(SEVERE):
+        told = [
+            f"{aspect} of {f.subject!r} is {other.get(f, ABSENT)}, not {first.get(f, ABSENT)}"
+            for f in dict.fromkeys((*first, *other))
+            if f.aspect == aspect
+            and first.get(f) != other.get(f)
+            and (aspect == PRESENCE or (f in first and f in other))
+        ]
+        if told:
+            return severity, told
+    return len(SEVERE), []
