@@ -25,8 +25,10 @@ from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.demo import run_demo
 from virtualds.description import describe
 from virtualds.formats import FORMATS
+from virtualds.tree_accessor import VirtualDataTreeAccessor
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
+from virtualds_cli.commands.diagnose import DIAGNOSING
 from virtualds_cli.program import EXIT_CODES, main
 
 PROGRAM = [sys.executable, "-m", "virtualds_cli"]
@@ -74,6 +76,8 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "scan": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
     "append": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
     "info": (describe,),
+    "verify": (virtualds.open_virtual_datatree, VirtualDataTreeAccessor.verify),
+    "diagnose": (virtualds.diagnose,),
     "convert": (virtualds.convert,),
     "drop-sources": (virtualds.drop_sources,),
     "snapshots": (virtualds.snapshots,),
@@ -106,6 +110,13 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "snapshot": "of sets, not of source files",
         "combine": "along the dimension of the set",
     },
+    "verify": {
+        "self": "the tree",
+        "decode_cf": "what is stored is verified",
+        "loadable_variables": "what a set holds itself needs no source",
+        "on_error": "what cannot be read is a finding",
+    },
+    "diagnose": {"preprocess": "a function"},
     "demo": {"say": "a function"},
 }
 """Keywords that no option stands for, and why."""
@@ -117,7 +128,7 @@ ONLY_HERE = {
 }
 """Options that no keyword stands for, and why."""
 
-CHOSEN = {"choices": set(options.CHOICES), "kwargs": set[str]()}
+CHOSEN = {"choices": set(options.CHOICES), "options": set(DIAGNOSING), "kwargs": set[str]()}
 """What ``**`` of a signature stands for; that of `open_virtual_mfdataset` goes to xarray."""
 
 
@@ -158,7 +169,7 @@ def test_formats_and_their_choices_are_all_there() -> None:
 def test_defaults_are_those_of_python(command: click.Command) -> None:
     defaults = {
         key: parameter.default
-        for function in SIGNATURES[str(command.name)]
+        for function in (virtualds.open_virtual_mfdataset, *SIGNATURES[str(command.name)])
         for key, parameter in inspect.signature(function).parameters.items()
         if parameter.default not in (None, parameter.empty)
     }
@@ -195,11 +206,13 @@ def test_help_of_a_command_says_what_it_does_and_shows_examples(name: str) -> No
 
 
 def test_examples_in_help_are_lines_that_the_program_understands() -> None:
+    Path("list.txt").touch()
     for command in COMMANDS:
         for _, line in command.examples:
             [ours] = [part for part in line.split(" | ") if part.split()[0] == "virtualds"]
             name, *rest = [word.strip("'") for word in ours.split()[1:]]
-            main.commands[name].make_context(name, rest)
+            with main.commands[name].make_context(name, rest):
+                pass
         assert command.examples[0][1].split("virtualds ")[1].split()[0] == command.name
 
 
@@ -328,6 +341,27 @@ def test_convert() -> None:
     assert said("convert", "refs.json", "refs.zarr")["format"] == "zarr-v3"
     assert_identical(opened("refs.zarr"), native())
     assert run("convert", "refs.json", "refs.zarr", "--mode", "w-").exit_code == 1
+
+
+def test_verify_tells_what_is_gone() -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr")
+    assert said("verify", "refs.zarr", "--against", "native", "--sample", "all")["ok"]
+    Path("2002.nc").unlink()
+    result = run("verify", "refs.zarr", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["counts"] == {"missing": 1}
+    result = run("verify", "refs.zarr")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("verified against fingerprint: 1 missing")
+
+
+def test_diagnose_tells_what_does_not_combine() -> None:
+    document = said("diagnose", "20*.nc")
+    assert (document["files"], len(document["eras"]), document["blocks"]) == (2, 1, False)
+    xr.open_dataset("2001.nc").isel(lat=slice(2)).drop_vars("lat").to_netcdf("2003.nc")
+    result = run("diagnose", "20*.nc", "--concat-dim", "time", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["blocks"]) == (1, True)
+    assert "2003.nc" in run("diagnose", "20*.nc", "--concat-dim", "time").stdout
 
 
 def test_demo() -> None:

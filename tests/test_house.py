@@ -363,3 +363,27 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert not HEAVY & set(out.stdout.split())
+
+
+PROGRAM = sorted((PACKAGE.parent / "virtualds_cli").rglob("*.py"))
+BEHIND_THE_PROGRAM = {"virtualds.demo", "virtualds.description", "virtualds.matching"} | {
+    "virtualds.writing"
+}
+"""What the command line uses besides the public names."""
+
+
+@pytest.mark.parametrize("path", PROGRAM, ids=lambda path: path.stem)
+def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Path) -> None:
+    tree = ast.parse(path.read_text(), path)
+    assert ast.get_docstring(tree)
+    # what is only for types is not imported
+    typed = {id(c) for n in ast.walk(tree) if isinstance(n, ast.If) for c in ast.walk(n)}
+    for node, inside in nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in typed:
+            names = [alias.name for alias in node.names]
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else names
+            for module in map(str, modules):
+                if top(module) in ("virtualds", "xarray", "rich", "distributed"):
+                    assert inside
+                if top(module) == "virtualds":
+                    assert module in BEHIND_THE_PROGRAM | {"virtualds"}

@@ -82,6 +82,27 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
         return timedelta(**{units[0]: float(found[1])})
 
 
+class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
+    """How many of something: a number, a part of all below 1, or all."""
+
+    name = "number|part|all"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | float:
+        """Return a number of them as an integer, and a part as a float, of which 1.0 is all."""
+        if value == "all":
+            return 1.0
+        try:
+            return int(value)
+        except ValueError:
+            pass
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number, part (0.01) or 'all'", param, ctx)
+
+
 def _merged(
     ctx: click.Context, param: click.Parameter, value: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import RenderableType
 
+FAILED = 1
+"""Exit code of errors, and of those who found that something is not in order."""
 NO_READER = 141
 """Exit code of those whose reader has gone away: what shells say of a closed pipe."""
 UNBOUND = 100_000
@@ -45,9 +47,15 @@ def report(document: Mapping[str, Any], *shown: RenderableType) -> None:
     )
     with console.capture() as captured:
         for part in shown:
-            console.print(part)
+            console.print(part, soft_wrap=isinstance(part, str))
     # tables are padded to their full width
     say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def end(is_well: bool) -> None:
+    """End the program, by an exit code that says whether what was looked at is in order."""
+    if not is_well:
+        raise click.exceptions.Exit(FAILED)
 
 
 def say(text: str) -> None:

@@ -8,9 +8,8 @@ import click
 
 from virtualds_cli.command import DEBUG
 from virtualds_cli.commands import COMMANDS
-from virtualds_cli.output import tell_error, warnings_told
+from virtualds_cli.output import FAILED, tell_error, warnings_told
 
-FAILED = 1
 INTERRUPTED = 130
 """Exit code of those that are interrupted, as shells have it."""
 EXIT_CODES = {
