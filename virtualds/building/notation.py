@@ -118,9 +118,9 @@ class _Writer:
             given = [getattr(value, field.name) for field in fields(value) if field.init]
             return ["record", kind.__name__, *map(self.put, given)]
         if isinstance(value, np.generic) and not value.dtype.hasobject:
-            return ["scalar", self.put(value.dtype), value.tobytes().hex()]
+            return ["scalar", self.dtype(value.dtype), value.tobytes().hex()]
         if isinstance(value, np.dtype):
-            return ["dtype", _description(value)]
+            return self.dtype(value)
         cftime = sys.modules.get("cftime")
         if cftime is not None and isinstance(value, cftime.datetime):
             return self._date(value)
@@ -132,13 +132,26 @@ class _Writer:
         self._length += len(data)
         return [begin, len(data)]
 
+    def dtype(self, value: np.dtype[Any]) -> Any:
+        if value.subdtype is not None:
+            return ["subarray", *map(self.put, value.subdtype)]
+        if value.fields is not None:
+            if any(len(field) > 2 for field in value.fields.values()) or value.metadata:
+                raise UnknownError(f"the dtype {value!r}")
+            members = [(name, *map(self.put, value.fields[name])) for name in value.names or ()]
+            return ["struct", value.itemsize, value.isalignedstruct, *members]
+        if value.kind == "T":
+            raise UnknownError(f"the dtype {value!r}")
+        return ["dtype", value.str, *([self.put(dict(value.metadata))] if value.metadata else [])]
+
     def array(self, value: np.ndarray[Any, Any]) -> Any:
         shape = list(value.shape)
+        dtype = self.dtype(value.dtype)
         if value.dtype == object:
-            if value.dtype.metadata:
-                raise UnknownError(f"an array of {value.dtype!r}")
-            return ["objects", shape, *map(self.put, value.reshape(-1).tolist())]
-        return ["array", _description(value.dtype), shape, *self.buffer(value.tobytes())]
+            return ["objects", dtype, shape, *map(self.put, value.reshape(-1).tolist())]
+        if not value.dtype.itemsize:
+            raise UnknownError(f"an array of {value.dtype!r}")
+        return ["array", dtype, shape, *self.buffer(value.tobytes())]
 
     def manifest(self, value: ChunkManifest) -> Any:
         columns = {name: compact(getattr(value, name)) for name in COLUMNS}
@@ -181,33 +194,6 @@ def _unknown(value: Any) -> Any:
     raise UnknownError(repr(value))
 
 
-def _description(dtype: np.dtype[Any]) -> Any:
-    """Return what numpy writes into its own files about a dtype."""
-    if dtype.metadata or not dtype.itemsize:
-        raise UnknownError(f"the dtype {dtype!r}")
-    description = np.lib.format.dtype_to_descr(dtype)
-    if dtype.kind == "T" or np.lib.format.descr_to_dtype(description) != dtype:
-        raise UnknownError(f"the dtype {dtype!r}")
-    return description
-
-
-def _dtype(description: Any) -> np.dtype[Any]:
-    return np.lib.format.descr_to_dtype(_tuples(description))
-
-
-def _tuples(description: Any) -> Any:
-    """Return the description of a dtype as it was before JSON made lists of its tuples."""
-    if isinstance(description, str):
-        return description
-    if len(description) == 2 and isinstance(description[1], list) and not _is_field(description):
-        return _tuples(description[0]), tuple(description[1])
-    return [(name, _tuples(kind), *map(tuple, rest)) for name, kind, *rest in description]
-
-
-def _is_field(description: Any) -> bool:
-    return all(isinstance(field, list) and len(field) in (2, 3) for field in description)
-
-
 class _Reader:
     """Makes values of what stands in the text."""
 
@@ -228,13 +214,20 @@ class _Reader:
             raise FormatError(f"bytes {begin} to {begin + length} of {len(self._buffers)}")
         return self._buffers[begin : begin + length]
 
-    def array(self, description: Any, shape: list[int], begin: int, length: int) -> Any:
-        # a copy, for who opened a file may write into what was loaded of it
-        flat = np.frombuffer(self.bytes(begin, length), _dtype(description))
-        return flat.reshape(shape).copy()
+    def dtype(self, name: str, metadata: Any = None) -> np.dtype[Any]:
+        return np.dtype(name, metadata=self.get(metadata)) if metadata else np.dtype(name)
 
-    def objects(self, shape: list[int], *items: Any) -> Any:
-        flat = np.empty(len(items), object)
+    def struct(self, itemsize: int, aligned: bool, *members: Any) -> np.dtype[Any]:
+        names, formats, offsets = zip(*members, strict=True) if members else ((), (), ())
+        parts = {"names": names, "formats": self.all(formats), "offsets": offsets}
+        return np.dtype({**parts, "itemsize": itemsize}, align=aligned)
+
+    def array(self, dtype: Any, shape: list[int], begin: int, length: int) -> Any:
+        # a copy, for who opened a file may write into what was loaded of it
+        return np.frombuffer(self.bytes(begin, length), self.get(dtype)).reshape(shape).copy()
+
+    def objects(self, dtype: Any, shape: list[int], *items: Any) -> Any:
+        flat = np.empty(len(items), self.get(dtype))
         flat[:] = self.all(items)
         return flat.reshape(shape)
 
@@ -263,7 +256,8 @@ class _Reader:
         return getattr(cftime, name)(*parts, has_year_zero=has_year_zero, **known)
 
     def scalar(self, dtype: Any, text: str) -> Any:
-        return np.frombuffer(bytes.fromhex(text), self.get(dtype))[0]
+        kind, data = self.get(dtype), bytes.fromhex(text)
+        return np.frombuffer(data, kind)[0] if kind.itemsize else kind.type()
 
 
 _GET: dict[str, Callable[..., Any]] = {
@@ -277,7 +271,9 @@ _GET: dict[str, Callable[..., Any]] = {
     "array": _Reader.array,
     "objects": _Reader.objects,
     "scalar": _Reader.scalar,
-    "dtype": lambda _, description: _dtype(description),
+    "dtype": _Reader.dtype,
+    "struct": _Reader.struct,
+    "subarray": lambda of, dtype, shape: np.dtype((of.get(dtype), of.get(shape))),
     "type": lambda _, name: {"str": str}[name],
     "date": _Reader.date,
     "record": _Reader.record,

@@ -21,6 +21,8 @@ Result = TypeVar("Result")
 
 GRACE = 1.0
 """Seconds that a worker has to finish what it is at."""
+HURRY = 0.2
+"""Seconds after which workers are told that nobody waits for them."""
 # a process forked from one with threads may inherit locks that nobody will ever free
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 
@@ -33,14 +35,16 @@ def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
     context = get_context(METHOD)
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
+    hurry = threading.Timer(HURRY, writer.close)
     try:
         yield pool
     except BaseException:
-        writer.close()
-        pool.shutdown(wait=False, cancel_futures=True)
+        # before, the pool has to have cancelled what waits, or it takes that for lost
+        hurry.start()
         raise
     finally:
-        pool.shutdown(wait=True)
+        pool.shutdown(wait=True, cancel_futures=True)
+        hurry.cancel()
         writer.close()
         reader.close()
 

@@ -44,9 +44,13 @@ def _dataset(dataset: xr.Dataset) -> dict[str, Any]:
         # opening a file makes no others
         if type(index) is not PandasIndex or dataset.variables[name].dims != (name,):
             raise UnknownError(f"an index {type(index)} of {name!r}")
+    names = list(dataset.variables)
+    last = _last_coords(names, set(dataset.coords))
+    if any(dataset.variables[name].dims == (name,) for name in names[: len(names) - len(last)]):
+        raise UnknownError(f"variables in the order {names}")
     return {
         "variables": {name: _variable(v) for name, v in dataset.variables.items()},
-        "coords": [name for name in dataset.variables if name in dataset.coords],
+        "coords": [name for name in names if name in dataset.coords],
         "indexes": list(dataset.xindexes),
         "attrs": dict(dataset.attrs),
         "encoding": dict(dataset.encoding),
@@ -64,13 +68,22 @@ def _variable(variable: xr.Variable) -> tuple[Any, ...]:
 
 def _restored_dataset(content: Mapping[str, Any]) -> xr.Dataset:
     variables = {name: _restored_variable(*v) for name, v in content["variables"].items()}
-    coords = {name: variables[name] for name in content["coords"]}
-    data = {name: variable for name, variable in variables.items() if name not in coords}
+    # the order of variables is that in which xarray is given them: data first, then coordinates
+    last = _last_coords(list(variables), set(content["coords"]))
+    data = {name: variable for name, variable in variables.items() if name not in last}
+    coords = {name: variables[name] for name in last}
     dataset = xr.Dataset(data, xr.Coordinates(coords, indexes={}), content["attrs"])
+    dataset = dataset.set_coords(content["coords"])
     indexed = {name: dataset.variables[name] for name in content["indexes"]}
     dataset = dataset.assign_coords(xr.Coordinates(indexed))
     dataset.encoding = content["encoding"]
     return dataset
+
+
+def _last_coords(names: list[Any], coords: set[Any]) -> list[Any]:
+    """Return the coordinates behind which there are none but coordinates."""
+    begin = next((n for n in range(len(names), 0, -1) if names[n - 1] not in coords), 0)
+    return names[begin:]
 
 
 def _restored_variable(

@@ -22,6 +22,8 @@ from virtualds.options import get_options
 Outcomes = Generator[Outcome[Any], None, None]
 Workers = Callable[[Job[Any], Sequence[Item]], Outcomes]
 """Take a job and numbered files, and yield what becomes of them."""
+UnderWay = dict[Future[list[Outcome[Any]]], Sequence[Item]]
+"""What an executor has been given to do, and not yet done."""
 
 THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
@@ -109,13 +111,18 @@ def by_processes(number: int, job: Job[Any], items: Sequence[Item]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time."""
     size = max(1, min(LARGEST, len(items) // (number * PIECES)))
     with worker_processes(number) as pool:
-        yield from _as_completed(pool, partial(until_ended, job), items, size, AHEAD * number)
+        yield from _as_completed(pool, partial(until_ended, job), items, size, AHEAD * number, {})
 
 
 def by_executor(pool: Executor, job: Job[Any], items: Sequence[Item]) -> Outcomes:
     """Open files where somebody's executor does its work."""
     size = max(1, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
-    return _as_completed(pool, job, items, size, AHEAD * UNKNOWN)
+    under_way: UnderWay = {}
+    try:
+        yield from _as_completed(pool, job, items, size, AHEAD * UNKNOWN, under_way)
+    finally:
+        for future in under_way:
+            future.cancel()
 
 
 def _as_completed(
@@ -124,31 +131,25 @@ def _as_completed(
     items: Sequence[Item],
     size: int,
     ahead: int,
+    under_way: UnderWay,
 ) -> Outcomes:
     """Yield what becomes of files as pieces of them are done, at most some being under way."""
     pieces = _pieces(items, size)
-    under_way: dict[Future[list[Outcome[Any]]], Sequence[Item]] = {}
-    try:
-        while True:
-            for piece in islice(pieces, ahead - len(under_way)):
-                under_way[pool.submit(work, piece)] = piece
-            if not under_way:
-                return
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                yield from _result(future, under_way)
-                del under_way[future]
-    finally:
-        for future in under_way:
-            future.cancel()
+    while True:
+        for piece in islice(pieces, ahead - len(under_way)):
+            under_way[pool.submit(work, piece)] = piece
+        if not under_way:
+            return
+        for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+            yield from _result(future, under_way)
+            del under_way[future]
 
 
 def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _result(
-    future: Future[list[Outcome[Any]]], under_way: dict[Future[Any], Sequence[Item]]
-) -> list[Outcome[Any]]:
+def _result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
     try:
         return future.result()
     except BrokenProcessPool as error:

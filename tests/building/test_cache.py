@@ -1,0 +1,221 @@
+"""What was opened once is not opened again, by the next job or one that was interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xarray as xr
+from range_server import faulty_server
+from small_archive import halved, write
+
+import virtualds
+from virtualds.lazy import virtual_data
+
+FILES = 6
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    (tmp_path / "archive").mkdir()
+    paths = [tmp_path / "archive" / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        write(path, number)
+    return paths
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def open_all(paths: Any, **options: Any) -> xr.Dataset:
+    options = {"combine": "nested", "concat_dim": "time", **options}
+    return virtualds.open_virtual_mfdataset(paths, **options)
+
+
+def cached(dataset: xr.Dataset) -> int:
+    return int(dataset.virtual.report.cached)
+
+
+def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
+    xr.testing.assert_identical(found, expected)
+    for name, variable in expected.variables.items():
+        assert repr(found[name].encoding) == repr(variable.encoding)
+        virtual, other = virtual_data(variable), virtual_data(found.variables[name])
+        assert (virtual is None) == (other is None)
+        assert virtual is None or virtual.same_references(other)
+
+
+def test_what_is_kept_is_what_was_opened(files: list[Path], cache: Path) -> None:
+    expected = open_all(files)
+    assert cached(open_all(files, cache=cache)) == 0
+    found = open_all(files, cache=cache)
+    assert cached(found) == FILES
+    assert_same(found, expected)
+    xr.testing.assert_identical(found.virtual.load(), expected.virtual.load())
+
+
+def test_files_are_not_looked_into_again(
+    files: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_all(files, cache=cache)
+    opened = []
+    monkeypatch.setattr(
+        "virtualds.api.detected", lambda *args: opened.append(args) or pytest.fail("opened")
+    )
+    open_all(files, cache=cache)
+    assert not opened
+
+
+def test_a_daily_update_opens_only_what_is_new(
+    files: list[Path], cache: Path, tmp_path: Path
+) -> None:
+    open_all(files[:-1], cache=cache)
+    assert cached(open_all(files, cache=cache)) == FILES - 1
+
+
+def test_a_file_that_has_changed_is_opened_anew(files: list[Path], cache: Path) -> None:
+    open_all(files, cache=cache)
+    write(files[2], 40)
+    found = open_all(files, cache=cache)
+    assert cached(found) == FILES - 1
+    assert_same(found, open_all(files))
+    assert cached(open_all(files, cache=cache)) == FILES
+
+
+@pytest.mark.parametrize("damage", ["cut", "emptied", "other bytes", "a byte"])
+def test_a_damaged_entry_is_made_anew(damage: str, files: list[Path], cache: Path) -> None:
+    expected = open_all(files, cache=cache)
+    entry = sorted(path for path in cache.rglob("*") if path.is_file())[0]
+    data = entry.read_bytes()
+    damaged = {
+        "cut": data[:-1],
+        "emptied": b"",
+        "other bytes": b"something else",
+        "a byte": data[:99] + bytes([data[99] ^ 1]) + data[100:],
+    }
+    entry.write_bytes(damaged[damage])
+    found = open_all(files, cache=cache)
+    assert cached(found) == FILES - 1
+    assert_same(found, expected)
+    assert entry.read_bytes() == data
+
+
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "variables": {"drop_variables": ["s"]},
+    "loaded ones": {"loadable_variables": ["v"]},
+    "decoding": {"decode_cf": False},
+    "a parser": {"parser": "hdf5"},
+    "kept variables": {"on_error": "keep"},
+    "rules": {"allow": "/"},
+}
+
+
+@pytest.mark.parametrize("which", OTHERWISE)
+def test_files_that_are_opened_otherwise_are_kept_apart(
+    which: str, files: list[Path], cache: Path
+) -> None:
+    open_all(files, cache=cache)
+    found = open_all(files, cache=cache, **OTHERWISE[which])
+    assert cached(found) == 0
+    assert_same(found, open_all(files, **OTHERWISE[which]))
+    with virtualds.set_options(small_variable=0):
+        assert cached(open_all(files, cache=cache)) == 0
+
+
+def test_what_comes_after_opening_is_never_kept(files: list[Path], cache: Path) -> None:
+    found = open_all(files, cache=cache, preprocess=halved)
+    assert (found.sizes["x"], cached(found)) == (2, 0)
+    again = open_all(files, cache=cache)
+    assert (again.sizes["x"], cached(again)) == (4, FILES)
+
+
+def test_trees_are_kept_apart_from_datasets(files: list[Path], cache: Path) -> None:
+    open_all(files, cache=cache)
+    for expected in (0, FILES):
+        tree = virtualds.open_virtual_mfdatatree(files, concat_dim="time", cache=cache)
+        assert tree.virtual.report.cached == expected
+    xr.testing.assert_identical(tree, virtualds.open_virtual_mfdatatree(files, concat_dim="time"))
+
+
+def test_a_predicate_cannot_be_told_from_another(files: list[Path], cache: Path) -> None:
+    with pytest.raises(ValueError, match="loadable_variables is a function"):
+        open_all(files, cache=cache, loadable_variables=lambda name, _: name == "v")
+
+
+def test_files_that_fail_are_tried_again(files: list[Path], cache: Path) -> None:
+    good = files[3].read_bytes()
+    files[3].write_bytes(b"not yet")
+    assert len(open_all(files, cache=cache, on_error="collect").virtual.report.left_out) == 1
+    files[3].write_bytes(good)
+    found = open_all(files, cache=cache, on_error="collect")
+    assert (cached(found), found.virtual.report.opened) == (FILES - 1, 1)
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_not_a_bad_file(
+    files: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "taken").write_bytes(b"a file, no folder")
+    with pytest.raises(OSError, match="taken"):
+        open_all(files, cache=tmp_path / "taken", on_error="collect")
+
+
+def test_many_may_use_a_cache_at_a_time(files: list[Path], cache: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: open_all(files, cache=cache), range(8)))
+    for dataset in found:
+        assert_same(dataset, found[0])
+    assert len([path for path in cache.rglob("*") if path.is_file()]) == FILES
+
+
+@pytest.mark.parametrize("etag", ['"a"', None])
+def test_a_remote_file_costs_one_look_where_its_server_tells_versions(
+    etag: str | None, files: list[Path], cache: Path
+) -> None:
+    with faulty_server(files[0].parent) as server:
+        server.etag = etag
+        urls = [f"{server.url}/{path.name}" for path in files]
+        expected = open_all(urls, cache=cache)
+        before = len(server.requests)
+        found = open_all(urls, cache=cache)
+        assert_same(found, expected)
+        if etag is not None:
+            assert cached(found) == FILES
+            assert len(server.requests) - before == FILES
+            server.etag = '"b"'
+        assert cached(open_all(urls, cache=cache)) == 0
+
+
+SCRIPT = """
+import os, signal, sys
+import virtualds
+
+def progress(step):
+    if step.done == 3 and sys.argv[3] != "0":
+        os.kill(os.getpid(), int(sys.argv[3]))
+    if step.report:
+        print(step.report.cached, step.report.opened)
+
+virtualds.open_virtual_mfdataset(
+    sys.argv[1], combine="nested", concat_dim="time", cache=sys.argv[2], progress=progress
+)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kills as POSIX does")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_job_that_was_killed_goes_on_where_it_was(
+    how: signal.Signals, files: list[Path], cache: Path
+) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(files[0].parent / "*.nc"), str(cache)]
+    killed = subprocess.run([*command, str(int(how))], capture_output=True, timeout=300)
+    assert killed.returncode == -how
+    again = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=300)
+    assert again.stdout.split() == ["3", str(FILES - 3)]
