@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import ReadError, VirtualdsError
+from virtualds.errors import FormatError, VirtualdsError
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
 from virtualds.parsers import COMPLAINTS
@@ -72,7 +72,7 @@ def _compare_some(chunks: Sequence[Chunk], sources: _Sources, found: Comparison)
                 _compare_file(file, good, sources, found)
 
 
-Read = tuple[Chunk, Chunk, Array | ReadError]
+Read = tuple[Chunk, Chunk, Array | VirtualdsError]
 """A chunk, the part of it that is looked at, and its numbers."""
 
 
@@ -89,18 +89,21 @@ def _read(chunks: Sequence[Chunk]) -> Iterator[Read]:
         yield chunk, part, numbers
 
 
-def _numbers(pair: tuple[Chunk, Chunk]) -> Array | ReadError:
+def _numbers(pair: tuple[Chunk, Chunk]) -> Array | VirtualdsError:
     try:
         return stored_numbers(*pair)
-    except ReadError as error:
+    except VirtualdsError as error:
         return error
 
 
-def _is_refused(chunk: Chunk, numbers: Array | ReadError, found: Comparison) -> bool:
+def _is_refused(chunk: Chunk, numbers: Array | VirtualdsError, found: Comparison) -> bool:
     """Say whether a chunk cannot be read; note it."""
-    if not isinstance(numbers, ReadError):
+    if not isinstance(numbers, VirtualdsError):
         return False
     kind = "undecodable" if is_undecodable(numbers) else "unreachable"
+    if isinstance(numbers, FormatError):
+        # the reference is refused before anything is read
+        kind = "range"
     found.problems.append(_problem(chunk, kind, str(numbers)))
     return True
 
@@ -300,7 +303,7 @@ def _unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
         fields = [_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
         wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]
         return np.asarray(np.logical_or.reduce(wide))
-    if ours.dtype.hasobject or not ours.dtype.itemsize:
+    if ours.dtype.hasobject or not ours.nbytes:
         return np.asarray(ours != theirs)
     bits = [
         np.ascontiguousarray(a).reshape(-1).view(np.uint8).reshape(*a.shape, -1)

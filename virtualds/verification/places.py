@@ -199,7 +199,7 @@ def box_of(shape: Sequence[int], start: int, count: int) -> Box | None:
             return (*outer, (first, first + count // row), *whole)
         outer.append((first, first + 1))
         start -= first * row
-    return None
+    return None if shape else ()
 
 
 def structure_of(file: SourceFile) -> SourceStructure:

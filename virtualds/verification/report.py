@@ -68,7 +68,7 @@ class Verification:
     loaded : int
         Variables whose values are in memory, which have no references.
     sampled : int
-        Chunks that were decoded, or were to be.
+        Chunks that were drawn, of files that are as they were scanned.
     compared : dict of str to int
         How many of them are bit for bit what a native reader gives, by reader.
     problems : tuple of Problem
@@ -176,7 +176,7 @@ class Verification:
         }
         if self.against == "native":
             equal = ", ".join(f"{n:,} equal those of {name}" for name, n in self.compared.items())
-            rows["sample"] = f"{self.sampled:,} chunks decoded: {equal or 'none compared'}"
+            rows["sample"] = f"{self.sampled:,} chunks drawn: {equal or 'none compared'}"
         return rows
 
 

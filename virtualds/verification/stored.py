@@ -53,6 +53,8 @@ def stored_numbers(chunk: Chunk, part: Chunk) -> Array:
     ------
     ReadError
         Bytes cannot be had, have changed, or do not decode.
+    FormatError
+        They lie outside of the file.
     """
     pipeline = chunk.pipeline
     shape = pipeline.stored_shape(chunk.encoded)

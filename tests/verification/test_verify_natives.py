@@ -1,0 +1,206 @@
+"""What is read through references is what native readers read, of every kind of source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+import xarray as xr
+from cases import CASES, Archive, numbers
+from counting_server import counting_server
+
+import virtualds
+from virtualds import Verification
+from virtualds.verification.natives import NATIVES, Native
+
+sys.path.append(str(Path(__file__).parents[1] / "parsers"))
+
+OF_NO_FORMAT = {"external_files": "values lie in files that have no structure of their own"}
+"""Cases that nobody can compare, and why."""
+
+
+def verified(path: Path | str, **how: Any) -> Verification:
+    """All chunks of a file, compared, coordinates too."""
+    dataset = virtualds.open_virtual_dataset(path, loadable_variables=[], **how)
+    return dataset.virtual.verify(None, "native")
+
+
+def of_case(name: str, archive: Archive) -> Verification:
+    path, group = archive.path(name), CASES[name].group
+    try:
+        return verified(path, group=group)
+    except virtualds.UnsupportedError:  # what exists only once it is loaded
+        dataset = virtualds.open_virtual_dataset(path, group=group)
+        return dataset.virtual.verify(None, "native")
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in OF_NO_FORMAT])
+def test_every_chunk_of_a_case_equals_the_native_readers(name: str, archive: Archive) -> None:
+    found = of_case(name, archive)
+    assert found.ok, found
+    assert found.references == found.sampled == sum(found.compared.values())
+
+
+@pytest.mark.parametrize("name", OF_NO_FORMAT)
+def test_what_nobody_else_reads_is_not_called_ok(name: str, archive: Archive) -> None:
+    found = of_case(name, archive)
+    assert not found.ok and not found.compared
+    assert found.counts == {"not compared": found.sampled}
+    assert found.bad_files == 0
+
+
+def write_fits(path: Path) -> None:
+    from astropy.io import fits
+
+    scaled = fits.ImageHDU(numbers(4, 5, dtype="i2"), name="SCALED")
+    scaled.header["BSCALE"], scaled.header["BZERO"] = 0.5, 3.0
+    unsigned = fits.ImageHDU(numbers(4, 5, dtype="u2"), name="UNSIGNED")
+    fits.HDUList([fits.PrimaryHDU(numbers(5, 6)), unsigned, scaled]).writeto(path)
+
+
+def write_safetensors(path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"w": numbers(3, 4), "b": np.arange(3)}, path)
+
+
+def write_grib(path: Path) -> None:
+    import test_grib
+
+    test_grib.CASES["levels and steps"].write(path)
+
+
+def write_tiff(path: Path) -> None:
+    tiles = {"tile": (32, 48), "compression": "zlib", "predictor": 2}
+    tifffile.imwrite(path, numbers(70, 90, dtype="u2"), **tiles)
+
+
+SOURCES: dict[str, Any] = {
+    "tiff": write_tiff,
+    "fits": write_fits,
+    "grib": write_grib,
+    "npy": lambda path: np.save(path, np.asfortranarray(numbers(3, 4))),
+    "npz": lambda path: np.savez(path, a=numbers(5), b=numbers(2, 3, dtype=">i4")),
+    "safetensors": write_safetensors,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*cfgrib.*", "ignore::FutureWarning:cfgrib.*")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("form", SOURCES)
+def test_other_formats_are_compared_with_their_own_libraries(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{form}"
+    SOURCES[form](path)
+    found = verified(path)
+    assert found.ok, found
+    assert found.references == sum(found.compared.values()) > 0
+    assert [name.split()[0] for name in found.compared] == [NATIVES[form][0].package]
+
+
+def test_every_parser_has_a_native_reader() -> None:
+    from virtualds.parsers import PARSERS
+
+    assert NATIVES.keys() == {parser.name for parser in PARSERS}
+
+
+def test_a_library_that_is_not_installed_has_no_name() -> None:
+    assert Native("no-such-library", lambda source, closing: None).name is None  # type: ignore[arg-type, return-value]
+
+
+def test_a_file_that_would_crash_the_netcdf_library_is_not_given_to_it(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, netcdf, h5py = NATIVES["hdf5"]
+    monkeypatch.setitem(NATIVES, "hdf5", (netcdf, h5py))
+    halves, others = of_case("every_float", archive), of_case("padded_chunks", archive)
+    assert [name.split()[0] for name in halves.compared] == ["h5py"]
+    assert [name.split()[0] for name in others.compared] == ["netCDF4"]
+
+
+@pytest.mark.parametrize("name", ["chunked_and_filtered", "classic_of_many_records", "zarr_v2"])
+def test_remote_files_are_compared_where_readers_can(name: str, archive: Archive) -> None:
+    path = archive.path(name)
+    with counting_server(path.parent) as (url, _):
+        found = verified(f"{url}/{path.name}")
+    assert found.ok, found
+    assert sum(found.compared.values()) > 0
+
+
+def test_what_reads_local_files_only_is_told(tmp_path: Path) -> None:
+    SOURCES["npy"](tmp_path / "a.npy")
+    with counting_server(tmp_path) as (url, _):
+        found = verified(f"{url}/a.npy")
+    [problem] = found.problems
+    assert (problem.kind, found.ok) == ("not compared", False)
+    assert "local files only" in problem.message
+
+
+# ---------------------------------------------------------------------- arrays that were changed
+
+
+CHANGES: dict[str, Any] = {
+    "cropped": lambda ds: ds.isel(x=slice(3, 41), time=slice(1, None)),
+    "transposed": lambda ds: ds.transpose("x", "time", "y"),
+    "one step": lambda ds: ds.isel(time=3),
+    "backwards": lambda ds: ds.isel(time=slice(None, None, -1)),
+    "an axis more": lambda ds: ds.expand_dims("member"),
+    "joined": lambda ds: xr.concat([ds, ds.isel(time=slice(2))], "time"),
+    "converted": lambda ds: ds.astype("f8"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whole_chunks_are_compared_however_they_are_shown(change: str, archive: Archive) -> None:
+    path = archive.path("larger_than_small")
+    dataset = CHANGES[change](virtualds.open_virtual_dataset(path))
+    found = dataset.virtual.verify(None, "native")
+    assert found.ok, found
+    assert found.sampled == sum(found.compared.values()) > 0
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet", "zarr"])
+def test_sets_are_compared_with_their_sources(
+    suffix: str, archive: Archive, tmp_path: Path
+) -> None:
+    for name in ("larger_than_small", "zarr_v3", "netcdf3_64bit_offset"):
+        url = tmp_path / f"{name}.{suffix}"
+        virtualds.open_virtual_dataset(archive.path(name)).virtual.to_manifest(url)
+        found = virtualds.open_virtual_dataset(url).virtual.verify(None, "native")
+        assert found.ok, found
+        assert found.sampled == sum(found.compared.values()) > 0
+
+
+def test_a_chunk_that_others_have_cut_is_compared(tmp_path: Path) -> None:
+    # as sets of others do with one uncompressed array
+    xr.Dataset({"v": (("y", "x"), numbers(6, 5))}).to_netcdf(tmp_path / "a.nc")
+    [whole] = virtualds.open_virtual_dataset(tmp_path / "a.nc")["v"].data.fragments
+    row = whole.manifest.lookup((0, 0))
+    array = virtualds.ManifestArray.from_arrays(
+        shape=(6, 5),
+        chunks=(2, 5),
+        dtype="<f4",
+        path=str(tmp_path / "a.nc"),
+        offsets=row.offset + 40 * np.arange(3).reshape(3, 1),
+        lengths=40,
+    )
+    found = xr.Dataset({"v": (("y", "x"), array)}).virtual.verify(None, "native")
+    assert found.ok, found
+    assert sum(found.compared.values()) == 3
+
+
+def test_of_a_large_uncompressed_chunk_some_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.verification.stored.PIECE", 2**12)
+    xr.Dataset({"v": (("t", "y", "x"), numbers(5, 40, 60))}).to_netcdf(tmp_path / "a.nc")
+    with counting_server(tmp_path) as (url, counts):
+        dataset = virtualds.open_virtual_dataset(f"{url}/a.nc")
+        before = counts.sent
+        found = dataset.virtual.verify(None, "native")
+    assert found.ok, found
+    assert before < counts.sent
+    assert sum(found.compared.values()) == found.sampled == 1

@@ -1,0 +1,133 @@
+"""A sample is as large as was asked for, spread over everything, and the same every time."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_scale import archive
+
+from virtualds import ChunkManifest, ManifestArray, SourceFile
+from virtualds.lazy_manifest import LazyManifest
+from virtualds.verification.places import box_of
+from virtualds.verification.sampling import checked_sample, sampled
+from virtualds.verification.survey import blocks, survey
+
+
+def array(chunks: int, present: Any = True) -> ManifestArray:
+    """An array of chunks of which some do not exist."""
+    here = np.broadcast_to(present, (chunks,))
+    return ManifestArray.from_arrays(
+        shape=(chunks,),
+        chunks=(1,),
+        dtype="u1",
+        path=np.where(here, "s3://bucket/a.nc", ""),
+        offsets=np.arange(chunks),
+        lengths=1,
+    )
+
+
+SAMPLES: list[tuple[Any, int]] = [(1, 1), (7, 7), (100, 100), (5000, 1110), (None, 1110)]
+SAMPLES += [(0.1, 111), (1.0, 1110), (0.0001, 1)]
+
+
+@pytest.mark.parametrize(("sample", "count"), SAMPLES)
+def test_a_sample_has_as_many_chunks_as_were_asked_for(sample: Any, count: int) -> None:
+    arrays = {"a": array(1000), "b": array(100), "c": array(10)}
+    found = list(sampled(arrays, sample, 0))
+    assert len(found) == len({(c.variable, c.number) for c in found}) == count
+    assert found == list(sampled(arrays, sample, 0))
+    assert count in (1, 1110) or found != list(sampled(arrays, sample, 1))
+
+
+def test_every_variable_has_its_share() -> None:
+    arrays = {"a": array(1000), "b": array(100), "c": array(10)}
+    found = Counter(c.variable for c in sampled(arrays, 30, 0))
+    assert found["a"] > found["b"] >= found["c"] >= 1
+
+
+def test_a_sample_is_spread_over_the_variable() -> None:
+    numbers = [c.number[0] for c in sampled({"a": array(1000)}, 10, 0)]
+    assert [n // 100 for n in sorted(numbers)] == list(range(10))
+
+
+def test_chunks_that_do_not_exist_make_room_for_others() -> None:
+    present = np.random.default_rng(5).random(1000) < 0.5
+    found = list(sampled({"a": array(1000, present)}, 20, 0))
+    assert len(found) == 20
+    assert all(present[c.number] for c in found)
+    assert list(sampled({"a": array(50, False)}, 20, 0)) == []
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, True, "all", float("nan")])
+def test_what_is_no_sample_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="sample="):
+        checked_sample(wrong)
+
+
+@given(st.lists(st.integers(1, 4), max_size=4), st.data())
+def test_consecutive_elements_are_a_box_or_none(shape: list[int], data: Any) -> None:
+    size = prod(shape)
+    start = data.draw(st.integers(0, size - 1))
+    count = data.draw(st.integers(1, size - start))
+    flat = np.arange(size).reshape(shape)
+    wanted = np.arange(start, start + count)
+    box = box_of(shape, start, count)
+    if box is not None:
+        found = flat[tuple(slice(a, b) for a, b in box)].ravel()
+        np.testing.assert_array_equal(found, wanted)
+    else:
+        places = np.stack(np.unravel_index(wanted, shape))
+        # they do not fill the smallest box that holds them
+        assert prod(int(n) for n in np.ptp(places, axis=1) + 1) != count
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.integers(1, 20), st.data())
+def test_pieces_of_a_manifest_are_all_of_it_once(shape: list[int], most: int, data: Any) -> None:
+    size = prod(shape)
+    order = data.draw(st.permutations(range(len(shape))))
+    offsets = np.arange(size).reshape(shape)
+    whole = ChunkManifest.build(
+        tuple(shape), files=[SourceFile("s3://b/a")], offset=offsets, length=1
+    )
+    table = whole.transpose(order)
+    seen = np.zeros(table.shape, int)
+    for first, part in blocks(table, most=most):
+        assert part.size <= most
+        box = tuple(slice(a, a + n) for a, n in zip(first, part.shape, strict=True))
+        np.testing.assert_array_equal(part.offset, table.offset[box])
+        seen[box] += 1
+    assert (seen == 1).all()
+
+
+def test_references_are_surveyed_in_bounded_memory() -> None:
+    whole = archive(range(30))["v"].data
+    [fragment] = whole.fragments
+
+    class Table:
+        has_pipelines = False
+        loaded = 0
+
+        def load(self, ids: Any) -> ChunkManifest:
+            self.loaded += ids.size
+            return fragment.manifest.at(ids)
+
+        def listed(self) -> tuple[SourceFile, ...]:
+            return fragment.manifest.files
+
+    table = Table()
+    lazy = LazyManifest(table, fragment.manifest.shape)
+    array = replace(whole, fragments=(replace(fragment, manifest=lazy),))
+    tracemalloc.start()
+    found = survey({"v": array})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found.references, len(found.ends), table.loaded) == (3_000_000, 30, 3_000_000)
+    assert peak < 2**20 * 200
