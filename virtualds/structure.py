@@ -268,7 +268,9 @@ def _told(first: Facts, other: Facts) -> tuple[int, list[str]]:
     """Return the most severe differences of two files, and how severe they are."""
     for severity, aspect in enumerate(SEVERE):
         told = [
-            f"{aspect} of {f.subject!r} is {other.get(f, ABSENT)}, not {first.get(f, ABSENT)}"
+            f"{f.subject!r} is {other.get(f, ABSENT)}"
+            if aspect == PRESENCE
+            else f"{aspect} of {f.subject!r} is {other[f]}, not {first[f]}"
             for f in dict.fromkeys((*first, *other))
             if f.aspect == aspect
             and first.get(f) != other.get(f)

@@ -27,11 +27,13 @@ from virtualds.diagnosis.verdicts import (
 from virtualds.structure import (
     ABSENT,
     ATTRIBUTE,
+    CALENDAR,
     CHUNKS,
     CODECS,
     DIMENSIONS,
     DTYPE,
     FILL,
+    PRESENCE,
     SCALE,
     SIZE,
     STORED,
@@ -216,8 +218,9 @@ def _dims(survey: Survey, subject: str) -> list[str]:
 
 
 def _is_time(survey: Survey, fact: Fact) -> bool:
-    texts = survey.courses.counts(Fact(fact.subject, DTYPE)) if fact.subject else {}
-    has_calendar = Fact(fact.subject, "calendar") in survey.courses.runs
+    runs = survey.courses.runs
+    texts = [text for _, text in runs.get(Fact(fact.subject, DTYPE), ())]
+    has_calendar = Fact(fact.subject, CALENDAR) in runs
     return has_calendar or any(str(text).startswith(TIMES) for text in texts)
 
 
@@ -228,11 +231,9 @@ def _is_virtual(survey: Survey, fact: Fact) -> bool:
 def _share(survey: Survey, first: int, second: int) -> bool:
     """Say whether two files have a variable in common: others lie beside each other."""
     runs = survey.courses.runs
-    names = {fact.subject for fact in runs if fact.aspect == "presence"} - set(survey.spans)
+    names = {fact.subject for fact in runs if fact.aspect == PRESENCE} - set(survey.spans)
     return not names or any(
-        _at(runs[Fact(name, "presence")], first)
-        == THERE
-        == _at(runs[Fact(name, "presence")], second)
+        _at(runs[Fact(name, PRESENCE)], first) == THERE == _at(runs[Fact(name, PRESENCE)], second)
         for name in names
     )
 

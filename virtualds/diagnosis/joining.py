@@ -104,10 +104,10 @@ def _foremost(
     """Return the dimension along which files lie one after the other, or those of tiles."""
     alone = [dim for dim in dims if dim in moving and _lies_apart(placed.get(dim, ()))]
     times = [dim for dim in alone or dims if _counts_time(courses, dim)]
-    best = max(times or alone or dims, key=lambda dim: moving.get(dim, 0))
     tiles = tuple(dim for dim in dims if dim in moving)
-    is_tiled = not (times or alone) and len(tiles) > 1
-    return tiles if is_tiled and moving[best] < courses.count else (best,)
+    if len(tiles) > 1 and len(alone) != 1 and not times:
+        return tiles
+    return (max(times or alone or dims, key=lambda dim: moving.get(dim, 0)),)
 
 
 def _lies_apart(placed: Sequence[Placed]) -> bool:

@@ -1,0 +1,608 @@
+"""A diagnosis says the truth: what it says combines, combines; what it says blocks, raises."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from archives import KINDS, Archives, days, make, numbers, zipped
+from range_server import range_server
+from transforms import assert_identical
+from virtual_arrays import no_reads
+
+import virtualds
+from virtualds.diagnosis.courses import Courses
+from virtualds.diagnosis.verdicts import HOLD, MEANINGS, TOGETHER
+from virtualds.structure import Fact, first_difference, structure
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+OPTIONS: dict[str, Any] = {
+    "data_vars": "minimal",
+    "coords": "minimal",
+    "compat": "equals",
+    "join": "outer",
+    "combine_attrs": "override",
+}
+"""The defaults of `open_virtual_mfdataset`, for what xarray does natively."""
+HELD = [name for name in HOLD if name != "icechunk" or importlib.util.find_spec("icechunk")]
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
+    return Archives(tmp_path_factory.mktemp("archives"))
+
+
+def way(found: virtualds.Diagnosis) -> dict[str, Any]:
+    """How the files were combined to find that out."""
+    if len(found.joined) > 1:
+        return {"combine": "by_coords"}
+    return {"combine": "nested", "concat_dim": found.joined[0]}
+
+
+def native(files: list[Path], found: virtualds.Diagnosis, engine: str = "netcdf4") -> xr.Dataset:
+    parts = [xr.load_dataset(path, engine=engine) for path in files]
+    if len(found.joined) > 1:
+        return xr.combine_by_coords(parts, **OPTIONS)
+    return xr.combine_nested(parts, concat_dim=list(found.joined), **OPTIONS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_archive_combines_as_it_is_diagnosed(name: str, archives: Archives) -> None:
+    files = archives.files(name)
+    found = virtualds.diagnose(files)
+    assert not found.blocks
+    assert sum(era.files for era in found.eras) == len(files)
+    combined = virtualds.open_virtual_mfdataset(files, **way(found))
+    assert_identical(combined, native(files, found, KINDS[name].engine))
+
+
+# ---------------------------------------------------------------------- one difference each
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two files that differ in one thing, and what is to be said of it.
+
+    ``first`` and ``second`` are variables as `archives.make` takes them, besides a time axis.
+    """
+
+    subject: str
+    aspect: str
+    verdict: str
+    first: dict[str, Any]
+    second: dict[str, Any]
+    sizes: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    starts: tuple[int, int] = (0, 4)
+
+
+def t(
+    dtype: str = "f4", *chunks: int, dims: tuple[str, ...] = ("time", "x"), **options: Any
+) -> Any:
+    """A field of 4 times and 6 points."""
+    lengths = {"time": 4, "x": 6, "y": 1, "z": 2}
+    shape = tuple(lengths[d] for d in dims)
+    counted = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+    return dims, counted, {**(zipped(*chunks) if chunks else {}), **options}
+
+
+def has(**attributes: Any) -> dict[str, Any]:
+    return {"attributes": attributes}
+
+
+def at(*values: float) -> Any:
+    return "x", np.array(values), {}
+
+
+SCALED = (t("i2", **has(scale_factor=0.1)), t("i2", **has(scale_factor=0.01)))
+GRID, SHIFTED = at(0, 1, 2, 3, 4, 5), at(3, 4, 5, 6, 7, 8)
+
+CASES: dict[str, Case] = {
+    "compression level is no difference": Case(
+        "", "", "", {"t": t("f4", 2, 6, complevel=1)}, {"t": t("f4", 2, 6, complevel=9)}
+    ),
+    "a variable that one lacks": Case("u", "presence", "costs", {"t": t(), "u": t()}, {"t": t()}),
+    "a loaded variable that one lacks": Case(
+        "height", "presence", "combines", {"t": t(), "height": ((), 2.0, {})}, {"t": t()}
+    ),
+    "a coordinate along time that one lacks": Case(
+        "lag",
+        "presence",
+        "blocks",
+        {"t": t(**has(coordinates="lag")), "lag": ("time", np.arange(4.0), {})},
+        {"t": t()},
+    ),
+    "a dimension of another size": Case(
+        "x",
+        "size",
+        "blocks",
+        {"t": t()},
+        {"t": (("time", "x"), numbers(4, 5), {})},
+        sizes=({}, {"x": 5}),
+    ),
+    "a dimension more": Case(
+        "t",
+        "dimensions",
+        "costs",
+        {"t": t(), "u": t(dims=("time", "x", "z"))},
+        {"t": t(dims=("time", "x", "z")), "u": t(dims=("time", "x", "z"))},
+    ),
+    "dimensions in another order": Case(
+        "t", "dimensions", "costs", {"t": t()}, {"t": t(dims=("x", "time"))}
+    ),
+    "floats of other widths": Case("t", "data type", "costs", {"t": t("f4")}, {"t": t("f8")}),
+    "numbers and dates": Case(
+        "t",
+        "data type",
+        "blocks",
+        {"t": t("f8")},
+        {"t": t("i4", **has(units="days since 2000-01-01"))},
+    ),
+    "numbers and text": Case(
+        "t",
+        "data type",
+        "costs",
+        {"t": t("f8")},
+        {"t": (("time", "x"), np.full((4, 6), "a", object), {"dtype": str})},
+    ),
+    "a coordinate here, a variable there": Case(
+        "u",
+        "role",
+        "blocks",
+        {"t": t(**has(coordinates="u")), "u": t()},
+        {"t": t(), "u": t()},
+    ),
+    "a grid that moved": Case(
+        "x", "values", "costs", {"t": t(), "x": GRID}, {"t": t(), "x": SHIFTED}
+    ),
+    "a grid of another size": Case(
+        "x",
+        "values",
+        "costs",
+        {"t": t(), "x": GRID},
+        {"t": (("time", "x"), numbers(4, 3), {}), "x": at(0, 1, 2)},
+        sizes=({}, {"x": 3}),
+    ),
+    "a scalar of another value": Case(
+        "height", "values", "blocks", {"height": ((), 2.0, {})}, {"height": ((), 10.0, {})}
+    ),
+    "byte order": Case(
+        "t", "stored type", "costs", {"t": t("<f4", endian="little")}, {"t": t(">f4", endian="big")}
+    ),
+    "codecs": Case("t", "codecs", "costs", {"t": t("f4", 2, 6)}, {"t": t(chunksizes=(2, 6))}),
+    "packing": Case("t", "scale and offset", "costs", {"t": SCALED[0]}, {"t": SCALED[1]}),
+    "fill values": Case(
+        "t", "fill value", "costs", {"t": t(fill_value=-1.0)}, {"t": t(fill_value=-2.0)}
+    ),
+    "units of times": Case(
+        "seen",
+        "units",
+        "costs",
+        {"seen": t("i4", **has(units="days since 2000-01-01"))},
+        {"seen": t("i4", **has(units="hours since 2000-01-03"))},
+    ),
+    "units of loaded times": Case(
+        "start",
+        "units",
+        "combines",
+        {"t": t(), "start": ((), 24.0, has(units="hours since 2000-01-01"))},
+        {"t": t(), "start": ((), 1.0, has(units="days since 2000-01-01"))},
+    ),
+    "units of values": Case(
+        "t", "units", "costs", {"t": t(**has(units="K"))}, {"t": t(**has(units="degC"))}
+    ),
+    "calendars": Case(
+        "lag",
+        "calendar",
+        "costs",
+        {"t": t(), "lag": ("time", np.arange(4.0), has(units="days since 2000-01-01"))},
+        {
+            "t": t(),
+            "lag": (
+                "time",
+                np.arange(4.0),
+                has(units="days since 2000-01-01", calendar="noleap"),
+            ),
+        },
+    ),
+    "chunks along another axis": Case(
+        "t", "chunks along x", "costs", {"t": t("f4", 2, 6)}, {"t": t("f4", 2, 3)}
+    ),
+    "chunks along the joined axis": Case(
+        "t", "chunks along time", "costs", {"t": t("f4", 2, 6)}, {"t": t("f4", 4, 6)}
+    ),
+    "an attribute": Case(
+        "t", "attribute long_name", "combines", {"t": t(**has(long_name="a"))}, {"t": t()}
+    ),
+    "files that overlap": Case("time", "overlap", "costs", {"t": t()}, {"t": t()}, starts=(0, 2)),
+}
+
+
+class Written:
+    """The two files of every case, each written once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def files(self, name: str) -> list[Path]:
+        folder = self.folder / name.replace(" ", "_")
+        if not folder.exists():
+            folder.mkdir()
+            case = CASES[name]
+            parts = zip((case.first, case.second), case.sizes, case.starts, strict=True)
+            for number, (variables, sizes, start) in enumerate(parts):
+                lengths = {"time": 4, "x": 6, "y": 1, "z": 2, **sizes}
+                make(folder, number, lengths, **variables, time=days(start, 4))
+        return sorted(folder.glob("*.nc"))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return Written(tmp_path_factory.mktemp("cases"))
+
+
+def row_of(case: Case, found: virtualds.Diagnosis) -> virtualds.Difference:
+    rows = [d for d in found.differences if (d.variable, d.aspect) == (case.subject, case.aspect)]
+    assert len(rows) == 1, found
+    return rows[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_said_of_a_difference_is_what_becomes_of_it(name: str, written: Written) -> None:
+    case, files = CASES[name], written.files(name)
+    found = virtualds.diagnose(files)
+    assert found.joined == ("time",)
+    if not case.subject:
+        assert not found.differences
+    else:
+        row = row_of(case, found)
+        assert row.verdict == case.verdict, found
+        assert row.first_file == str(files[1])
+    if found.blocks:
+        assert case.verdict == "blocks", found
+        with pytest.raises((ValueError, TypeError)):
+            virtualds.open_virtual_mfdataset(files, **way(found))
+    else:
+        combined = virtualds.open_virtual_mfdataset(files, **way(found))
+        assert_identical(combined, native(files, found))
+
+
+COSTING = [name for name, case in CASES.items() if case.verdict == "costs"]
+
+
+@pytest.mark.parametrize("name", COSTING)
+def test_formats_that_are_said_to_refuse_refuse_and_others_hold(
+    name: str, written: Written, tmp_path: Path
+) -> None:
+    case, files = CASES[name], written.files(name)
+    found = virtualds.diagnose(files)
+    row = row_of(case, found)
+    combined = virtualds.open_virtual_mfdataset(files, **way(found))
+    about = [case.subject] if case.subject in combined.data_vars else ["t"]
+    for form in HELD:
+        target = tmp_path / form
+        if form in row.refused:
+            with pytest.raises(virtualds.UnsupportedError):
+                combined[about].virtual.to_manifest(target, format=form)
+        elif form in found.formats:
+            combined.virtual.to_manifest(target, format=form)
+    if "fragments" in row.how:
+        assert max(len(a.fragments) for a in combined.virtual.arrays.values()) > 1
+    if "memory" in row.how:
+        assert case.subject not in combined.virtual.arrays
+    priced = any(meaning.price and meaning.price in row.how for meaning in MEANINGS.values())
+    assert row.refused or "fragments" in row.how or "memory" in row.how or priced
+
+
+def test_every_aspect_has_a_case() -> None:
+    aspects = {case.aspect for case in CASES.values()}
+    without = [a for a in MEANINGS if not any(c.startswith(a) for c in aspects)]
+    # units of times are an aspect of units; files out of order and errors that no difference
+    # explains have tests of their own
+    assert set(without) == {"units of time", "order", TOGETHER}
+
+
+def test_files_out_of_order_are_put_in_order_by_coordinates(tmp_path: Path) -> None:
+    for number, start in enumerate((0, 8, 4)):
+        make(tmp_path, number, {"time": 4, "x": 6}, t=t(), time=days(start, 4))
+    files = sorted(tmp_path.glob("*.nc"))
+    (row,) = virtualds.diagnose(files).differences
+    assert (row.aspect, row.verdict, row.first_file) == ("order", "costs", str(files[2]))
+    as_given = virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
+    assert not as_given.indexes["time"].is_monotonic_increasing
+    assert virtualds.open_virtual_mfdataset(files).indexes["time"].is_monotonic_increasing
+
+
+def test_an_error_that_no_difference_explains_is_told(tmp_path: Path) -> None:
+    for number in range(3):
+        mask = (("x",), numbers(6, seed=number), {})
+        make(tmp_path, number, {"time": 4, "x": 6}, t=t(), mask=mask, time=days(4 * number, 4))
+    found = virtualds.diagnose(sorted(tmp_path.glob("*.nc")))
+    # the values of virtual fields are no part of the structure: combining compares them
+    assert found.blocks
+    assert all("mask" in row.how for row in found.of("blocks"))
+    eased = virtualds.diagnose(sorted(tmp_path.glob("*.nc")), compat="override")
+    assert not eased.differences
+
+
+# ---------------------------------------------------------------------- eras
+
+
+def years(folder: Path, *variants: dict[str, Any], sizes: tuple[int, ...] = ()) -> list[Path]:
+    """Files of days that follow each other, one for every variant of ``t``."""
+    begin = 0
+    for number, variant in enumerate(variants):
+        size = sizes[number] if sizes else 4
+        values = numbers(size, 6, seed=number, dtype=variant.get("kind", "f4"))
+        options = {k: v for k, v in variant.items() if k != "kind"}
+        make(
+            folder,
+            number,
+            {"time": size, "x": 6},
+            t=(("time", "x"), values, options),
+            time=days(begin, size),
+        )
+        begin += size
+    return sorted(folder.glob("*.nc"))
+
+
+def test_eras_are_files_of_one_structure_with_their_span(tmp_path: Path) -> None:
+    old, new = {"kind": "f4"}, {"kind": "f8"}
+    files = years(tmp_path, old, old, new, new, new)
+    found = virtualds.diagnose(files)
+    assert [(e.files, e.first_file, e.last_file, e.start, e.stop) for e in found.eras] == [
+        (2, str(files[0]), str(files[1]), "2000-01-01", "2000-01-08"),
+        (3, str(files[2]), str(files[4]), "2000-01-09", "2000-01-20"),
+    ]
+    (row,) = found.differences
+    assert (row.before, row.after, row.first_file, row.files) == (
+        "float32",
+        "float64",
+        str(files[2]),
+        3,
+    )
+
+
+def test_eras_that_come_back_are_one(tmp_path: Path) -> None:
+    old, new = {"kind": "f4"}, {"kind": "f8"}
+    found = virtualds.diagnose(years(tmp_path, old, new, old, new))
+    assert [era.files for era in found.eras] == [2, 2]
+    assert len(found.differences) == 1
+
+
+def test_what_every_file_has_for_itself_makes_no_eras(tmp_path: Path) -> None:
+    files = years(tmp_path, *({"attributes": {"history": f"made as number {n}"}} for n in range(6)))
+    found = virtualds.diagnose(files)
+    (era,), (row,) = found.eras, found.differences
+    assert (era.files, row.aspect, row.files) == (6, "attribute history", 5)
+    assert "4 others" in row.after
+
+
+def test_months_of_other_lengths_are_one_era(tmp_path: Path) -> None:
+    lengths = (31, 28, 31, 30)
+    variants = ({"chunksizes": (n, 6)} for n in lengths)
+    found = virtualds.diagnose(years(tmp_path, *variants, sizes=lengths))
+    assert [era.files for era in found.eras] == [4]
+    assert {row.aspect for row in found.differences} == {"chunks along time"}
+    assert found.formats == ("zarr-v3",)
+
+
+def test_files_that_cannot_be_opened_are_an_era_of_their_own(tmp_path: Path) -> None:
+    files = years(tmp_path, {}, {}, {})
+    files[1].write_bytes(files[1].read_bytes()[:600])
+    (tmp_path / "003.nc").write_text("not found")
+    (tmp_path / "004.nc").write_text("not found either")
+    found = virtualds.diagnose([*sorted(tmp_path.glob("*.nc")), tmp_path / "005.nc"])
+    opened, *others = found.eras
+    assert opened.files == 2 and opened.reason is None
+    assert sum(era.files for era in others) == 4
+    assert {era.reason.partition(":")[0] for era in others if era.reason} <= {
+        "FormatError",
+        "FileNotFoundError",
+        "ReadError",
+    }
+    assert found.blocks
+    rows = found.of("blocks")
+    assert {row.aspect for row in rows} == {"opening"}
+    assert str(tmp_path / "005.nc") in {row.first_file for row in rows}
+
+
+def test_an_archive_of_which_nothing_opens_is_diagnosed_too(tmp_path: Path) -> None:
+    (tmp_path / "a.nc").write_text("nothing")
+    found = virtualds.diagnose(tmp_path / "a.nc")
+    assert found.blocks and found.joined == () and found.formats == ()
+    assert "cannot be opened" in str(found)
+
+
+def test_what_the_users_function_raises_is_told_of_the_file(tmp_path: Path) -> None:
+    files = years(tmp_path, {}, {}, {})
+
+    def refusing(ds: xr.Dataset) -> xr.Dataset:
+        if ds.encoding["source"] == str(files[1]):
+            raise KeyError("no such thing")
+        return ds
+
+    found = virtualds.diagnose(files, preprocess=refusing)
+    assert [era.files for era in found.eras] == [2, 1]
+    assert "no such thing" in str(found.eras[1].reason)
+
+
+def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
+    files = years(tmp_path, *({} for _ in range(11)))
+    found = virtualds.diagnose(files, sample=3)
+    assert (found.files, found.examined) == (11, 5)
+    assert (found.eras[0].first_file, found.eras[0].last_file) == (str(files[0]), str(files[10]))
+    assert "5 of them examined" in str(found)
+    assert virtualds.diagnose(files, sample=100).examined == 11
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"sample": 0}, "at least 1"), ({"concat_dims": "time"}, "no options of open_virtual_mf")],
+)
+def test_a_wrong_call_is_refused(change: Any, message: str, archive_files: list[Path]) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        virtualds.diagnose(archive_files, **change)
+    with pytest.raises(FileNotFoundError):
+        virtualds.diagnose("/nowhere/*.nc")
+
+
+# ---------------------------------------------------------------------- what is joined
+
+
+GUESSES = {
+    "months_of_28_to_31_days": (("time",), "unlimited"),
+    "years_of_365_and_366_days": (("time",), "coordinate differs"),
+    "a_month_that_is_missing": (("level",), "coordinate differs"),
+    "tiles_of_100_in_blocks_of_32": (("y", "x"), "unlimited"),
+    "a_mosaic_in_three_dimensions": (("z", "y", "x"), "unlimited"),
+    "tiles_of_which_one_is_missing": (("y", "x"), "unlimited"),
+    "packing_that_differs": (("time",), "first dimension"),
+    "a_short_chunk_between_long_ones": (("time",), "unlimited"),
+}
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_the_joined_dimension_is_found_and_told(name: str, archives: Archives) -> None:
+    dims, reason = GUESSES[name]
+    found = virtualds.diagnose(archives.files(name))
+    assert sorted(found.joined) == sorted(dims)
+    assert reason in found.reason
+    assert reason in str(found)
+
+
+def test_a_dimension_that_is_given_is_taken(archives: Archives) -> None:
+    files = archives.files("side_by_side_along_a_new_axis")
+    found = virtualds.diagnose(files, concat_dim="member", data_vars="all", join="override")
+    assert (found.joined, found.reason) == (("member",), "as given")
+    combined = virtualds.open_virtual_mfdataset(
+        files, combine="nested", concat_dim="member", data_vars="all", join="override"
+    )
+    assert not found.blocks and combined.sizes["member"] == 3
+
+
+# ---------------------------------------------------------------------- forms
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> virtualds.Diagnosis:
+    names = ({"attributes": {"note": "<b>&amp;"}}, {"kind": "f8"}, {"kind": "f8"})
+    files = years(tmp_path, *names)
+    files[2].write_text("nothing")
+    return virtualds.diagnose(files)
+
+
+def test_text_names_eras_and_differences_the_worst_first(found: virtualds.Diagnosis) -> None:
+    text = str(found)
+    assert text.index("blocks:") < text.index("costs:") < text.index("combines:")
+    for row in found.differences:
+        assert row.aspect in text and row.how in text
+    assert repr(found) == text
+    assert max(map(len, text.splitlines())) < 400
+
+
+def test_html_escapes_what_files_say(found: virtualds.Diagnosis) -> None:
+    page = found._repr_html_()
+    assert "<b>" not in page and "&lt;b&gt;&amp;amp;" in page
+    assert page.count("<table>") == 4
+
+
+def test_machines_get_all_rows(found: virtualds.Diagnosis) -> None:
+    frame = found.to_dataframe()
+    assert list(frame["verdict"]) == [row.verdict for row in found.differences]
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["blocks"] is True and plain["joined"] == ["time"]
+    assert [row["how"] for row in plain["differences"]] == [d.how for d in found.differences]
+    assert [era["files"] for era in plain["eras"]] == [1, 1, 1]
+
+
+# ---------------------------------------------------------------------- cost
+
+
+def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) -> None:
+    facts = [structure(virtualds.open_virtual_dataset(path)) for path in archive_files]
+    courses = Courses()
+    for number in range(1000):
+        courses.add(facts[number // 500])
+    assert {fact for fact, runs in courses.runs.items() if len(runs) > 1} == {
+        Fact("time", "values"),
+    }
+    assert sum(map(len, courses.runs.values())) == len(courses.runs) + 1
+    assert courses.eras([Fact("time", "values")]).tolist() == [0] * 500 + [1] * 500
+
+
+def test_structure_is_told_without_reading(archive_files: list[Path]) -> None:
+    dataset = virtualds.open_virtual_dataset(archive_files[0])
+    with no_reads():
+        facts = structure(dataset)
+    assert facts[Fact("t", "codecs")] == "shuffle, zlib"
+    assert facts[Fact("t", "chunks along time")] == "1"
+    assert facts[Fact("t", "units")] == "K"
+
+
+def test_far_files_are_diagnosed_like_near_ones(archive_files: list[Path]) -> None:
+    with range_server(archive_files[0].parent) as (url, _):
+        far = virtualds.diagnose([f"{url}/{path.name}" for path in archive_files])
+    near = virtualds.diagnose(archive_files)
+    assert (
+        far.to_dataframe()
+        .drop(columns="first_file")
+        .equals(near.to_dataframe().drop(columns="first_file"))
+    )
+    assert [(e.files, e.start, e.stop) for e in far.eras] == [
+        (e.files, e.start, e.stop) for e in near.eras
+    ]
+
+
+# ---------------------------------------------------------------------- errors in combining
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("a dimension of another size", "size of 'x' is 5, not 6"),
+        ("numbers and dates", "data type of 't' is datetime64[ns], not float64"),
+        ("a coordinate here, a variable there", "role of 'u' is data variable, not coordinate"),
+        ("a scalar of another value", "values of 'height' is 10.0, not 2.0"),
+        ("a coordinate along time that one lacks", "'lag' is not there"),
+    ],
+)
+@pytest.mark.parametrize("combine", ["nested", "by_coords"])
+def test_errors_in_combining_name_the_file_that_differs(
+    name: str, told: str, combine: str, written: Written
+) -> None:
+    files = written.files(name)
+    dim = {"concat_dim": "time"} if combine == "nested" else {}
+    with pytest.raises((ValueError, TypeError)) as raised:
+        virtualds.open_virtual_mfdataset(files, combine=combine, **dim)
+    assert f"{files[1]} is the first file that differs from {files[0]}" in notes(raised.value)
+    assert told in notes(raised.value)
+
+
+def test_errors_in_combining_trees_name_the_group(tmp_path: Path) -> None:
+    for number, size in enumerate((3, 4)):
+        tree = xr.DataTree.from_dict({"/a": xr.Dataset({"t": (("time", "x"), np.ones((2, size)))})})
+        tree.to_netcdf(tmp_path / f"{number}.nc")
+    with pytest.raises(ValueError) as raised:
+        virtualds.open_virtual_mfdatatree(str(tmp_path / "*.nc"), concat_dim="time")
+    assert "size of 'a/x' is 4, not 3" in notes(raised.value)
+
+
+def test_files_that_do_not_differ_have_no_first_difference(archives: Archives) -> None:
+    for name in ("units_of_time_that_differ", "codecs_that_differ", "satellites_of_cf"):
+        files = archives.files(name)
+        opened = [virtualds.open_virtual_dataset(path) for path in files]
+        assert first_difference(files, opened, ["time"]) is None
