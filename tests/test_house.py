@@ -45,6 +45,9 @@ STAGES = {
     "building": (
         "progress",
         "files",
+        "file_coordinates",
+        "sequence",
+        "arrangement",
         "notation",
         "records",
         "cache",
@@ -150,6 +153,8 @@ PUBLIC = {
     "Era",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",

@@ -9,6 +9,7 @@ from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
+from virtualds.building.file_coordinates import FromAttribute, FromName
 from virtualds.building.progress import Progress
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
@@ -54,6 +55,8 @@ __all__ = [
     "Era",
     "FormatError",
     "Fragment",
+    "FromAttribute",
+    "FromName",
     "ManifestArray",
     "ManifestGroup",
     "ManifestVariable",

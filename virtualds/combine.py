@@ -11,11 +11,13 @@ import xarray as xr
 
 from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
+from virtualds.building.arrangement import Arrangement, Overlap
 from virtualds.building.build import Build, on_error_of_variables
 from virtualds.building.cache import FileCache, choices_of
 from virtualds.building.combining import Combination
+from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.files import Files, Paths
-from virtualds.building.opening import Job, Opened
+from virtualds.building.opening import Job, Opened, Step
 from virtualds.building.progress import Wanted
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
@@ -49,6 +51,9 @@ def open_virtual_mfdataset(
     join: Any = "outer",
     combine_attrs: Any = "override",
     attrs_file: str | os.PathLike[str] | None = None,
+    coordinates: Mapping[str, Source] | None = None,
+    sort: bool = True,
+    overlap: Overlap = "error",
     loadable_variables: Loadable = None,
     drop_variables: str | Iterable[str] | None = None,
     group: str | None = None,
@@ -68,7 +73,8 @@ def open_virtual_mfdataset(
     Parameters
     ----------
     paths : str, or sequence of str or paths
-        A glob pattern, or the files in order; nested lists with ``combine="nested"``.
+        A glob pattern, or the files; with ``combine="nested"`` nested lists of them, or, for
+        several dimensions too, one list, which is made a grid by the coordinates of the files.
     combine : {"by_coords", "nested"}, default "by_coords"
         As in `xarray.open_mfdataset`.
     concat_dim : str, or list of str or None, optional
@@ -87,6 +93,17 @@ def open_virtual_mfdataset(
         them from the first file without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
+    coordinates : mapping of str to FromName, FromAttribute or callable, optional
+        Coordinates that the files do not hold, by name: from the name of the file, from an
+        attribute, or from a function of its url and its dataset. One that is joined along
+        becomes a dimension of every file that lacks it. They are there before ``preprocess``.
+    sort : bool, default True
+        Whether files that are joined along a dimension go in the order of their coordinate, if
+        it is of numbers or dates, rather than as they are given; files in nested lists do not.
+    overlap : {"error", "first", "last", "keep"}
+        What to do about values of a joined coordinate that several files have: raise; take each
+        from the first, or the last, such file, of the files as they are given, and put all in the
+        order of the coordinate; or keep all.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser
         As in `open_virtual_dataset`.
     on_error : {"raise", "skip", "collect", "keep"}
@@ -120,6 +137,8 @@ def open_virtual_mfdataset(
         No file matches, or one is missing.
     ValueError
         ``attrs_file`` is none of the files, or they do not combine; the notes name the files.
+    CombineError
+        Files overlap, or a coordinate is not to be had.
 
     Examples
     --------
@@ -136,7 +155,6 @@ def open_virtual_mfdataset(
         "allow": allow,
         "snapshot": snapshot,
     }
-    job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, preprocess)
     files = Files.of(paths)
     options = {
         "data_vars": data_vars,
@@ -146,10 +164,13 @@ def open_virtual_mfdataset(
         "combine_attrs": combine_attrs,
     }
     combination = Combination(combine, concat_dim, options | kwargs)
+    arrangement = Arrangement(sort, overlap)
+    steps = _steps(coordinates, combination, preprocess)
+    job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, steps)
     number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
     build = Build(files, job, workers_for(parallel, files), on_error, progress)
     found, report = build.opened()
-    combined: xr.Dataset = build.combined(combination, found)
+    combined: xr.Dataset = build.combined(combination, found, arrangement)
     if number is not None:
         combined.attrs = _of_file(number, files, found).attrs
     combined.virtual.report = report
@@ -167,6 +188,9 @@ def open_virtual_mfdatatree(
     compat: str = "equals",
     join: Any = "outer",
     combine_attrs: Any = "override",
+    coordinates: Mapping[str, Source] | None = None,
+    sort: bool = True,
+    overlap: Overlap = "error",
     loadable_variables: Loadable = None,
     drop_variables: str | Iterable[str] | None = None,
     group: str | None = None,
@@ -187,7 +211,7 @@ def open_virtual_mfdatatree(
     Parameters
     ----------
     paths : str, or sequence of str or paths
-        A glob pattern, or the files in order; nested lists for several dimensions.
+        As in `open_virtual_mfdataset`.
     concat_dim : str, or list of str or None
         The dimension to join along.
     preprocess : callable, optional
@@ -196,6 +220,9 @@ def open_virtual_mfdatatree(
         As in `open_virtual_mfdataset`.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
+    coordinates, sort, overlap
+        As in `open_virtual_mfdataset`. A function is given the root of the tree as a dataset, and
+        what overlaps is cut in all groups, which must have the same coordinate.
     loadable_variables, drop_variables, group, storage_options, decode_cf, allow
         As in `open_virtual_datatree`.
     on_error, retries, progress, cache
@@ -223,9 +250,6 @@ def open_virtual_mfdatatree(
         "decode_cf": decode_cf,
         "allow": allow,
     }
-    job = _job(
-        open_virtual_datatree, choices, storage_options, on_error, retries, cache, preprocess
-    )
     files = Files.of(paths)
     options = {
         "data_vars": data_vars,
@@ -235,9 +259,12 @@ def open_virtual_mfdatatree(
         "combine_attrs": combine_attrs,
     }
     combination = Combination("nested", concat_dim, options)
+    arrangement = Arrangement(sort, overlap)
+    steps = _steps(coordinates, combination, preprocess)
+    job = _job(open_virtual_datatree, choices, storage_options, on_error, retries, cache, steps)
     build = Build(files, job, workers_for(parallel, files), on_error, progress)
     found, report = build.opened()
-    combined: xr.DataTree = build.combined(combination, found)
+    combined: xr.DataTree = build.combined(combination, found, arrangement)
     combined.virtual.report = report
     return combined
 
@@ -249,7 +276,7 @@ def _job(
     on_error: str,
     retries: int,
     cache: str | os.PathLike[str] | None,
-    preprocess: Callable[[Opened], Opened] | None,
+    steps: tuple[Step[Opened], ...],
 ) -> Job[Opened]:
     """Return what is done with each file, whatever is made of them."""
     choices = {name: _again(value) for name, value in choices.items()}
@@ -260,11 +287,26 @@ def _job(
         kept = FileCache(normalise_url(cache), decided, StorageOptions.of(storage_options))
     return Job(
         partial(opener, storage_options=storage_options, **choices),
-        () if preprocess is None else (partial(_preprocessed, preprocess),),
+        steps,
         retries,
         kept,
         stops=on_error in ("raise", "keep"),
     )
+
+
+def _steps(
+    coordinates: Mapping[str, Source] | None,
+    combination: Combination,
+    preprocess: Callable[[Opened], Opened] | None,
+) -> tuple[Step[Opened], ...]:
+    """Return how what was opened is prepared."""
+    steps: list[Step[Opened]] = []
+    if coordinates:
+        named = tuple(dim for dim in combination.dims if isinstance(dim, str))
+        steps.append(FileCoordinates(coordinates, named if combination.dims else None))
+    if preprocess is not None:
+        steps.append(partial(_preprocessed, preprocess))
+    return tuple(steps)
 
 
 def _again(value: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from virtualds.build_report import BuildReport, LeftOut, told
-from virtualds.building.combining import named
+from virtualds.building.arrangement import Arrangement, Outline, datasets_of, leaves, takes_rows
+from virtualds.building.combining import Combination, named
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
 from virtualds.building.progress import Count, Wanted, teller
@@ -80,10 +81,19 @@ class Build(Generic[Opened]):
             )
         return found, report
 
-    def combined(self, combine: Callable[[list[Any]], Any], found: Mapping[int, Opened]) -> Any:
-        """Combine what was opened."""
-        names = [file for number, file in enumerate(self.files.flat) if number in found]
-        return named(combine, self.files.shaped(found), names)
+    def combined(
+        self, combination: Combination, found: Mapping[int, Opened], arrangement: Arrangement
+    ) -> Any:
+        """Arrange what was opened, and combine it."""
+        names = self.files.flat
+        outlines = {number: Outline.of(names[number], each) for number, each in found.items()}
+        numbers = self.files.shaped({number: number for number in found})
+        parts = arrangement.parts(numbers, outlines, combination.dims)
+        files = [names[part.file] for part in leaves(parts)]
+        combine = combination.by_rows if takes_rows(numbers, parts) else combination
+        combined = named(combine, datasets_of(parts, found), files)
+        arrangement.check(Outline.of("the result", combined), outlines.values())
+        return combined
 
     def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
         """Raise the first error, in the order of the files, that is not to be left out."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.building.arrangement import by_rows
 from virtualds.errors import VirtualdsError
 from virtualds.structure import first_difference
 
@@ -49,6 +50,21 @@ class Combination:
         if self.combine == "nested":
             return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
         return xr.combine_by_coords(datasets, **self.options)
+
+    @property
+    def dims(self) -> tuple[Any, ...]:
+        """The dimensions to join along, the outermost first; none if coordinates tell them."""
+        if self.combine == "by_coords":
+            return ()
+        several = isinstance(self.concat_dim, list | tuple)
+        return tuple(self.concat_dim) if several else (self.concat_dim,)
+
+    def by_rows(self, datasets: list[Any]) -> Any:
+        """Return datasets of rows that may lack cells as one; outer joins leave them missing."""
+        return by_rows(datasets, self.dims, self._along)
+
+    def _along(self, datasets: list[Any], dim: Any) -> Any:
+        return xr.combine_nested(datasets, concat_dim=dim, **self.options)
 
 
 def named(combine: Callable[[list[Any]], Any], datasets: list[Any], files: Sequence[Any]) -> Any:

@@ -1,0 +1,396 @@
+"""Where files go before they are combined: in what order, in which cell of a grid, how far cut.
+
+It is decided by outlines, which are small, and can be carried out wherever the datasets are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from virtualds.building.sequence import Line, Piece
+from virtualds.errors import CombineError
+
+Overlap = Literal["error", "first", "last", "keep"]
+OVERLAPS = ("error", "first", "last", "keep")
+REMEDY = (
+    "pass overlap='first' or overlap='last' to take such values from the first or the last file "
+    "that has them, or overlap='keep' to have them several times"
+)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What has to be known of a file to put it in its place.
+
+    Parameters
+    ----------
+    file : str
+        As errors name it.
+    indexes : mapping of str to pandas.Index
+        Its coordinates, by dimension.
+    variables : mapping of str to names
+        Its variables along each dimension; under None, all that are no coordinates.
+    """
+
+    file: str
+    indexes: Mapping[Hashable, pd.Index[Any]]
+    variables: Mapping[Hashable | None, frozenset[Hashable]]
+
+    @classmethod
+    def of(cls, file: Any, opened: xr.Dataset | xr.DataTree) -> Outline:
+        """Return the outline of the dataset, or tree, of a file.
+
+        A tree has the coordinates in which all its groups with that dimension agree.
+        """
+        groups = _groups(opened)
+        indexes: dict[Hashable, Any] = {}
+        for group in groups.values():
+            for dim in group.dims:
+                index = _index(group, dim)
+                known = indexes.setdefault(dim, index)
+                if known is None or index is None or not known.equals(index):
+                    indexes[dim] = None
+        variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
+        along: dict[Hashable | None, frozenset[Hashable]] = {
+            dim: frozenset((path, n) for path, n, v in variables if dim in v.dims)
+            for dim in indexes
+        }
+        data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
+        known_indexes = {dim: index for dim, index in indexes.items() if index is not None}
+        return cls(str(file), known_indexes, {**along, None: data})
+
+
+def _groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
+    if isinstance(opened, xr.Dataset):
+        return {"/": opened}
+    return {node.path: node.to_dataset() for node in opened.subtree}
+
+
+def _index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
+    """Return the coordinate of a dimension, if it has one that is in memory."""
+    index = dataset.xindexes.get(dim)
+    if isinstance(index, xr.indexes.PandasMultiIndex):
+        return None
+    return index.index if isinstance(index, xr.indexes.PandasIndex) else None
+
+
+class Part(NamedTuple):
+    """A file, or what is left of it: stretches as (dimension, start, stop)."""
+
+    file: int
+    crop: tuple[tuple[Hashable, int, int], ...] = ()
+
+    def of(self, dataset: Any) -> Any:
+        """Return what is left of the dataset, or tree, of the file."""
+        return dataset.isel({d: slice(*cut) for d, *cut in self.crop}) if self.crop else dataset
+
+
+Nested = list[Any]
+"""Numbers of files, or parts of files, nested as `xarray.combine_nested` wants them."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How files are put in order, and what is done where they overlap.
+
+    Parameters
+    ----------
+    sort : bool
+        Whether files that were not nested go in the order of their coordinates.
+    overlap : {"error", "first", "last", "keep"}
+        What is done with values of a coordinate that several files have: of the files as they were
+        given, it is the first, or the last, that counts.
+
+    Raises
+    ------
+    ValueError
+        There is no such way to treat overlaps.
+    """
+
+    sort: bool = True
+    overlap: Overlap = "error"
+
+    def __post_init__(self) -> None:
+        if self.overlap not in OVERLAPS:
+            raise ValueError(
+                f"overlap {self.overlap!r}: there are {', '.join(map(repr, OVERLAPS))}"
+            )
+
+    def parts(
+        self, files: Nested, outlines: Mapping[int, Outline], dims: tuple[Any, ...]
+    ) -> Nested:
+        """Return parts of files in their places, nested as xarray wants them.
+
+        Parameters
+        ----------
+        files : list
+            Numbers of files, nested as they were given; if they were not, several dimensions make
+            a grid of them, by their coordinates.
+        outlines : mapping of int to Outline
+        dims : tuple of str or None
+            The dimensions to join along, the outermost first; None merges. Without any, xarray
+            puts files in order by their coordinates.
+
+        Raises
+        ------
+        CombineError
+            Files overlap, or one has no coordinate to be arranged by.
+        """
+        if not dims:
+            return self._by_coordinates(leaves(files), outlines)
+        grid = _Grid(outlines, self.overlap)
+        if not any(isinstance(item, list) for item in files):
+            files = grid.in_order(files, dims) if self.sort else files
+            return grid.parts(grid.cells(files, dims), dims)
+        if is_ragged(files):
+            raise CombineError(
+                "files in nested lists: the lists have different lengths; give all files in one "
+                "list, to be put into a grid by their coordinates"
+            )
+        # who nests files says in what order they are
+        return grid.parts(files, dims)
+
+    def check(self, combined: Outline, outlines: Iterable[Outline]) -> None:
+        """Refuse a result that has a value of a coordinate several times, if no file has.
+
+        Overlaps of files are mostly found before. What remains are those that by_coords lets pass,
+        and those of rows in which files have different coordinates.
+
+        Raises
+        ------
+        CombineError
+        """
+        if self.overlap != "keep":
+            _check_unique(combined, list(outlines))
+
+    def _by_coordinates(self, files: Sequence[int], outlines: Mapping[int, Outline]) -> list[Part]:
+        """Return parts of files for `xarray.combine_by_coords`, which puts them in order itself."""
+        if self.overlap not in ("first", "last"):
+            return [Part(number) for number in files]
+        groups: dict[Any, list[int]] = {}
+        for number in files:
+            groups.setdefault(outlines[number].variables[None], []).append(number)
+        grid = _Grid(outlines, self.overlap)
+        found: list[Part] = []
+        for group in groups.values():
+            dims = grid.differing(group)
+            cells = grid.cells(group, dims)
+            found += leaves(grid.parts(cells, dims) if dims else list(map(Part, group)))
+        # what has no element has no place by its coordinate
+        return [part for part in found if all(start < stop for _, start, stop in part.crop)]
+
+
+def datasets_of(parts: Nested, opened: Mapping[int, Any]) -> Nested:
+    """Return the datasets of parts, nested as these are."""
+    return [
+        datasets_of(part, opened) if isinstance(part, list) else part.of(opened[part.file])
+        for part in parts
+    ]
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Files with their outlines, to be arranged along dimensions."""
+
+    outlines: Mapping[int, Outline]
+    overlap: Overlap
+
+    def differing(self, files: Sequence[int]) -> tuple[Hashable, ...]:
+        """Return the dimensions along which files have different coordinates."""
+        first = self.outlines[files[0]].indexes
+        others = [self.outlines[n].indexes for n in files[1:]]
+        return tuple(
+            dim
+            for dim, index in first.items()
+            if not all(dim in other and index.equals(other[dim]) for other in others)
+        )
+
+    def cells(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
+        """Nest files: those with the same coordinate along the first dimension are one row."""
+        if len(dims) < 2:
+            return files
+        rows: dict[Any, list[int]] = {}
+        for number in files:
+            rows.setdefault(_key(self._index(number, dims[0])), []).append(number)
+        return [self.cells(row, dims[1:]) for row in rows.values()]
+
+    def in_order(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
+        """Return files in the order of their coordinates; in a grid, all rows in the same one."""
+        ranks = [self._ranks(files, dim, of_rows=len(dims) > 1) for dim in dims]
+        return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
+
+    def _ranks(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
+        """Return where the coordinate of every file, or the row that has it, comes among all."""
+        indexes = [self._common(number, dim) for number in files]
+        known = [index for index in indexes if index is not None]
+        if len(known) < len(files):
+            return [0] * len(files)
+        ranks: list[int] = np.argsort(Line(known).order()).tolist()
+        if not of_rows:
+            return ranks
+        first: dict[Any, int] = {}
+        return [first.setdefault(_key(i), rank) for i, rank in zip(known, ranks, strict=True)]
+
+    def _index(self, number: int, dim: Any) -> pd.Index[Any]:
+        outline = self.outlines[number]
+        if dim not in outline.indexes:
+            raise CombineError(
+                f"{outline.file}: it has no coordinate {dim!r} in memory to be put into a grid by; "
+                f"give it one (coordinates=...), or nest the list of files"
+            )
+        return outline.indexes[dim]
+
+    def parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
+        """Return nested numbers as nested parts, arranged along every dimension."""
+        if not dims:
+            # xarray says that the files are nested deeper than there are dimensions
+            return [self._below(node, dims) for node in nodes]
+        return [
+            _cropped(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
+            for piece, whole in self._pieces(nodes, dims)
+        ]
+
+    def _below(self, node: Any, dims: tuple[Any, ...]) -> Any:
+        return self.parts(node, dims) if isinstance(node, list) else Part(node)
+
+    def _pieces(self, nodes: Nested, dims: tuple[Any, ...]) -> Iterator[tuple[Piece, bool]]:
+        """Yield stretches of nodes along the first dimension, and whether each is a whole node."""
+        indexes = [self._common(node, dims[0]) for node in nodes]
+        known = [index for index in indexes if index is not None]
+        if len(known) < len(indexes):
+            yield from ((Piece(n, 0, 0), True) for n in range(len(nodes)))
+            return
+        line = Line(known)
+        # of files that overlap, it is those given first, or last, that count
+        order = np.argsort([min(leaves([node])) for node in nodes], kind="stable")
+        order = order[::-1] if self.overlap == "last" else order
+        if self.overlap != "keep" and (pairs := line.sharing(order)):
+            self._check(nodes, dims, line, pairs)
+        cuts = self.overlap in ("first", "last")
+        for piece in line.cut(order) if cuts else _whole(line):
+            yield piece, piece.stop - piece.start == known[piece.file].size
+
+    def _common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
+        """Return the coordinate of a node, if all files in it have the same."""
+        if not isinstance(dim, str):
+            return None
+        indexes = [self.outlines[n].indexes.get(dim) for n in leaves([node])]
+        first = indexes[0]
+        same = first is not None and all(i is not None and first.equals(i) for i in indexes[1:])
+        return first if same else None
+
+    def _check(
+        self, nodes: Nested, dims: tuple[Any, ...], line: Line, pairs: list[tuple[int, int]]
+    ) -> None:
+        """Refuse overlaps that are not allowed, or would cost more than values that come twice."""
+        if self.overlap == "error":
+            raise self._overlapping(nodes, dims[0], line, pairs)
+        for one, other in pairs:
+            if self._content(nodes[one], dims) != self._content(nodes[other], dims):
+                files = [self.outlines[leaves([nodes[n]])[0]].file for n in (one, other)]
+                raise CombineError(
+                    f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
+                    f"overlap, but do not hold the same variables and cells of the grid, so that "
+                    f"data would be lost; drop variables, or select before (preprocess=...)"
+                )
+
+    def _content(self, node: Any, dims: tuple[Any, ...]) -> Any:
+        """Return which variables a node has along its dimension, and where along the others."""
+        return {
+            (
+                self.outlines[n].variables.get(dims[0]),
+                *(_key(self.outlines[n].indexes.get(dim, pd.Index([]))) for dim in dims[1:]),
+            )
+            for n in leaves([node])
+        }
+
+    def _overlapping(
+        self, nodes: Nested, dim: Any, line: Line, pairs: list[tuple[int, int]]
+    ) -> CombineError:
+        one, other = pairs[0]
+        values = line.shared(one, other)
+        files = [self.outlines[leaves([nodes[n]])[0]].file for n in (one, other)]
+        more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
+        return CombineError(
+            f"overlap along {dim!r}: {files[0]} and {files[1]} both have {values.size} of its "
+            f"values, {_told(values)}{more}; {REMEDY}"
+        )
+
+
+def _check_unique(combined: Outline, outlines: Sequence[Outline]) -> None:
+    for dim, index in combined.indexes.items():
+        having = [outline for outline in outlines if dim in outline.indexes]
+        alone = all(outline.indexes[dim].is_unique for outline in having)
+        if index.is_unique or not having or not alone:
+            continue
+        values = index[index.duplicated() & index.notna()].unique()
+        if values.size:
+            files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
+            raise CombineError(
+                f"overlap along {dim!r}: {values.size} of its values, {_told(values)}, would be "
+                f"there several times, the first from {files[0]} and {files[-1]}; {REMEDY}"
+            )
+
+
+def _told(values: pd.Index[Any]) -> str:
+    return f"{values[0]}" if values.size == 1 else f"from {values[0]} to {values[-1]}"
+
+
+def _whole(line: Line) -> list[Piece]:
+    return [Piece(n, 0, index.size) for n, index in enumerate(line.indexes)]
+
+
+def _cropped(node: Any, dim: Any, piece: Piece, whole: bool) -> Any:
+    """Cut a part, or all parts below, unless it is to stay whole."""
+    if whole:
+        return node
+    if isinstance(node, list):
+        return [_cropped(item, dim, piece, whole) for item in node]
+    return Part(node.file, (*node.crop, (dim, piece.start, piece.stop)))
+
+
+def leaves(nodes: Nested) -> list[Any]:
+    """Return what nested lists hold, in order."""
+    return [leaf for n in nodes for leaf in (leaves(n) if isinstance(n, list) else [n])]
+
+
+def _key(index: pd.Index[Any]) -> Any:
+    return tuple(index.tolist())
+
+
+def is_ragged(nested: Nested) -> bool:
+    """Say whether lists of one depth have different lengths, or do not all hold lists."""
+    level: list[Any] = [nested]
+    while any(isinstance(node, list) for node in level):
+        if len({len(node) if isinstance(node, list) else -1 for node in level}) > 1:
+            return True
+        level = [item for node in level for item in node]
+    return False
+
+
+def takes_rows(given: Nested, parts: Nested) -> bool:
+    """Say whether parts need not be a whole grid, in which cells of one place lie side by side."""
+    if not any(isinstance(item, list) for item in given):
+        return any(isinstance(item, list) for item in parts)
+    return any(part.crop for part in leaves(parts))
+
+
+def by_rows(nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any], Any]) -> Any:
+    """Combine datasets of a grid that may lack cells: each row on its own, and then the rows.
+
+    Parameters
+    ----------
+    nested : list
+    dims : sequence of str or None
+        The outermost first.
+    combine : callable
+        Takes a list of datasets and a dimension.
+    """
+    rows = [by_rows(row, dims[1:], combine) for row in nested] if len(dims) > 1 else nested
+    return combine(rows, dims[0])

@@ -1,0 +1,352 @@
+"""Coordinates that files do not hold as such: from their names, their attributes, or a function."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from virtualds.errors import CombineError
+from virtualds.urls import name_of, normalise_url
+
+Source = Callable[[str, xr.Dataset], Any]
+"""What gives the values of a coordinate: it takes the url of a file and its dataset."""
+Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
+Format = str | Callable[..., Any] | None
+
+DATES = (
+    ("year", "month", "day", "hour", "minute", "second"),
+    ("year", "dayofyear", "hour", "minute", "second"),
+)
+"""Groups of a pattern that make a date, the coarsest first; the fine ones may be left out."""
+PARTS = frozenset(name for chain in DATES for name in chain)
+DESCRIBING = ("bounds", "climatology", "grid_mapping", "cell_measures")
+"""Attributes that name variables which describe others (CF conventions, sections 5.6, 7.1, 7.2)."""
+
+
+@dataclass(frozen=True)
+class FromName:
+    r"""The value of a coordinate, from the name of the file.
+
+    Parameters
+    ----------
+    pattern : str
+        A regular expression with groups, which is looked for anywhere in the last part of the url;
+        if it holds a ``/``, in the whole url.
+    format : str or callable, optional
+        What the text of the groups means: codes of `datetime.datetime.strptime`, for the text of
+        the only group; or a function (`int`, `float`, ...) of the text of each group. By default
+        groups named ``year``, ``month``, ``day`` (or ``dayofyear``), ``hour``, ``minute`` and
+        ``second`` make a date, and a single group of another name is a string.
+
+    Raises
+    ------
+    ValueError
+        It is no regular expression, it has no group, or it does not say what its groups mean.
+
+    Examples
+    --------
+    >>> month = FromName(r"sst_(?P<year>\d{4})(?P<month>\d{2})")
+    >>> month("s3://bucket/sst_200102_v2.nc", xr.Dataset())
+    np.datetime64('2001-02-01T00:00:00.000000000')
+    >>> FromName(r"_r(?P<member>\d+)i", int)("file:///data/t_r12i1p1.nc", xr.Dataset())
+    12
+    """
+
+    pattern: str
+    format: Format = None
+
+    def __post_init__(self) -> None:
+        try:
+            found = re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"pattern {self.pattern!r}: {error}; correct it") from None
+        if not found.groups:
+            raise ValueError(
+                f"pattern {self.pattern!r}: it has no group; put what is wanted into (?P<name>...)"
+            )
+        if callable(self.format):
+            return
+        names = list(found.groupindex)
+        if self.format is not None and found.groups > 1:
+            raise ValueError(
+                f"pattern {self.pattern!r}: format {self.format!r} is for one group, it has "
+                f"{found.groups}; name them year, month, ... without a format, or give a function"
+            )
+        needs_date = found.groups > 1 or not PARTS.isdisjoint(names)
+        if self.format is None and needs_date and not _is_date(names, found.groups):
+            raise ValueError(
+                f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, are no date; "
+                f"name them year, month, day, hour, ... from the coarsest on, or give a function"
+            )
+
+    def __call__(self, url: str, dataset: xr.Dataset) -> Any:
+        """Return the value that the name of a file tells."""
+        match = self._match(url)
+        if callable(self.format):
+            return self.format(*match.groups())
+        if self.format is not None:
+            return _moment(datetime.strptime(match[1], self.format))
+        parts = {name: text for name, text in match.groupdict().items() if text is not None}
+        return _from_parts(parts) if "year" in match.re.groupindex else match[1]
+
+    def _match(self, url: str) -> re.Match[str]:
+        text = url if "/" in self.pattern else name_of(url)
+        found = {match.groups(): match for match in re.finditer(self.pattern, text)}
+        if not found:
+            raise CombineError(
+                f"the pattern {self.pattern!r} is not found in {text!r}; change it, or leave the "
+                f"file out"
+            )
+        if len(found) > 1:
+            told = ", ".join(repr(match[0]) for match in found.values())
+            raise CombineError(
+                f"the pattern {self.pattern!r} is found several times in {text!r}, as {told}; make "
+                f"it longer, so that one is left"
+            )
+        return next(iter(found.values()))
+
+
+@dataclass(frozen=True)
+class FromAttribute:
+    """The values of a coordinate, from an attribute of the file.
+
+    Parameters
+    ----------
+    name : str
+        Of the attribute.
+    variable : str, optional
+        The variable that has it; by default it is an attribute of the dataset.
+    format : str or callable, optional
+        Codes of `datetime.datetime.strptime`, or a function of the attribute; by default its value
+        is taken as it is.
+
+    Examples
+    --------
+    >>> start = FromAttribute("start_date", format="%Y-%m-%d")
+    >>> start("file:///data/a.nc", xr.Dataset(attrs={"start_date": "2001-02-03"}))
+    np.datetime64('2001-02-03T00:00:00.000000000')
+    """
+
+    name: str
+    variable: str | None = None
+    format: Format = None
+
+    def __call__(self, url: str, dataset: xr.Dataset) -> Any:
+        """Return the value that an attribute of the dataset tells."""
+        value = self._attribute(dataset)
+        if callable(self.format):
+            return self.format(value)
+        return value if self.format is None else _moment(datetime.strptime(value, self.format))
+
+    def _attribute(self, dataset: xr.Dataset) -> Any:
+        if self.variable is not None and self.variable not in dataset.variables:
+            raise CombineError(f"there is no variable {self.variable!r}; see its variables")
+        holder = dataset if self.variable is None else dataset.variables[self.variable]
+        if self.name not in holder.attrs:
+            whose = "the dataset" if self.variable is None else repr(self.variable)
+            raise CombineError(
+                f"{whose} has no attribute {self.name!r}, but {sorted(map(str, holder.attrs))}; "
+                f"name one of them, or leave the file out"
+            )
+        return holder.attrs[self.name]
+
+
+def _is_date(names: list[str], groups: int) -> bool:
+    """Say whether groups, all of them named, are a date from the coarsest part on."""
+    return len(names) == groups and any(set(names) == set(chain[:groups]) for chain in DATES)
+
+
+def _from_parts(parts: Mapping[str, str]) -> np.datetime64:
+    if not _is_date(list(parts), len(parts)):
+        raise ValueError(f"{dict(parts)} is no date")
+    if len(parts["year"]) < 4:
+        raise ValueError(f"the year {parts['year']!r} has no century; use format='%y...'")
+    numbers = {name: int(text) for name, text in parts.items()}
+    days = timedelta(days=numbers.pop("dayofyear", 1) - 1)
+    found = datetime(**{"month": 1, "day": 1, **numbers}) + days  # type: ignore[arg-type]
+    if found.year != numbers["year"]:
+        raise ValueError(f"the year {numbers['year']} has no day {parts['dayofyear']}")
+    return _moment(found)
+
+
+def _moment(value: date) -> np.datetime64:
+    """Return a date as xarray has those that it decodes: in UTC, in nanoseconds if they reach."""
+    stamp = pd.Timestamp(value)
+    universal = stamp.tz_convert(None) if stamp.tz else stamp
+    found: np.datetime64 = _fine(np.asarray(universal.to_datetime64()))[()]
+    return found
+
+
+def _fine(values: np.ndarray[Any, Any]) -> Any:
+    fine = values.astype("datetime64[ns]")
+    return fine if (fine.astype(values.dtype) == values)[~np.isnat(values)].all() else values
+
+
+# ---------------------------------------------------------------------- on a dataset
+
+
+@dataclass(frozen=True)
+class FileCoordinates:
+    """The coordinates that are added to the dataset of every file.
+
+    Parameters
+    ----------
+    sources : mapping of str to callable
+        What gives the values, by name of the coordinate: `FromName`, `FromAttribute`, or a function
+        of the url and the dataset of a file.
+    joined : tuple of str, optional
+        The dimensions along which files are joined; by default all that are named.
+
+    Raises
+    ------
+    TypeError
+        A source cannot be called.
+    """
+
+    sources: Mapping[str, Source]
+    joined: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, source in self.sources.items():
+            if not callable(source):
+                raise TypeError(
+                    f"coordinates[{name!r}]: {source!r} gives no values; pass FromName, "
+                    f"FromAttribute, or a function of the url and the dataset"
+                )
+
+    def __call__(self, file: str | os.PathLike[str], opened: Opened) -> Opened:
+        """Return the dataset, or tree, of a file with its coordinates.
+
+        The sources see the root of a tree, and every group gets what it tells: those that have
+        the dimension, and of a new one those that have data variables.
+
+        Raises
+        ------
+        CombineError
+            Name or attributes tell no value, or not as many as the file has elements.
+        """
+        url = normalise_url(file)
+        # what lies along a new dimension comes after it
+        for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
+            with _naming(url, name, self.sources[name]):
+                opened = self._with(opened, name, self._values(name, url, opened))
+        return opened
+
+    def _values(self, name: str, url: str, opened: xr.Dataset | xr.DataTree) -> xr.Variable:
+        root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
+        return _as_variable(self.sources[name](url, root))
+
+    def _with(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
+        """Give a dataset, or the groups of a tree that it is for, a coordinate."""
+        if isinstance(opened, xr.Dataset):
+            return self._in_group(opened, name, values)
+        groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
+        found = {
+            path: self._in_group(group, name, values)
+            if name in group.dims or group.data_vars or path == "/"
+            else group
+            for path, group in groups.items()
+        }
+        return xr.DataTree.from_dict(found, name=opened.name)
+
+    def _is_joined(self, name: Hashable) -> bool:
+        return self.joined is None or name in self.joined
+
+    def _in_group(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
+        present = dataset.variables.get(name)
+        if present is not None and present.dims not in ((), (name,)):
+            raise CombineError(
+                f"the file has a variable of that name along {present.dims}; choose another name"
+            )
+        if name not in dataset.dims and self._is_joined(name):
+            _check_length(values, 1, f"it has no dimension {name!r}")
+            return _expanded(dataset, name).assign_coords({name: _along(name, values, 1)})
+        dim = name if name in dataset.dims else self._only_joined(dataset)
+        if dim is None:
+            _check_length(values, 1, f"it has no dimension {name!r}")
+            return dataset.assign_coords(
+                {name: xr.Variable((), values.values.reshape(()), values.attrs)}
+            )
+        size = dataset.sizes[dim]
+        if dim == name or values.size != 1:
+            _check_length(values, size, f"it has {size} elements along {dim!r}")
+        return dataset.drop_vars(name, errors="ignore").assign_coords(
+            {name: _along(dim, values, size)}
+        )
+
+    def _only_joined(self, dataset: xr.Dataset) -> str | None:
+        """Return the dimension along which a coordinate lies that is no dimension itself."""
+        if self.joined is None or len(self.joined) != 1 or self.joined[0] not in dataset.dims:
+            return None
+        return self.joined[0]
+
+
+@contextmanager
+def _naming(url: str, name: str, source: Source) -> Iterator[None]:
+    """Name the file and the coordinate of an error."""
+    try:
+        yield
+    except CombineError as error:
+        raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise CombineError(
+            f"{url}: coordinate {name!r}: {source!r} fails with {type(error).__name__}: {error}; "
+            f"correct it, or leave the file out"
+        ) from error
+
+
+def _as_variable(value: Any) -> xr.Variable:
+    """Return a value, or several along one dimension."""
+    if isinstance(value, xr.DataArray | xr.Variable):
+        found = value.variable if isinstance(value, xr.DataArray) else value
+        return xr.Variable(found.dims, np.asarray(found.data), found.attrs)
+    values = np.asarray(_moment(value) if isinstance(value, date) else value)
+    if values.dtype.kind == "M":
+        values = _fine(values)
+    if values.ndim > 1:
+        raise ValueError(f"values of shape {values.shape} do not lie along one dimension")
+    return xr.Variable(("values",)[: values.ndim], values)
+
+
+def _check_length(values: xr.Variable, size: int, found: str) -> None:
+    if values.ndim > 1 or values.size != size:
+        raise CombineError(
+            f"{found}, but there are {values.size} values for it; give {size}"
+            + (", or name a dimension of that length" if size == 1 else "")
+        )
+
+
+def _along(dim: str, values: xr.Variable, size: int) -> xr.Variable:
+    told = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
+    return xr.Variable((dim,), told, values.attrs)
+
+
+def _expanded(dataset: xr.Dataset, name: str) -> xr.Dataset:
+    """Return a dataset with a new dimension, which only what describes variables does not get."""
+    plain = dataset.drop_vars(name, errors="ignore")
+    static = [n for n in _describing(dataset, name) if n in plain.data_vars]
+    # coordinates are left as they are when a dimension is added
+    return plain.set_coords(static).expand_dims(name).reset_coords(static)
+
+
+def _describing(dataset: xr.Dataset, name: str) -> Iterator[str]:
+    """Yield what variables, other than a coordinate, name as describing them, each once."""
+    found = {
+        word
+        for other, variable in dataset.variables.items()
+        if other != name
+        for key in DESCRIBING
+        for word in re.findall(
+            r"[^\s:]+", str(variable.attrs.get(key, variable.encoding.get(key, "")))
+        )
+    }
+    yield from sorted(found)

@@ -1,0 +1,171 @@
+"""Which file gives which values along one dimension, and in which order: arithmetic on indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from virtualds.grid import Ints
+
+
+class Piece(NamedTuple):
+    """A stretch of a file along the dimension."""
+
+    file: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """The coordinates of files along one dimension.
+
+    Parameters
+    ----------
+    indexes : sequence of pandas.Index
+        Of each file, in the order in which the files were given; at least one.
+    """
+
+    indexes: Sequence[pd.Index[Any]]
+
+    def order(self) -> Ints:
+        """Return the files in the order of their first values; as given if that is in order.
+
+        Files whose coordinate falls are ordered so that it goes on falling. What has no order
+        (text, missing values, some files rising and others falling) is left as it is.
+
+        Examples
+        --------
+        >>> Line([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])]).order().tolist()
+        [1, 0, 2]
+        """
+        sign = self._direction
+        filled = np.flatnonzero(self._sizes)
+        firsts = self._codes[self._begins[filled]]
+        if sign is None or (sign == 0 and _is_monotonic(firsts)):
+            return np.arange(len(self.indexes))
+        ordered = filled[np.argsort(firsts * (sign or 1), kind="stable")]
+        return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
+
+    def sharing(self, order: Ints) -> list[tuple[int, int]]:
+        """Return pairs of files that have a value in common, each after the first that has it."""
+        owners = self._owners(order)
+        lost = np.flatnonzero(~self._kept(owners))
+        pairs = np.stack([owners[self._codes[lost]], self._files[lost]], axis=1)
+        _, places = np.unique(pairs, axis=0, return_index=True)
+        return [(int(one), int(other)) for one, other in pairs[np.sort(places)]]
+
+    def shared(self, first: int, second: int) -> pd.Index[Any]:
+        """Return the values that two files have in common, in the order of the second."""
+        found = self.indexes[second]
+        return found[found.isin(self.indexes[first]) & found.notna()].unique()
+
+    def cut(self, order: Ints) -> list[Piece]:
+        """Return stretches that have every value once, from the first file of an order that has it.
+
+        They are in the order of the coordinate, or, where it has none, in that of the files as
+        they were given. A file of which nothing is left is an empty stretch.
+
+        Examples
+        --------
+        >>> line = Line([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
+        >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
+        [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
+        """
+        kept = np.flatnonzero(self._kept(self._owners(order)))
+        if self._direction is not None:
+            sign = self._direction or (-1 if self._falls_from_file_to_file else 1)
+            kept = kept[np.argsort(self._codes[kept] * sign, kind="stable")]
+        found = self._runs(kept)
+        gone = np.setdiff1d(np.arange(len(self.indexes)), [piece.file for piece in found])
+        return found + [Piece(n, 0, 0) for n in gone.tolist()]
+
+    def _runs(self, places: Ints) -> list[Piece]:
+        """Return elements as stretches of their files."""
+        if not places.size:
+            return []
+        files = self._files[places]
+        cuts = np.flatnonzero((np.diff(places) != 1) | (np.diff(files) != 0)) + 1
+        begins, ends = np.r_[0, cuts], np.r_[cuts, places.size] - 1
+        offsets = self._begins[files[begins]]
+        rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
+        return [Piece(*row) for row in rows.T.tolist()]
+
+    def _owners(self, order: Ints) -> Ints:
+        """Return of every distinct value the first file that has it."""
+        present = self._codes >= 0
+        rank = np.argsort(order)[self._files[present]]
+        first: Ints = np.full(int(self._codes.max(initial=-1)) + 1, len(self.indexes))
+        np.minimum.at(first, self._codes[present], rank)
+        owners: Ints = order[first]
+        return owners
+
+    def _kept(self, owners: Ints) -> npt.NDArray[np.bool_]:
+        """Say of every element whether its file is the one that gives this value."""
+        kept = self._codes < 0
+        kept[~kept] = owners[self._codes[~kept]] == self._files[~kept]
+        return kept
+
+    @property
+    def _falls_from_file_to_file(self) -> bool:
+        firsts = self._codes[self._begins[self._sizes > 0]]
+        return firsts.size > 1 and bool((np.diff(firsts) <= 0).all())
+
+    @cached_property
+    def _direction(self) -> int | None:
+        """Return 1 or -1 as values rise or fall in files, 0 if they do neither, None if both."""
+        if not self._is_ordered or (self._codes < 0).any():
+            return None
+        steps = np.diff(self._codes)[np.diff(self._files) == 0]
+        rises, falls = bool((steps >= 0).all()), bool((steps <= 0).all())
+        return int(rises) - int(falls) if rises or falls else None
+
+    @cached_property
+    def _codes(self) -> Ints:
+        """Return a number for every element: equal for equal values, -1 for missing ones."""
+        values = self.indexes[0].append(list(self.indexes[1:]))
+        codes: Ints = pd.factorize(values, sort=self._is_ordered)[0].astype(np.int64)
+        return codes
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        return np.array([index.size for index in self.indexes], np.int64)
+
+    @cached_property
+    def _begins(self) -> Ints:
+        """Return where each file begins among all elements."""
+        return np.cumsum(self._sizes) - self._sizes
+
+    @cached_property
+    def _files(self) -> Ints:
+        """Return the file of every element."""
+        return np.repeat(np.arange(len(self.indexes)), self._sizes)
+
+    @cached_property
+    def _is_ordered(self) -> bool:
+        """Say whether the values of all files can be compared."""
+        kinds = {_kind(index) for index in self.indexes if index.size}
+        return len(kinds) == 1 and None not in kinds
+
+
+def _is_monotonic(values: Ints) -> bool:
+    steps = np.diff(values)
+    return bool((steps >= 0).all() or (steps <= 0).all())
+
+
+def _kind(index: pd.Index[Any]) -> str | None:
+    """Return what an index counts in; None if that has no order, like text."""
+    if isinstance(index, xr.CFTimeIndex):
+        return f"times of the calendar {index.calendar}"
+    return KINDS.get(index.dtype.kind)
+
+
+KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
+"""Kinds of dtypes whose values have an order."""
