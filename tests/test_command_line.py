@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import xarray as xr
 from click.testing import CliRunner, Result
@@ -180,7 +181,7 @@ def test_defaults_are_those_of_python(command: click.Command) -> None:
         and (found := re.search(r"\[default: (.*?)\]", param.help or ""))
     }
     shown.pop("mode", None)  # to_manifest has another one for whoever appends
-    flags = {"decode-cf": "True"}
+    flags = {"decode-cf": "True", "sort": "True"}
     told = {name: flags.get(text, text) for name, text in shown.items()}
     assert told == {name: str(defaults[name]) for name in told}
     named = {param.name for param in command.params if isinstance(param, click.Option)}
@@ -202,7 +203,7 @@ def test_help_of_a_command_says_what_it_does_and_shows_examples(name: str) -> No
     head, _, examples = output.partition("\nExamples:\n")
     assert head.startswith(f"Usage: main {name}")
     assert f"$ virtualds {name}" in examples
-    assert max(map(len, output.splitlines())) < 90
+    assert max(map(len, output.splitlines())) <= 100
 
 
 def test_examples_in_help_are_lines_that_the_program_understands() -> None:
@@ -284,6 +285,34 @@ def test_what_is_told_to_scan_reaches_the_library() -> None:
     assert set(vds.variables) == {"t", "time", "lon"}
     assert vds["t"].dtype == "int16"
     assert json.loads(Path("x.parquet/.zmetadata").read_text())["record_size"] == 5
+
+
+def test_coordinates_come_from_names_and_attributes() -> None:
+    for run_number, day in ((7, "20010203"), (12, "20010204")):
+        part = xr.Dataset({"t": ("x", [1.0, run_number])}, attrs={"start": day})
+        part.to_netcdf(f"sst_r{run_number:02}_{day}.nc")
+    by_name = {"run:int": "=_r(\\d+)_", "time:%Y%m%d": "=_(\\d{8})", "text": "=(_r[01])"}
+    by_attribute = {"time:%Y%m%d": "@start", "whole:int": "@start"}
+    expected: dict[str, list[Any]] = {
+        "run": [7, 12],
+        "time": [np.datetime64("2001-02-03"), np.datetime64("2001-02-04")],
+        "text": ["_r0", "_r1"],
+        "whole": [20010203, 20010204],
+    }
+    for origins in (by_name, by_attribute):
+        for name, origin in origins.items():
+            dim = name.partition(":")[0]
+            given = ("--concat-dim", dim, "--coordinates", f"{name}{origin}")
+            done("scan", "sst_*.nc", "-o", "refs.zarr", *given)
+            assert list(opened("refs.zarr")[dim].values) == expected[dim]
+
+
+def test_overlapping_files_have_a_policy() -> None:
+    xr.open_dataset("2002.nc").isel(time=slice(6)).to_netcdf("2002-a.nc")
+    given = ("scan", "2002*.nc", "--concat-dim", "time", "-o", "refs.zarr")
+    assert run(*given).exit_code == 1
+    done(*given, "--overlap", "first")
+    np.testing.assert_array_equal(opened("refs.zarr")["t"], xr.open_dataset("2002.nc")["t"])
 
 
 def test_a_target_is_judged_before_files_are_opened() -> None:

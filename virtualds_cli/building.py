@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 OPENING = (
     "combine",
     "concat_dim",
+    "coordinates",
+    "sort",
+    "overlap",
     "data_vars",
     "coords",
     "compat",
@@ -49,14 +52,30 @@ def opened(files: Sequence[str], dask: str | None, options: Mapping[str, Any]) -
     import virtualds
 
     chosen = said(options, OPENING)
-    if "concat_dim" in chosen:
+    if dims := chosen.get("concat_dim"):
+        chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
         chosen.setdefault("combine", "nested")
+    if "coordinates" in chosen:
+        chosen["coordinates"] = _origins(chosen["coordinates"])
     if dask is None:
         return virtualds.open_virtual_mfdataset(files, **chosen)
     if "parallel" in chosen:
         raise click.UsageError("--parallel and --dask both say who opens the files; give one")
     with _client(dask) as client:
         return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
+
+
+def _origins(said: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
+    """Return where coordinates come from, as Python has it."""
+    import virtualds
+
+    types: dict[str | None, Any] = {"int": int, "float": float}
+    return {
+        name: virtualds.FromName(text, types.get(form, form))
+        if sign == "="
+        else virtualds.FromAttribute(text, format=types.get(form, form))
+        for name, (form, sign, text) in said.items()
+    }
 
 
 @contextmanager

@@ -103,6 +103,30 @@ class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
             self.fail(f"{value!r} is no number, part (0.01) or 'all'", param, ctx)
 
 
+class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
+    """Where a coordinate comes from: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
+
+    name = "name=pattern"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str | None, str, str]:
+        """Return name, format, whether it is a pattern (=) or an attribute (@), and this."""
+        if not isinstance(value, str):
+            return tuple(value)
+        found = re.fullmatch(r"([^:=@]+)(?::([^=@]+))?([=@])(.+)", value)
+        if not found:
+            self.fail(f"{value!r} is neither NAME=PATTERN nor NAME@ATTRIBUTE", param, ctx)
+        return found[1], found[2], found[3], found[4]
+
+
+def _by_name(
+    ctx: click.Context, param: click.Parameter, value: Iterable[tuple[str, ...]]
+) -> dict[str, tuple[str, ...]] | None:
+    """Return what is said of coordinates, by their names."""
+    return {name: (*rest,) for name, *rest in value} or None
+
+
 def _merged(
     ctx: click.Context, param: click.Parameter, value: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
@@ -138,7 +162,29 @@ OPTIONS: dict[str, Decorator] = {
         "Order the files by their coordinates, or join them as they are given. Where --concat-dim "
         "is given it is nested, else by_coords.",
     ),
-    "concat_dim": click.option("--concat-dim", help="Dimension to join along, one after another."),
+    "concat_dim": _several("--concat-dim", "Dimension to join along, one file after another."),
+    "coordinates": click.option(
+        "--coordinates",
+        multiple=True,
+        type=Origin(),
+        callback=_by_name,
+        help="A coordinate that the files do not hold: NAME=PATTERN takes it from the name of the "
+        "file, by a regular expression with a group, or groups named year, month, ...; "
+        "NAME@ATTRIBUTE from an attribute. With NAME:int, NAME:float or NAME:%Y%m%d the text is a "
+        "number, or a date. Give it once for each.",
+    ),
+    "sort": click.option(
+        "--sort/--no-sort",
+        default=None,
+        help="Whether files go in the order of their coordinate. [default: sort]",
+    ),
+    "overlap": _chosen(
+        "--overlap",
+        ("error", "first", "last", "keep"),
+        "error",
+        "What to do about values of the coordinate that several files have: stop, take them from "
+        "the first or the last such file, or keep all.",
+    ),
     "data_vars": click.option(
         "--data-vars",
         metavar="minimal|all|different",
@@ -284,6 +330,9 @@ SECTIONS = {
     "Combining": (
         "combine",
         "concat_dim",
+        "coordinates",
+        "sort",
+        "overlap",
         "data_vars",
         "coords",
         "compat",

@@ -71,7 +71,7 @@ def append(
     access = options["target_options"]
     form = check_target(target, storage_options=access, **writing)
     found = files_meant(urls, files_from, options["storage_options"])
-    dataset = opened(found, dask, {**options, "concat_dim": dim})
+    dataset = opened(found, dask, {**options, "concat_dim": [dim]})
     dataset.virtual.to_manifest(target, storage_options=access, **writing)
     document = summary(target, form, dataset, time.perf_counter() - begun)
     report(document, in_words(document))

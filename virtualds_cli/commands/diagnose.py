@@ -13,7 +13,6 @@ from virtualds_cli.options import given, said
 from virtualds_cli.output import end, report
 
 DIAGNOSING = (
-    "concat_dim",
     "data_vars",
     "coords",
     "compat",
@@ -46,9 +45,14 @@ DIAGNOSING = (
     type=click.IntRange(1),
     help="How many files to look at, evenly spread. Else all of them.",
 )
+@click.option("--concat-dim", help="Dimension to join along. Else it is guessed.")
 @given(*DIAGNOSING)
 def diagnose(
-    urls: Sequence[str], files_from: IO[str] | None, sample: int | None, **options: Any
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    sample: int | None,
+    concat_dim: str | None,
+    **options: Any,
 ) -> None:
     """Say in what files differ, and whether they combine.
 
@@ -58,6 +62,8 @@ def diagnose(
     import virtualds
 
     found = files_meant(urls, files_from, options["storage_options"])
-    diagnosis = virtualds.diagnose(found, sample=sample, **said(options, DIAGNOSING))
+    diagnosis = virtualds.diagnose(
+        found, sample=sample, concat_dim=concat_dim, **said(options, DIAGNOSING)
+    )
     report(diagnosis.to_dict(), str(diagnosis))
     end(not diagnosis.blocks)

@@ -30,6 +30,11 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
             "find data -name '*.nc' | virtualds scan -f - -o refs.zarr",
         ),
         (
+            "Files whose day is only in their names",
+            r"virtualds scan 'sst_*.nc' --concat-dim time --coordinates 'time:%Y%m%d=_(\d{8})' "
+            "-o sst.zarr",
+        ),
+        (
             "Files in a public bucket",
             "virtualds scan 's3://bucket/*.nc' --storage-options anon=true -o refs.json",
         ),
