@@ -145,6 +145,15 @@ def test_trees_are_kept_apart_from_datasets(files: list[Path], cache: Path) -> N
     xr.testing.assert_identical(tree, virtualds.open_virtual_mfdatatree(files, concat_dim="time"))
 
 
+def test_folders_are_opened_each_time_since_they_may_change_inside(
+    files: list[Path], cache: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store.zarr"
+    xr.load_dataset(files[0]).to_zarr(store, zarr_format=2)
+    for _ in range(2):
+        assert cached(open_all([store], cache=cache)) == 0
+
+
 def test_a_predicate_cannot_be_told_from_another(files: list[Path], cache: Path) -> None:
     with pytest.raises(ValueError, match="loadable_variables is a function"):
         open_all(files, cache=cache, loadable_variables=lambda name, _: name == "v")

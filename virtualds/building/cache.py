@@ -76,7 +76,9 @@ class FileCache:
         if kept.source is None or kept.place is None:
             return
         used = {file.url: file for file in _sources(found)}
-        if used.pop(kept.source.url, kept.source).fingerprint != kept.source.fingerprint:
+        # what refers to other files only is a folder, an archive, or a set: its own fingerprint
+        # does not tell when what it holds changes
+        if used.pop(kept.source.url, None) != kept.source:
             return
         others = list(used.values())
         if len(others) > OTHERS or any(file != self._fingerprinted(file.url) for file in others):

@@ -219,8 +219,9 @@ class _Reader:
 
     def struct(self, itemsize: int, aligned: bool, *members: Any) -> np.dtype[Any]:
         names, formats, offsets = zip(*members, strict=True) if members else ((), (), ())
-        parts = {"names": names, "formats": self.all(formats), "offsets": offsets}
-        return np.dtype({**parts, "itemsize": itemsize}, align=aligned)
+        parts: Any = {"names": names, "formats": self.all(formats), "offsets": offsets}
+        parts["itemsize"] = itemsize
+        return np.dtype(parts, align=aligned)
 
     def array(self, dtype: Any, shape: list[int], begin: int, length: int) -> Any:
         # a copy, for who opened a file may write into what was loaded of it
