@@ -224,7 +224,7 @@ def test_an_unknown_way_with_errors_is_refused(files: list[Path]) -> None:
 
 
 def odd(path: Path) -> None:
-    xr.Dataset({"v": ("time", [1.0])}, {"time": [7.0]}).to_netcdf(path)
+    xr.Dataset({"v": ("time", [1.0]), "s": 2.5}, {"time": [700.0]}).to_netcdf(path)
 
 
 @pytest.mark.parametrize("number", [1, 2, 6, 11])
