@@ -161,6 +161,30 @@ def test_files_that_several_parts_share_stand_once_in_the_table() -> None:
     assert joined.file.tolist() == [0, 1, 1, 2, 0, 1]
 
 
+def test_variables_of_the_same_files_share_their_table() -> None:
+    files = [SourceFile(f"s3://bucket/{number}.nc") for number in range(20)]
+
+    def variable(offset: int) -> ChunkManifest:
+        parts = [ChunkManifest.build((1,), files=[f], offset=offset, length=8) for f in files]
+        halves = parts[:10], parts[10:]
+        return ChunkManifest.concatenate([ChunkManifest.concatenate(h, 0) for h in halves], 0)
+
+    first, second = variable(0), variable(100)
+    assert first.files is second.files
+    assert [first.files[number] for number in first.file] == files
+    assert second.offset.tolist() == [100] * 20
+
+
+def test_tables_of_equal_length_but_other_files_are_not_taken_for_each_other() -> None:
+    def joined(*urls: str) -> ChunkManifest:
+        parts = [ChunkManifest.build((1,), files=[SourceFile(u)], length=8) for u in urls]
+        return ChunkManifest.concatenate(parts, 0)
+
+    assert [f.url for f in joined("a:/1", "a:/2").files] == ["a:/1", "a:/2"]
+    assert [f.url for f in joined("a:/1", "a:/3").files] == ["a:/1", "a:/3"]
+    assert joined("a:/1", "a:/1").files == (SourceFile("a:/1"),)
+
+
 def test_files_of_one_name_but_another_fingerprint_are_two() -> None:
     changed = FILES[0]._replace(mtime=8)
     parts = [ChunkManifest.build((1,), files=[f], length=3) for f in (FILES[0], changed)]

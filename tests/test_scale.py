@@ -209,3 +209,18 @@ def test_additions_are_not_larger_than_their_references(
     with counted(target) as traffic:
         more.virtual.to_manifest(target, append_dim="time")
     assert traffic.nbytes_written < sum(size for size, _ in contents(alone).values()) + METADATA
+
+
+def test_variables_of_one_archive_read_the_table_of_their_files_once(tmp_path: Path) -> None:
+    files, variables = 5000, 8
+    urls = np.array([f"s3://bucket/product_{n:06d}.nc" for n in range(files)], dtype=object)
+    one = virtualds.ManifestArray.from_arrays(
+        shape=(files,), chunks=(1,), dtype="f4", path=urls, offsets=0, lengths=4
+    )
+    whole = xr.Dataset({f"v{number}": (("time",), one) for number in range(variables)})
+    whole.virtual.to_manifest(tmp_path / "refs.zarr")
+    vds = virtualds.open_virtual_dataset(tmp_path / "refs.zarr")
+    with counted(tmp_path / "refs.zarr") as traffic:
+        tables = [variable.data.manifest.loaded().files for variable in vds.variables.values()]
+    assert all(table is tables[0] for table in tables)
+    assert max(traffic.read.values()) == 1

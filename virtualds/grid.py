@@ -423,3 +423,13 @@ def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
             return None
         total += right.length
     return RegularAxis(total, head.step, head.hidden, axes[-1].last)  # type: ignore[attr-defined]
+
+
+def distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
+    """Return the different ones of numbers from 0 to below ``count``, rising."""
+    if count > 16 * numbers.size:
+        return np.unique(numbers).astype(np.int64)
+    # many times as fast, as long as there is not much to look through
+    met = np.zeros(count, bool)
+    met[numbers] = True
+    return np.flatnonzero(met)

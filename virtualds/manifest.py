@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from virtualds.checksum import sound
 from virtualds.errors import FormatError
-from virtualds.grid import Ints, compact
+from virtualds.grid import Ints, compact, distinct
+from virtualds.joined_table import JoinedTable
 from virtualds.packed_columns import narrow, pack, pack_table, unpack, unpack_table
 
 MISSING = -1
@@ -184,7 +185,7 @@ class ChunkManifest:
     @property
     def listed(self) -> tuple[SourceFile, ...]:
         """The files of the table, and, of a lazy manifest, all that its set lists for it."""
-        return self.sources
+        return self.files
 
     @property
     def nbytes(self) -> int:
@@ -229,9 +230,9 @@ class ChunkManifest:
         if len(manifests) == 1:
             return manifests[0]
         manifests = [m.loaded() for m in manifests]
-        files: dict[SourceFile, int] = {}
+        table = JoinedTable.of([m.files for m in manifests])
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
-        columns["file"] = [_renumber(m, files) for m in manifests]
+        columns["file"] = list(map(_renumber, manifests, table.numbers))
         inline: dict[bytes, int] = {}
         for k, m in enumerate(manifests):
             if m.inline:
@@ -241,7 +242,7 @@ class ChunkManifest:
                 moved = np.where(held, numbers[np.where(held, offset, 0)], offset)
                 columns["offset"][k] = np.broadcast_to(moved, m.shape)
         joined = {name: _concatenate(parts, axis) for name, parts in columns.items()}
-        return ChunkManifest(files=tuple(files), inline=tuple(inline), **joined)
+        return ChunkManifest(files=table.items, inline=tuple(inline), **joined)
 
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
         """Permute the axes of the grid."""
@@ -282,14 +283,14 @@ class ChunkManifest:
 
     def pruned(self) -> ChunkManifest:
         """Return the manifest with only those files in its table that a chunk lies in."""
-        used = np.unique(compact(self.file))
-        used = used[used >= 0]
+        file = compact(self.file)
+        used = distinct(file[file >= 0], len(self.files))
         if used.size == len(self.files):
             return self
         table = np.full(len(self.files) + 2, MISSING, np.int32)
         table[used] = np.arange(used.size)
         table[-2:] = INLINE, MISSING
-        kept = tuple(self.files[i] for i in used)
+        kept = tuple(map(self.files.__getitem__, used.tolist()))
         return replace(
             self, files=kept, file=_through_compact(self.file, lambda column: table[column])
         )
@@ -447,9 +448,8 @@ def _through_compact(column: Column, change: Callable[[Column], Column]) -> Colu
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
-def _renumber(manifest: ChunkManifest, files: dict[SourceFile, int]) -> Column:
-    """Return the file column counting the growing table ``files``."""
-    numbers = [files.setdefault(f, len(files)) for f in manifest.files]
+def _renumber(manifest: ChunkManifest, numbers: Sequence[int]) -> Column:
+    """Return the file column where the files have other numbers."""
     if numbers == list(range(len(numbers))):
         return manifest.file
     # negative codes count from the end, so that they stand for themselves

@@ -30,12 +30,19 @@ def arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestA
 def urls_of(dataset: xr.Dataset) -> set[str]:
     """Return the urls of all sources, and of those that stored tables list besides."""
     arrays = map(virtual_data, dataset.variables.values())
-    return {file.url for array in arrays if array is not None for file in array.listed_sources}
+    return _urls_listed(array for array in arrays if array is not None)
 
 
 def urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
     """Return the urls of sources that follow each other along a dimension."""
-    return {file.url for _, array in arrays_along(dataset, dim) for file in array.listed_sources}
+    return _urls_listed(array for _, array in arrays_along(dataset, dim))
+
+
+def _urls_listed(arrays: Iterable[ManifestArray]) -> set[str]:
+    """Return the urls that the tables of arrays list; most arrays of a dataset share theirs."""
+    listed = (f.manifest.listed for array in arrays for f in array.fragments)
+    tables = {id(table): table for table in listed}
+    return {file.url for table in tables.values() for file in table}
 
 
 def used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class Numbering:
         self.name = name
         self.files: dict[str, SourceFile] = {}
         self._numbers: dict[str, int] = {}
+        self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
 
     def __len__(self) -> int:
         return len(self.files)
@@ -50,6 +52,21 @@ class Numbering:
                 f"{known.fingerprint} and {file.fingerprint}); scan it again"
             )
         return self._numbers.setdefault(file.url, len(self._numbers))
+
+    def numbers(self, files: tuple[SourceFile, ...]) -> list[int]:
+        """Return the numbers of files; arrays that share theirs are asked for them in turn.
+
+        Raises
+        ------
+        UnsupportedError
+            One is there already, with another fingerprint.
+        """
+        key = (len(files), *map(id, files[:1] + files[-1:]))
+        known, numbers = self._together.get(key, ((), []))
+        if len(known) != len(files) or not all(map(is_, known, files)):
+            numbers = list(map(self.number, files))
+            self._together[key] = files, numbers
+        return numbers
 
 
 def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str, Fingerprint]:
@@ -121,7 +138,7 @@ def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:
     import pyarrow as pa
 
     # negative codes count from the end, so that they stand for themselves
-    known = np.array([*map(sources.number, rows.files), INLINE, MISSING], np.int32)
+    known = np.array([*sources.numbers(rows.files), INLINE, MISSING], np.int32)
     held = rows.file == INLINE
     there = rows.file >= 0
     columns: dict[str, Any] = {

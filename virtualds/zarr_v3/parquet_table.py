@@ -6,7 +6,7 @@ files of `RECORD_SIZE`, which are read when somebody needs one of their rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.grid import Ints
+from virtualds.grid import Ints, distinct
 from virtualds.lazy_manifest import Catalogue
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
 from virtualds.records import parquet_table, rows_of_records
@@ -22,6 +22,8 @@ from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint
 
 RECORD_SIZE = 100_000
 """Rows in a record of a table."""
+SHARED = 1000
+"""Files from which on it pays that arrays share them."""
 
 
 class SetRecords(Protocol):
@@ -34,6 +36,9 @@ class SetRecords(Protocol):
 
     def record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record, as `columns_of` makes them."""
+
+    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` makes, and keep it for a while."""
 
 
 class Sources(NamedTuple):
@@ -71,6 +76,17 @@ class Sources(NamedTuple):
         name = (store.root, self.folder)
         return Catalogue(name, self.rows, nbytes, first[0][0] if first else None)
 
+    def files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
+        """Return files by their numbers; many of them once for all arrays that ask for the same."""
+
+        def made() -> tuple[SourceFile, ...]:
+            return tuple(store.file(*one) for one in self.fingerprints(store, numbers))
+
+        if numbers.size < SHARED:
+            return made()
+        found: tuple[SourceFile, ...] = store.kept((self.folder, numbers.tobytes()), made)
+        return found
+
 
 @dataclass(frozen=True)
 class ParquetTable:
@@ -103,8 +119,7 @@ class ParquetTable:
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files of the table of sources."""
-        known = self.sources.fingerprints(self.store, np.arange(self.sources.rows))
-        return tuple(self.store.file(*one) for one in known)
+        return self.sources.files(self.store, np.arange(self.sources.rows))
 
     def catalogue(self) -> Catalogue:
         """Return what the table of sources says of all files at once."""
@@ -126,8 +141,7 @@ class ParquetTable:
 
     def _manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
         source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
-        used = np.unique(source)
-        used = used[used >= 0]
+        used = distinct(source[source >= 0], self.sources.rows)
         file = np.where(source >= 0, np.searchsorted(used, source), source)
         held = np.flatnonzero(source == INLINE)
         inline = [columns["data"][int(rows[k])].as_py() for k in held.tolist()]
@@ -136,10 +150,9 @@ class ParquetTable:
         pipeline = columns["pipeline"][rows] if self.has_pipelines else np.zeros(rows.shape, int)
         if pipeline.size and not 0 <= pipeline.min() <= pipeline.max() < self.pipelines:
             raise ValueError(f"pipelines {pipeline.min()} to {pipeline.max()} of {self.pipelines}")
-        known = self.sources.fingerprints(self.store, used)
         return ChunkManifest.build(
             rows.shape,
-            files=[self.store.file(*one) for one in known],
+            files=self.sources.files(self.store, used),
             inline=inline,
             file=file,
             offset=np.where(source == INLINE, np.cumsum(source == INLINE) - 1, offset),
