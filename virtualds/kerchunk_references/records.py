@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -141,8 +142,9 @@ class Records:
             return None
         return tuple(self._files.file(url) for url in self._noted)
 
+    @cached_property
     def catalogue(self) -> Catalogue | None:
-        """Return what we have noted of all files; None for the sets of others."""
+        """What we have noted of all files; None for the sets of others."""
         if self.token is None:
             return None
         sizes = [noted[0] if noted else None for noted in self._noted.values()]
@@ -297,7 +299,7 @@ class RecordTable:
 
     def catalogue(self) -> Catalogue | None:
         """Return what the set has noted of its files at once."""
-        return self._records.catalogue()
+        return self._records.catalogue
 
 
 def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:

@@ -63,18 +63,30 @@ class Sources(NamedTuple):
         return found
 
     def catalogue(self, store: SetRecords) -> Catalogue:
-        """Return what the table says of all its files at once."""
-        sizes = [
-            store.record(f"{self.folder}/{first // RECORD_SIZE}.parquet")["size"].slice(
-                0, self.rows - first
-            )
-            for first in range(0, self.rows, RECORD_SIZE)
-        ]
-        known = not any(column.null_count for column in sizes)
-        nbytes = sum(sum(column.to_pylist()) for column in sizes) if known else None
+        """Return what the table says of all its files at once, for all arrays that ask for it."""
+        name = (store.root, self.folder, self.rows)
+        found: Catalogue = store.kept(name, lambda: Catalogue(name[:2], *self._summed(store)))
+        return found
+
+    def _summed(self, store: SetRecords) -> tuple[int, int | None, str | None]:
+        """Return how many files there are, their bytes if all are known, and the first."""
+        import pyarrow.compute as pc
+
+        nbytes: int | None = 0
+        for begin in range(0, self.rows, RECORD_SIZE):
+            path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
+            sizes = store.record(path).get("size")
+            wanted = min(self.rows - begin, RECORD_SIZE)
+            if sizes is None or len(sizes) < wanted:
+                raise FormatError(
+                    f"{store.root}/{path}: it has not the sizes of {wanted} sources; the set is "
+                    f"damaged"
+                )
+            sizes = sizes.slice(0, wanted)
+            known = nbytes is not None and not sizes.null_count
+            nbytes = nbytes + pc.sum(sizes).as_py() if known else None
         first = self.fingerprints(store, np.arange(min(self.rows, 1)))
-        name = (store.root, self.folder)
-        return Catalogue(name, self.rows, nbytes, first[0][0] if first else None)
+        return self.rows, nbytes, first[0][0] if first else None
 
     def files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
         """Return files by their numbers; many of them once for all arrays that ask for the same."""
