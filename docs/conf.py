@@ -52,9 +52,10 @@ def show_help(app, docname, source):
     def shown(match):
         name = match["name"]
         command = main if name == "virtualds" else main.commands[name]
-        context = click.Context(main, info_name="virtualds", terminal_width=80)
+        settings = {**main.context_settings, "terminal_width": 80}
+        context = click.Context(main, info_name="virtualds", **settings)
         if command is not main:
-            context = click.Context(command, context, info_name=name, terminal_width=80)
+            context = click.Context(command, context, info_name=name)
         return f"```text\n{command.get_help(context)}\n```"
 
     source[0] = re.sub(r"<!-- help: (?P<name>\S+) -->", shown, source[0])
