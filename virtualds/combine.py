@@ -25,9 +25,6 @@ from virtualds.manifest import StorageOptions
 from virtualds.urls import normalise_url
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     import distributed

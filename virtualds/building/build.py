@@ -89,9 +89,11 @@ class Build(Generic[Opened]):
         outlines = {number: Outline.of(names[number], each) for number, each in found.items()}
         numbers = self.files.shaped({number: number for number in found})
         parts = arrangement.parts(numbers, outlines, combination.dims)
-        files = [names[part.file] for part in leaves(parts)]
+        placed = [part.file for part in leaves(parts)]
+        files, opened = [names[n] for n in placed], [found[n] for n in placed]
         combine = combination.by_rows if takes_rows(numbers, parts) else combination
-        combined = named(combine, datasets_of(parts, found), files)
+        joined = None if combination.concat_dim is None else combination.dims
+        combined = named(combine, joined, datasets_of(parts, found), files, opened)
         arrangement.check(Outline.of("the result", combined), outlines.values())
         return combined
 

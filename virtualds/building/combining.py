@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from virtualds.building.arrangement import by_rows
 from virtualds.errors import VirtualdsError
 from virtualds.structure import first_difference
 
+Combine = Callable[[list[Any]], Any]
+"""Takes datasets, nested as it wants them, and returns one."""
 WRONG = (ValueError, TypeError, VirtualdsError)
 """What combining raises about datasets that do not belong together."""
 
@@ -67,16 +69,26 @@ class Combination:
         return xr.combine_nested(datasets, concat_dim=dim, **self.options)
 
 
-def named(combine: Callable[[list[Any]], Any], datasets: list[Any], files: Sequence[Any]) -> Any:
+def named(
+    combine: Combine,
+    dims: Sequence[Any] | None,
+    datasets: list[Any],
+    files: Sequence[Any],
+    opened: Sequence[Any],
+) -> Any:
     """Combine datasets; an error names the files, and the first that does not join those before.
 
     Parameters
     ----------
     combine : callable
+    dims : sequence of str or None, optional
+        The dimensions that the datasets are joined along, where it is known.
     datasets : list
         Nested as ``combine`` wants them.
     files : sequence
         Those that the datasets are of, in order.
+    opened : sequence
+        The datasets in this order.
     """
     try:
         return combine(datasets)
@@ -85,19 +97,9 @@ def named(combine: Callable[[list[Any]], Any], datasets: list[Any], files: Seque
         if (number := _first_that_fails(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else str(files[0])
             error.add_note(f"{files[number]} is the first that does not combine with {before}")
-        joined = getattr(combine, "concat_dim", None)
-        dims = joined if isinstance(joined, list | None) else [joined]
-        if (difference := first_difference(files, _flat(datasets), dims)) is not None:
+        if (difference := first_difference(files, opened, dims)) is not None:
             error.add_note(difference)
         raise
-
-
-def _flat(datasets: list[Any]) -> Iterator[Any]:
-    for item in datasets:
-        if isinstance(item, list):
-            yield from _flat(item)
-        else:
-            yield item
 
 
 def _first_that_fails(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:

@@ -221,7 +221,8 @@ class _Reader:
         names, formats, offsets = zip(*members, strict=True) if members else ((), (), ())
         parts: Any = {"names": names, "formats": self.all(formats), "offsets": offsets}
         parts["itemsize"] = itemsize
-        return np.dtype(parts, align=aligned)
+        found: np.dtype[Any] = np.dtype(parts, align=aligned)
+        return found
 
     def array(self, dtype: Any, shape: list[int], begin: int, length: int) -> Any:
         # a copy, for who opened a file may write into what was loaded of it
