@@ -77,10 +77,6 @@ class FsspecStore:
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
         filesystem, path = reading(url, options)
-        # fsspec asks HTTP servers twice for what is not there, and takes silence for that
-        found = _beginning(url, filesystem, path, 1)
-        if found is not None and found.size is not None:
-            return SourceFile(url, found.size, None, found.etag, options)
         # what is there now, not what some listing has said
         filesystem.invalidate_cache(path)
         with _told_of(url):

@@ -217,7 +217,7 @@ class _Source:
         packing = chunk.pipeline.packing
         asked = [(False, numbers)]
         if packing is not None:
-            asked.append((True, packing.decode(np.ascontiguousarray(numbers))))
+            asked.append((True, packing.decode(numbers.copy())))
         answers = 0
         for decoded, ours in asked:
             with warnings.catch_warnings():

@@ -11,10 +11,16 @@ from virtualds.parsers import COMPLAINTS
 from virtualds.read.ahead import Ahead, Way
 from virtualds.stores import store_for
 from virtualds.stores.answer import opaque
+from virtualds.urls import scheme_of
 from virtualds.verification.report import Problem
 
 Place = tuple[str, StorageOptions | None]
 """Where a file is, and how it is asked for."""
+TOLD_WITH_A_BYTE = {"http", "https", "s3", "s3a"}
+"""Schemes whose servers tell size and etag with the first byte of a file.
+
+fsspec would ask HTTP servers twice for what is not there, or where they refuse to answer HEAD.
+"""
 State = SourceFile | Exception
 """A file as it is now, or why nobody knows."""
 
@@ -59,8 +65,11 @@ def _asked(places: Iterable[Place]) -> Iterator[tuple[Place, State]]:
 def _state_of(place: Place) -> State:
     """Return a file as it is now."""
     url, options = place
+    store = store_for(url)
     try:
-        return store_for(url).describe(url, options)
+        if scheme_of(url) in TOLD_WITH_A_BYTE:
+            return store.head(url, options, 1)[0]
+        return store.describe(url, options)
     except (VirtualdsError, *COMPLAINTS) as error:
         return error
 
