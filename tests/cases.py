@@ -43,6 +43,9 @@ class Case:
         Of `xr.open_dataset`, for that engine.
     source : str
         The parser that reads it.
+    read : callable, optional
+        What the file's own library makes of it, before CF conventions are decoded, where xarray has
+        no engine for it.
     """
 
     write: Writer
@@ -50,9 +53,12 @@ class Case:
     engine: str = "netcdf4"
     options: Mapping[str, Any] = field(default_factory=dict)
     source: str = "hdf5"
+    read: Callable[[Path], xr.Dataset] | None = None
 
     def native(self, path: Path, **options: Any) -> xr.Dataset:
         """What xarray itself makes of the file, in memory."""
+        if self.read is not None:
+            return xr.decode_cf(self.read(path), **options).load()
         options = {**self.options, "group": self.group, **options}
         with xr.open_dataset(path, engine=self.engine, **options) as dataset:  # type: ignore[arg-type]
             return dataset.load()
@@ -1176,19 +1182,19 @@ def classic_of_many_records(path: Path) -> None:
 class Archive:
     """The files of the cases, each written once when it is asked for; do not write to them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, cases: Mapping[str, Case] = CASES) -> None:
+        self.folder, self.cases = folder, cases
         self._native: dict[str, xr.Dataset] = {}
 
     def path(self, name: str) -> Path:
         """Return the file of a case."""
         path = self.folder / f"{name}.nc"
         if not path.exists():
-            CASES[name].write(path)
+            self.cases[name].write(path)
         return path
 
     def native(self, name: str) -> xr.Dataset:
         """Return what xarray itself makes of the file of a case."""
         if name not in self._native:
-            self._native[name] = CASES[name].native(self.path(name))
+            self._native[name] = self.cases[name].native(self.path(name))
         return self._native[name]

@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
-    | {"build_report", "packed_columns"},
+    | {"build_report", "grib_sections", "packed_columns"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
@@ -77,7 +77,7 @@ STAGES = {
         "groups",
         "mapping",
     ),
-    "icechunk_references": ("places", "adapter", "chunks"),
+    "icechunk_references": ("places", "adapter", "chunks", "opened"),
     "zarr_v3": (
         "data_types",
         "codecs",

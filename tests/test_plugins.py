@@ -15,12 +15,13 @@ PYTHON, TOML, USE = (
 )
 
 
-def installed(site: Path, name: str, module: str, entry: str) -> Path:
+def installed(site: Path, name: str, module: str, entry: str, codec: str = "") -> Path:
     """Install a package of one module that brings a parser into a folder of its own."""
     dist = site / f"{name}-1.0.dist-info"
     dist.mkdir(parents=True)
     (dist / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (dist / "entry_points.txt").write_text(f"[virtualds.parsers]\n{entry}\n")
+    codecs = f"[numcodecs.codecs]\n{codec}\n" if codec else ""
+    (dist / "entry_points.txt").write_text(f"[virtualds.parsers]\n{entry}\n{codecs}")
     (site / f"{name.replace('-', '_')}.py").write_text(module)
     return site
 
@@ -65,6 +66,66 @@ else:
 """
     done = run(USE[1] + more, tmp_path, toy)  # type: ignore[index]
     assert (done.returncode, done.stderr) == (0, "")
+
+
+INVERTED = """
+import numcodecs.abc
+import numpy as np
+import virtualds
+
+class Inverted(numcodecs.abc.Codec):
+    codec_id = "toy_inverted"
+    def encode(self, buf):
+        return self.decode(buf)
+    def decode(self, buf, out=None):
+        data = np.frombuffer(buf, "u1")
+        if data[0] == 0:
+            raise KeyError("not inverted")
+        return ~data
+
+def read(source, group=None, skip=()):
+    array = virtualds.ManifestArray.from_arrays(
+        shape=(4, 2), chunks=(2, 2), dtype="<i2", path=source, offsets=np.array([[4], [12]]),
+        lengths=8, codecs=[{"id": "toy_inverted"}],
+    )
+    return virtualds.ManifestGroup({"v": virtualds.ManifestVariable(("y", "x"), array)})
+
+parser = virtualds.Parser("inverted", (".inv",), lambda head: head[:4] == b"INV1", read)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_a_package_brings_codecs_to_numcodecs_and_they_are_found_there(
+    suffix: str, tmp_path: Path
+) -> None:
+    site = installed(
+        tmp_path / "site", "inverted", INVERTED, "inverted = inverted:parser",
+        "toy_inverted = inverted:Inverted",
+    )  # fmt: skip
+    values = np.arange(1, 9, dtype="<i2").reshape(4, 2)
+    (tmp_path / "a.inv").write_bytes(b"INV1" + (~values).tobytes())
+    (tmp_path / "damaged.inv").write_bytes(b"INV1" + bytes(8) + (~values[2:]).tobytes())
+    code = f"""
+import virtualds, xarray as xr
+ds = virtualds.open_virtual_dataset("a.inv", loadable_variables=[])
+assert ds.v.values.ravel().tolist() == list(range(1, 9))
+ds.virtual.to_manifest("refs{suffix}")
+again = xr.open_dataset("refs{suffix}", engine="virtual")
+assert again.v.values.ravel().tolist() == list(range(1, 9))
+damaged = virtualds.open_virtual_dataset("damaged.inv", loadable_variables=[])
+try:
+    damaged.v.values
+except virtualds.ReadError as error:
+    assert "not inverted" in str(error), error
+else:
+    raise SystemExit("it is damaged")
+"""
+    done = run(code, tmp_path, site)
+    assert (done.returncode, done.stderr) == (0, "")
+    without = run(f"import xarray\nxarray.load_dataset('refs{suffix}', engine='virtual')", tmp_path)
+    assert without.returncode == 1
+    assert "UnsupportedError" in without.stderr
+    assert "toy_inverted" in without.stderr
 
 
 BROKEN = {

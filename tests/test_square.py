@@ -15,9 +15,14 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from other_sources import OTHERS
 from transforms import TRANSFORMS, assert_identical, bits
 
 import virtualds
+from virtualds.parsers import PARSERS
+
+SQUARE = CASES | OTHERS
+"""The cases of netCDF and Zarr, and those that no engine of xarray reads."""
 
 pytestmark = [
     # xarray warns of the same files whoever reads them
@@ -25,13 +30,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    """The files of all cases, each made once; do not write to them."""
+    return Archive(tmp_path_factory.mktemp("square"), SQUARE)
+
+
 # ---------------------------------------------------------------------- ways to open
 
 
 @cache
 def virtually(archive: Archive, name: str) -> xr.Dataset:
     """As virtual as can be: only dimension coordinates are loaded."""
-    path, group = archive.path(name), CASES[name].group
+    path, group = archive.path(name), SQUARE[name].group
     try:
         return virtualds.open_virtual_dataset(
             path, group=group, loadable_variables=lambda name, v: v.dims == (name,)
@@ -44,7 +56,7 @@ def virtually(archive: Archive, name: str) -> xr.Dataset:
 @cache
 def references(archive: Archive, name: str, suffix: str) -> Path:
     """A reference set of the file, with as few values inline as can be."""
-    path, group = archive.path(name), CASES[name].group
+    path, group = archive.path(name), SQUARE[name].group
     target = path.with_suffix(suffix)
     try:
         vds = virtualds.open_virtual_dataset(path, group=group, loadable_variables=[])
@@ -57,7 +69,7 @@ def references(archive: Archive, name: str, suffix: str) -> Path:
 
 
 def from_the_source(archive: Archive, name: str) -> xr.Dataset:
-    return xr.open_dataset(archive.path(name), engine="virtual", group=CASES[name].group)
+    return xr.open_dataset(archive.path(name), engine="virtual", group=SQUARE[name].group)
 
 
 def through_kerchunk_json(archive: Archive, name: str) -> xr.Dataset:
@@ -109,8 +121,13 @@ XARRAY_DIFFERS = {
 # ---------------------------------------------------------------------- the square
 
 
+def test_every_parser_has_a_case() -> None:
+    # what is expected of GRIB, coordinates included, is said in a square of its own
+    assert {case.source for case in SQUARE.values()} | {"grib"} == {p.name for p in PARSERS}
+
+
 @pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SQUARE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_transforming_and_opening_commute(
     name: str, opener: str, transform: str, archive: Archive
@@ -130,7 +147,7 @@ def test_transforming_and_opening_commute(
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SQUARE)
 def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> None:
     opened = OPENERS[opener](archive, name).virtual.load()
     for variable, expected in archive.native(name).variables.items():
@@ -140,7 +157,7 @@ def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> N
 
 
 @pytest.mark.parametrize("opener", ["source", "virtual"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SQUARE)
 def test_variables_come_in_the_order_of_the_native_engine(
     name: str, opener: str, archive: Archive
 ) -> None:
@@ -153,7 +170,7 @@ def test_variables_come_in_the_order_of_the_native_engine(
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SQUARE)
 def test_attributes_have_the_types_of_the_native_engine(
     name: str, opener: str, archive: Archive
 ) -> None:

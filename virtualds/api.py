@@ -17,7 +17,7 @@ from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import detected, named
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats import Format
+from virtualds.formats import Format, format_of_object
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser, ReadSource
@@ -48,9 +48,10 @@ def open_virtual_dataset(
 
     Parameters
     ----------
-    url : str or path
+    url : str or path, or an object of Icechunk
         A path, or a url with scheme. The format is found by the file's first bytes, or, of a set
-        that is a folder, by the file that makes it one.
+        that is a folder, by the file that makes it one. Or a ``Repository``, ``Session`` or
+        ``IcechunkStore`` of Icechunk.
     group : str, optional
         Path of the group to open.
     drop_variables : str or iterable of str, optional
@@ -98,7 +99,7 @@ def open_virtual_dataset(
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     skip = _names(drop_variables)
-    absolute = normalise_url(url)
+    absolute = called(url)
     with scanning(absolute, StorageOptions.of(storage_options)):
         found = open_group(
             url,
@@ -117,7 +118,7 @@ def open_virtual_dataset(
         except VirtualdsError as error:
             error.add_note(f"file {absolute}")
             raise
-    dataset.encoding["source"] = os.fspath(url)
+    dataset.encoding["source"] = _source_of(url)
     return dataset
 
 
@@ -172,7 +173,7 @@ def open_virtual_datatree(
     >>> tree = open_virtual_datatree("2001.h5")  # doctest: +SKIP
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    absolute = normalise_url(url)
+    absolute = called(url)
     with scanning(absolute, StorageOptions.of(storage_options)):
         found = open_group(
             url,
@@ -192,7 +193,7 @@ def open_virtual_datatree(
         except (VirtualdsError, ValueError) as error:
             error.add_note(f"file {absolute}")
             raise
-    tree.encoding["source"] = os.fspath(url)
+    tree.encoding["source"] = _source_of(url)
     return tree
 
 
@@ -221,21 +222,46 @@ def open_group(
     """
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
-    absolute = normalise_url(url)
+    absolute = called(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
     chunk_cache().open()
     with opening(absolute), scanning(absolute, settled):
-        reader, source = named(parser, absolute, settled) if parser else detected(absolute, settled)
-        read = _reading(reader, source, below, allowed, snapshot)
-        found = read(source, group, skip)
-        if isinstance(reader, Parser):
-            found = in_plain_files(found)
+        if (form := format_of_object(url)) is not None and form.read_object is not None:
+            found = form.read_object(url, group, skip, settled, allowed, snapshot)
+        else:
+            found = _read_named(absolute, group, below, skip, settled, parser, allowed, snapshot)
     if problems := found.all_problems() if below else found.problems:
         found = ON_ERROR[on_error](found, problems)
         listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
         warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
     return found
+
+
+def _source_of(url: Any) -> str:
+    return called(url) if format_of_object(url) is not None else os.fspath(url)
+
+
+def called(url: Any) -> str:
+    """Return the absolute url of a path or url, or what to call an object of a library."""
+    form = format_of_object(url)
+    return f"<{type(url).__name__} of {form.name}>" if form is not None else normalise_url(url)
+
+
+def _read_named(
+    url: str,
+    group: str | None,
+    below: bool,
+    skip: Iterable[str],
+    options: StorageOptions | None,
+    parser: str | None,
+    allow: Allowed,
+    snapshot: str | None,
+) -> ManifestGroup:
+    """Read what lies at a url."""
+    reader, source = named(parser, url, options) if parser else detected(url, options)
+    found = _reading(reader, source, below, allow, snapshot)(source, group, skip)
+    return in_plain_files(found) if isinstance(reader, Parser) else found
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from xarray.backends import BackendEntrypoint
 from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
+from virtualds.formats import format_of_object
 from virtualds.tree import lazy_datasets, tree_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
@@ -155,7 +156,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
 
 def _check_named(filename_or_obj: Any) -> None:
-    if not isinstance(filename_or_obj, str | os.PathLike):
+    is_named = isinstance(filename_or_obj, str | os.PathLike)
+    if not is_named and format_of_object(filename_or_obj) is None:
         raise TypeError(
             f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
             f"pass the file's name"

@@ -229,7 +229,7 @@ def _codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dt
     rows, columns, samples = chunk if together else (*chunk[-2:], 1)
     stored = dtype if predictor is Differences else dtype.newbyteorder("<")
     found = predictor((rows, columns, samples), stored.str)
-    return (found, *codecs), dtype.newbyteorder("<")
+    return (found, *codecs), stored
 
 
 def nodata_of(page: Any) -> Any:

@@ -22,7 +22,7 @@ from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError
-from virtualds.formats import FORMATS, Format, History
+from virtualds.formats import FORMATS, Format, History, format_of_object
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
@@ -515,13 +515,7 @@ def _target(
     url: Any, storage_options: Mapping[str, Any] | None
 ) -> tuple[Any, StorageOptions | None]:
     """Return the absolute url, or the object of a library, that is written to."""
-    return url if _library_of(url) else normalise_url(url), StorageOptions.of(storage_options)
-
-
-def _library_of(target: Any) -> str | None:
-    """Return the library, that of a format, whose object a target is."""
-    name = type(target).__module__.partition(".")[0]
-    return name if any(form.library == name for form in FORMATS) else None
+    return url if format_of_object(url) else normalise_url(url), StorageOptions.of(storage_options)
 
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
@@ -541,9 +535,10 @@ def _format_for(url: Any, name: str | None, options: StorageOptions | None) -> F
         if name not in known:
             raise ValueError(f"format {name!r}: there are {sorted(known)}")
         return known[name]
-    library = _library_of(url)
+    if (form := format_of_object(url)) is not None:
+        return form
     for form in FORMATS:
-        if form.library == library if library else url.rstrip("/").endswith(form.suffixes):
+        if url.rstrip("/").endswith(form.suffixes):
             return form
     if (found := _format_there(url, options)) is not None:
         return found
@@ -553,8 +548,8 @@ def _format_for(url: Any, name: str | None, options: StorageOptions | None) -> F
 
 def _format_there(url: Any, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
-    if _library_of(url):
-        return _format_for(url, None, options)
+    if (form := format_of_object(url)) is not None:
+        return form
     try:
         found, _ = detected(url, options)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):

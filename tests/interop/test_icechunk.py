@@ -406,3 +406,65 @@ def test_an_option_that_icechunk_has_no_name_for_is_refused(tmp_path: Path) -> N
         )
     with pytest.raises(UnsupportedError, match="memory"):
         virtual(path).virtual.to_manifest("memory://a.icechunk")
+
+
+# ---------------------------------------------------------------------- what is open already
+
+
+def grown(folder: Path) -> tuple[Any, Path]:
+    """A repository with references, chunks of its own and inline ones, on two snapshots."""
+    folder.mkdir()
+    [file] = years(folder / "in", 1)
+    repo = own_repository(folder / "a", folder / "in")
+    ds = virtual(file)
+    ds["own"] = "time", np.arange(12) * np.pi
+    ds["big"] = ("time", "lat", "lon"), np.random.default_rng(5).random((12, 4, 5))
+    ds.virtual.to_manifest(repo)
+    repo.create_tag("first", repo.lookup_branch("main"))
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="own", mode="r+")[:3] = 1
+    session.commit("changed")
+    return repo, folder / "in"
+
+
+OPENED: dict[str, Callable[[Any], Any]] = {
+    "repository": lambda repo: repo,
+    "session": lambda repo: repo.readonly_session("main"),
+    "store": lambda repo: repo.readonly_session("main").store,
+}
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_what_icechunk_has_opened_is_a_source(kind: str, tmp_path: Path) -> None:
+    repo, folder = grown(tmp_path / "b")
+    opened = OPENED[kind](repo)
+    expected = xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load()
+    found = virtualds.open_virtual_dataset(opened, allow=folder, loadable_variables=[])
+    xr.testing.assert_identical(found.virtual.load(), expected)
+    lazy = xr.open_dataset(opened, engine="virtual", allow=folder, chunks={})
+    xr.testing.assert_identical(lazy.load(), expected)
+    found.virtual.to_manifest(tmp_path / "refs.json")
+    again = xr.open_dataset(tmp_path / "refs.json", engine="virtual").load()
+    xr.testing.assert_identical(again, expected)
+
+
+def test_a_repository_is_opened_at_a_snapshot_and_a_session_has_one(tmp_path: Path) -> None:
+    repo, folder = grown(tmp_path / "b")
+    first = virtualds.open_virtual_dataset(repo, snapshot="first", allow=folder)
+    np.testing.assert_array_equal(first.own, np.arange(12) * np.pi)
+    with pytest.raises(ValueError, match="leave it out"):
+        virtualds.open_virtual_dataset(repo.readonly_session("main"), snapshot="first")
+
+
+def test_uncommitted_changes_of_a_session_are_seen(tmp_path: Path) -> None:
+    repo, folder = grown(tmp_path / "b")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="own", mode="r+")[:] = 7
+    assert (virtualds.open_virtual_dataset(session, allow=folder).own.values == 7).all()
+    assert (virtualds.open_virtual_dataset(repo, allow=folder).own.values != 7).any()
+
+
+def test_an_opened_store_leads_to_local_files_only_where_that_is_allowed(tmp_path: Path) -> None:
+    repo, _ = grown(tmp_path / "b")
+    with pytest.raises(virtualds.AccessError, match="allow="):
+        virtualds.open_virtual_dataset(repo)["t"].values  # noqa: B018

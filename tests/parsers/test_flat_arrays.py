@@ -113,6 +113,19 @@ def test_an_npz_file_on_a_server_takes_few_requests(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.c, ARRAYS["half"])
 
 
+@pytest.mark.parametrize(("length", "requests"), [(5_000, 8), (50_000, 24)])
+def test_the_headers_of_many_members_come_together(
+    length: int, requests: int, tmp_path: Path
+) -> None:
+    arrays = {f"v{n}": np.arange(length, dtype="f8") + n for n in range(20)}
+    np.savez(tmp_path / "a.npz", **arrays)
+    with counting_server(tmp_path) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/a.npz", loadable_variables=[])
+        # small members are read along, of large ones the beginning is asked for
+        assert counts.of("a.npz") <= requests
+        np.testing.assert_array_equal(found.v7, arrays["v7"])
+
+
 def test_a_compressed_npz_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", a=np.arange(4))
     with pytest.raises(UnsupportedError, match=r"a\.npy::.*deflate.*numpy\.savez writes it"):

@@ -16,7 +16,7 @@ from counting_server import counting_server
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
-from virtualds import UnsupportedError
+from virtualds import FormatError, UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -426,6 +426,24 @@ def outcome(path: Path, expected: Any) -> str:
     return "equal" if expected is not None and np.array_equal(values, expected) else "other"
 
 
+@pytest.mark.parametrize("tag", ["SampleFormat", "BitsPerSample", "Predictor", "Compression"])
+@pytest.mark.parametrize("bigtiff", [False, True])
+def test_a_tag_that_cannot_be_read_is_damage_and_not_its_default(
+    tag: str, bigtiff: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tif"
+    values = np.arange(64 * 48, dtype="f4").reshape(64, 48)
+    tifffile.imwrite(path, values, bigtiff=bigtiff, compression="deflate", predictor=True)
+    with tifffile.TiffFile(path) as file:
+        place = file.pages[0].tags[tag].offset
+    with path.open("r+b") as raw:
+        # the type of the tag's values, which is none
+        raw.seek(place + 2)
+        raw.write(b"\x77\x77")
+    with pytest.raises(FormatError, match="cannot be read"):
+        virtualds.open_virtual_dataset(path)
+
+
 def test_chunks_whose_bytes_are_damaged_are_named(tmp_path: Path) -> None:
     path = IMAGES["strips"].write(tmp_path / "a.tif")
     with tifffile.TiffFile(path) as file:
@@ -494,7 +512,10 @@ def test_other_readers_of_zarr_decode_what_they_know(folder: Path) -> None:
     from zarr.storage import FsspecStore
 
     imagecodecs.numcodecs.register_codecs(verbose=False)
-    for name in ("predictor 2 of u4<", "predictor 2 of rgb", "predictor 3 of f4<", "packbits"):
+    for name in (
+        *("predictor 2 of u4<", "predictor 2 of u4>", "predictor 2 of rgb"),
+        *("predictor 3 of f4<", "predictor 3 of f4>", "packbits"),
+    ):
         through(".json")(written(folder, name))
         references = json.loads((folder / f"{name}.json").read_text())
         import fsspec

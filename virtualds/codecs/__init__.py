@@ -24,6 +24,7 @@ from virtualds.codecs.numcodecs_family import (
     blosc_from_hdf5,
     blosc_from_zarr_v3,
     bzip2_from_hdf5,
+    is_brought,
     zstd_from_hdf5,
     zstd_from_zarr_v3,
 )
@@ -61,7 +62,10 @@ CODECS: tuple[type[Codec], ...] = (
     SignFlip,
     GribMessage,
 )
-"""Every codec with code of its own; `NUMCODECS_IDS` are decoded by numcodecs."""
+"""Every codec with code of its own.
+
+`NUMCODECS_IDS` are decoded by numcodecs, and so are those that other packages bring to it.
+"""
 
 BY_ZARR_V2_ID = {codec.zarr_v2_id: codec for codec in CODECS}
 BY_ZARR_V3_NAME: dict[str, Callable[[Mapping[str, Any], int], Codec]] = {
@@ -117,7 +121,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     name = config.get("id")
     if name in BY_ZARR_V2_ID:
         return BY_ZARR_V2_ID[name].from_zarr_v2(config)
-    if name in NUMCODECS_IDS:
+    if isinstance(name, str) and (name in NUMCODECS_IDS or is_brought(name)):
         return Numcodecs.from_zarr_v2(config)
     known = sorted([*BY_ZARR_V2_ID, *NUMCODECS_IDS])
     raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
@@ -150,7 +154,7 @@ def codec_from_zarr_v3(name: str, config: Mapping[str, Any], itemsize: int) -> C
     try:
         if name in BY_ZARR_V3_NAME:
             return BY_ZARR_V3_NAME[name](config, itemsize)
-        if name != inner and inner in NUMCODECS_IDS:
+        if name != inner and (inner in NUMCODECS_IDS or is_brought(inner)):
             return Numcodecs.from_zarr_v2({**config, "id": inner})
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length
@@ -26,6 +27,19 @@ ARRAY_IDS = frozenset({"astype", "bitround", "delta", "fixedscaleoffset", "packb
 CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 """Codecs that put four bytes beside the data, and verify them."""
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
+GROUP = "numcodecs.codecs"
+"""The entry point group through which other packages bring codecs to numcodecs."""
+COMPLAINTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    TypeError,
+)
+"""What somebody else's codec may raise about damaged bytes, beside what ours do."""
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """Blosc's ways to shuffle in the order of their numbers in Zarr v2."""
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
@@ -101,14 +115,26 @@ class Numcodecs(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes + 4 if self.id in CHECKSUMS else None
 
+    @property
+    def _complaints(self) -> tuple[type[Exception], ...]:
+        """What it may raise about damaged bytes."""
+        return DAMAGE if self.id in NUMCODECS_IDS else (*DAMAGE, *COMPLAINTS)
+
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         direct = DIRECT.get(self.id)
         try:
             out = direct(data, nbytes) if direct else _decode(self.config, data)
-        except DAMAGE as error:
+        except self._complaints as error:
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out
+
+
+@cache
+def is_brought(name: str) -> bool:
+    """Say whether another package brings a codec of this name to numcodecs."""
+    points = entry_points(group=GROUP, name=name)
+    return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 
 
 def zstd_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:

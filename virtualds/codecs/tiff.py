@@ -33,7 +33,7 @@ class _Predictor(Codec):
     shape : tuple of int
         Rows, pixels and samples of a chunk; one with fewer rows decodes too.
     dtype : str
-        Of the samples as they were encoded. Decoded samples are little-endian.
+        Of the samples, decoded ones too, in their byte order.
     """
 
     shape: tuple[int, int, int]
@@ -43,6 +43,9 @@ class _Predictor(Codec):
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         shape = tuple(int(n) for n in config.get("shape") or ())
         axis, dist = int(config.get("axis", -1)), int(config.get("dist", 1))
+        if axis % max(len(shape), 1) == 1 and len(shape) == 2:
+            # of images with one sample per pixel, as tifffile writes it
+            shape, axis = (*shape, 1), 1
         if len(shape) != 3 or axis not in (1, -2) or dist != 1 or not config.get("dtype"):
             raise UnsupportedError(
                 f"{cls.zarr_v2_id} {dict(config)}: only differences between the pixels of rows are "
@@ -77,9 +80,8 @@ class Differences(_Predictor):
         dtype = np.dtype(self.dtype)
         # floats are differenced by their bits
         bits = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
-        found = self._samples(data, nbytes, bits).astype(bits.newbyteorder("<"))
-        np.cumsum(found, axis=1, dtype=found.dtype.newbyteorder("="), out=found)
-        out: memoryview = found.reshape(-1).view(np.uint8).data
+        found = np.cumsum(self._samples(data, nbytes, bits), axis=1, dtype=bits.newbyteorder("="))
+        out: memoryview = found.astype(bits, copy=False).reshape(-1).view(np.uint8).data
         return out
 
 
@@ -96,8 +98,10 @@ class FloatDifferences(_Predictor):
         size = np.dtype(self.dtype).itemsize
         found = self._samples(data, nbytes, np.uint8)
         planes = np.cumsum(found, axis=1, dtype=np.uint8).reshape(len(found), size, -1)
-        # the highest byte comes first in the file, last in a little-endian number
-        return np.ascontiguousarray(planes[:, ::-1].transpose(0, 2, 1)).reshape(-1).data
+        # the highest byte comes first in the file, and last in a little-endian number
+        if np.dtype(self.dtype).newbyteorder("<") == np.dtype(self.dtype):
+            planes = planes[:, ::-1]
+        return np.ascontiguousarray(planes.transpose(0, 2, 1)).reshape(-1).data
 
 
 @dataclass(frozen=True)

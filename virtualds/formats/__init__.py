@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import virtualds.formats.icechunk as icechunk
 import virtualds.formats.kerchunk_json as kerchunk_json
@@ -27,6 +27,20 @@ class ReadSet(Protocol):
         group: str | None = None,
         skip: Iterable[str] = (),
         allow: Allowed = ANYWHERE,
+    ) -> ManifestGroup: ...
+
+
+class ReadObject(Protocol):
+    """Reads a group of what somebody has opened with the library of a format."""
+
+    def __call__(
+        self,
+        opened: Any,
+        group: str | None = None,
+        skip: Iterable[str] = (),
+        options: StorageOptions | None = None,
+        allow: Allowed = ANYWHERE,
+        snapshot: str | None = None,
     ) -> ManifestGroup: ...
 
 
@@ -89,6 +103,8 @@ class Format:
         Of a format that keeps earlier snapshots: lists them, and lets them go.
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
+    read_object : callable, optional
+        Reads what has been opened with that library.
     """
 
     name: str
@@ -101,6 +117,7 @@ class Format:
     choices: tuple[str, ...] = ()
     history: History | None = None
     library: str | None = None
+    read_object: ReadObject | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -145,5 +162,12 @@ FORMATS: tuple[Format, ...] = (
         choices=("message", "branch", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
+        read_object=icechunk.read_object,
     ),
 )
+
+
+def format_of_object(opened: Any) -> Format | None:
+    """Return the format whose library an object comes from, None of a path or anything else."""
+    library = type(opened).__module__.partition(".")[0]
+    return next((form for form in FORMATS if form.library == library), None)

@@ -26,6 +26,7 @@ from virtualds.icechunk_references.chunks import (
     manifest_of,
     noted_sources,
 )
+from virtualds.icechunk_references.opened import OpenedStore, OpenedTable
 from virtualds.icechunk_references.places import Place, containers, location, place_of, url_of
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
@@ -91,6 +92,46 @@ def read(
         return LazyManifest(RepositoryTable(references, path, grid), grid)
 
     return _reader(references.store, root, manifest, frozenset(skip)).group(group)
+
+
+def read_object(
+    opened: Any,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
+    snapshot: str | None = None,
+) -> ManifestGroup:
+    """Read what somebody has opened, uncommitted changes of a session included.
+
+    Parameters
+    ----------
+    opened : Repository, Session or IcechunkStore of Icechunk
+    group, skip, allow
+        As in `read`.
+    options : StorageOptions, optional
+        Of the files that it refers to.
+    snapshot : str, optional
+        Of a repository, as in `read`.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group or snapshot.
+    UnsupportedError
+        It is another object of Icechunk.
+    ValueError
+        A snapshot is named of a session, which has one.
+    """
+    name = f"{type(opened).__name__} of Icechunk"
+    store, is_after = adapter().store_to_read(opened, snapshot, name)
+    noted = noted_sources(store, name, is_after) if is_after else {}
+    references = OpenedStore(store, name, options, noted, allow)
+
+    def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        return LazyManifest(OpenedTable(references, path, grid), grid)
+
+    return _reader(store, name, manifest, frozenset(skip)).group(group)
 
 
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]

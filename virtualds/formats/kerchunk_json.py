@@ -39,6 +39,9 @@ CONSOLIDATED = ".zmetadata"
 """The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
+ALONE = "array"
+"""What the array of a set without a group is called, in every set alike."""
+
 
 def detect(head: bytes) -> bool:
     """Say whether a file that begins with ``head`` may be a reference set in JSON."""
@@ -49,7 +52,7 @@ def detect(head: bytes) -> bool:
     return text.startswith(b"{") and (
         b'"refs"' in text
         or b'".zgroup"' in text
-        or b"/.zarray" in text
+        or b".zarray" in text
         or b'"version"' in text
         or b'"zarr.json"' in text
     )
@@ -106,6 +109,7 @@ def _tree(
     with uncollected():
         try:
             refs, notes = _unfold(document, source.url)
+            refs = _below_a_name(refs)
             entries = Entries(source, refs, notes.get("files", {}), allow)
         except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
             raise malformed(source.url, error) from error
@@ -151,6 +155,13 @@ def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, An
         error.add_note(f"templates and generators of {url}")
         raise
     return refs, document.get(NOTES) or {}
+
+
+def _below_a_name(refs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return references of which those of an array without a group have a name before them."""
+    if ".zarray" not in refs or ".zgroup" in refs:
+        return refs
+    return {f"{ALONE}/{key}": value for key, value in refs.items()}
 
 
 def _rendered(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.grib_sections import ContradictionError, check_first_edition
 
 BEGIN, END = b"GRIB", b"7777"
 NEAR = 64 * 1024
@@ -25,6 +26,8 @@ LARGE = 0x800000
 """Lengths of edition 1 from which ECMWF means something else by them."""
 NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
 """Section 6 without a bitmap, section 7 without values, section 8."""
+LONGEST = 2**63 // (3600 * 10**9)
+"""Hours of a step that nanoseconds can count."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
 """Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
 TEXTS = (
@@ -66,7 +69,12 @@ class Message:
     def time(self) -> int:
         """When the forecast begins, in seconds since 1970."""
         day, clock = str(self.keys["dataDate"]), int(self.keys["dataTime"])
-        date = np.datetime64(f"{day[:-4].zfill(4)}-{day[-4:-2]}-{day[-2:]}", "s")
+        try:
+            date = np.datetime64(f"{day[:-4].zfill(4)}-{day[-4:-2]}-{day[-2:]}", "s")
+        except ValueError as error:
+            raise FormatError(
+                f"GRIB message at byte {self.offset}: its date is {day}; the file is damaged"
+            ) from error
         return int(date.astype(int)) + clock // 100 * 3600 + clock % 100 * 60
 
     @property
@@ -78,7 +86,13 @@ class Message:
                 f"GRIB message at byte {self.offset}: steps are counted in unit {unit}, which has "
                 f"no fixed length; extract it with grib_copy"
             )
-        return int(self.keys.get("endStep", 0)) * SECONDS[unit] / 3600
+        hours = int(self.keys.get("endStep", 0)) * SECONDS[unit] / 3600
+        if abs(hours) > LONGEST:
+            raise FormatError(
+                f"GRIB message at byte {self.offset}: its step is {hours} hours; the file is "
+                f"damaged"
+            )
+        return hours
 
 
 def messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[Message]:
@@ -172,6 +186,10 @@ def _first_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, bytes
             f"GRIB message at byte {place}: it does not end where it says; the file is damaged or "
             f"truncated"
         )
+    try:
+        check_first_edition(message)
+    except ContradictionError as error:
+        raise FormatError(f"GRIB message at byte {place}: {error}; the file is damaged") from error
     return length, message
 
 

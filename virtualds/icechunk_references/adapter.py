@@ -225,9 +225,26 @@ def store_of(target: Any, branch: str, url: str) -> Any:
         store = target.store if isinstance(target, icechunk.Session) else target
         if not isinstance(store, icechunk.IcechunkStore):
             raise UnsupportedError(
-                f"{url}: references go to a Repository, a Session or an IcechunkStore of Icechunk"
+                f"{url}: references lie in a Repository, a Session or an IcechunkStore of Icechunk"
             )
         return store
+
+
+def store_to_read(opened: Any, snapshot: str | None, url: str) -> tuple[Any, str | None]:
+    """Return the store of what somebody has opened, and the snapshot before it, where it is known.
+
+    Raises
+    ------
+    ValueError
+        A snapshot is named of a session, which has one.
+    """
+    if isinstance(opened, icechunk.Repository):
+        found = snapshot_of(opened, snapshot, url)
+        with told(url):
+            return opened.readonly_session(snapshot_id=found).store, parent_of(opened, found, url)
+    if snapshot is not None:
+        raise ValueError(f"{url}: snapshot={snapshot!r}, but it has one; leave it out")
+    return store_of(opened, "", url), None
 
 
 def parent_of(repository: Any, snapshot: str, url: str) -> str | None:

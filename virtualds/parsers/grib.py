@@ -344,7 +344,12 @@ def _grid(
             f"GRIB message at byte {message.offset}: every other row runs backwards; turn them "
             f"with grib_set -s alternativeRowScanning=0, or read it with cfgrib"
         )
-    if columns * rows != count or not count:
+    if count < 1:
+        raise FormatError(
+            f"GRIB message at byte {message.offset}: its grid has {count} points; the file is "
+            f"damaged"
+        )
+    if columns * rows != count:
         dims: tuple[str, ...] = ("values",)
         return dims, (count,), {n: ManifestVariable(dims, v, PLACES[n]) for n, v in where.items()}
     by_columns = bool(keys.get("jPointsAreConsecutive"))

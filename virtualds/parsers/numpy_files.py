@@ -14,11 +14,16 @@ from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.manifest import SourceFile
-from virtualds.stores import outside_archives, store_for
+from virtualds.scan import fetch_ahead
+from virtualds.stores import headers_in_archives, outside_archives, store_for
 
 NAME = "array"
 """What the array of an ``.npy`` file is called, in every file alike."""
 SUFFIX = ".npy"
+AROUND = 256
+"""Bytes that the name and the extra field of a member are expected to have."""
+AT_ONCE = 256
+"""Members whose beginnings are fetched together."""
 
 
 def detect(head: bytes) -> bool:
@@ -97,6 +102,12 @@ def _heads(files: Sequence[SourceFile]) -> list[bytes]:
         raise UnsupportedError(
             f"{files[0].url}: the server sends no parts of it; copy it to local disk"
         )
+    # the header of a member and the array's own lie beside each other, and come together
+    span = LOCAL_HEADER + AROUND + USUAL
+    headers = headers_in_archives(files)
+    for first in range(0, len(headers), AT_ONCE):
+        some = headers[first : first + AT_ONCE]
+        fetch_ahead({some[0][0]: [(begin, span) for _, begin in some]})
     places = outside_archives(files)
     wanted = [
         (begin, min(USUAL, file.size or 0)) for file, (_, begin) in zip(files, places, strict=True)

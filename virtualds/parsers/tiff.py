@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 import numpy as np
@@ -94,9 +94,10 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     ):
         if not tiff.series:
             raise FormatError(f"{source.url}: the TIFF file has no image; it is damaged")
-        groups = {
-            path: _group(source, levels, number, skipped) for path, levels, number in _images(tiff)
-        }
+        images = list(_images(tiff))
+        for _, levels, number in images:
+            _demand_all_tags(file, tiff.tiff, levels[number].keyframe)
+        groups = {path: _group(source, levels, number, skipped) for path, levels, number in images}
     root = groups.pop("")
     nested: dict[str, ManifestGroup] = {}
     for path, found in groups.items():
@@ -131,6 +132,23 @@ def _side_by_side(found: ManifestGroup) -> ManifestGroup:
     if not found.groups:
         return found
     return ManifestGroup(groups={name: _side_by_side(g) for name, g in found.groups.items()})
+
+
+def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
+    """Refuse a page whose directory has tags that tifffile passed over: they cannot be read.
+
+    Without the tag of its type, an image would be read as one of another type.
+    """
+    file.seek(page.offset)
+    [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+    entries = file.read(count * form.tagsize)
+    codes = {
+        struct.unpack_from(f"{form.byteorder}H", entries, place)[0]
+        for place in range(0, len(entries), form.tagsize)
+    }
+    lacking = sorted(code for code in codes if code not in page.tags)
+    if lacking:
+        raise ValueError(f"tags {lacking} of the directory at byte {page.offset} cannot be read")
 
 
 def _name(source: SourceFile) -> str:

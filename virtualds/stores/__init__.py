@@ -63,6 +63,15 @@ def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]
     return found
 
 
+def headers_in_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+    """Return for members of one archive where it lies, and where in it their headers begin.
+
+    What they hold follows within few bytes. Files that lie in no archive have none.
+    """
+    store = _archives_of(files[0].url) if files else None
+    return [] if store is None else store.beginnings(files)
+
+
 @contextmanager
 def in_front(url: str, store: Store) -> Iterator[None]:
     """Let a store answer for one url, whoever asks, until the end of the block."""
@@ -79,4 +88,12 @@ def in_front(url: str, store: Store) -> Iterator[None]:
                 del _IN_FRONT[url]
 
 
-__all__ = ["STORES", "FsspecStore", "LocalStore", "in_front", "outside_archives", "store_for"]
+__all__ = [
+    "STORES",
+    "FsspecStore",
+    "LocalStore",
+    "headers_in_archives",
+    "in_front",
+    "outside_archives",
+    "store_for",
+]

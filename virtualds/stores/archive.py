@@ -144,6 +144,10 @@ class ArchiveStore:
             offsets |= dict(zip(numbers, begins, strict=True))
         return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
 
+    def beginnings(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+        """Return for every member the archive that it lies in, and where its own header begins."""
+        return [(archive.file, member.header) for archive, member in map(self._found, files)]
+
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole member, and a hash of it."""
         data = self.read_all(url, options)
