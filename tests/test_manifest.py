@@ -395,3 +395,38 @@ def test_storage_options_count_but_do_not_show() -> None:
     assert file != FILES[0]._replace(options=StorageOptions(key="AKIA", secret="other"))
     assert len({file, FILES[0]._replace(options=StorageOptions(secret="hush", key="AKIA"))}) == 1
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+ROWS: dict[str, tuple[tuple[int, ...], list[int], list[int]]] = {
+    "chunks of several lengths": ((2, 2), [100, 164, 300, 364], [64, 60, 64, 61]),
+    "chunks of one length": ((3, 1), [100, 164, 228], [64, 64, 64]),
+    "one chunk": ((1, 1), [100], [64]),
+    "one chunk of no axes": ((), [100], [64]),
+    "no chunks": ((0, 2), [], []),
+    "up to the end": ((1,), [936], [64]),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_one_file_make_what_columns_make(name: str) -> None:
+    shape, offsets, lengths = ROWS[name]
+    file = SourceFile("file:///a.nc", size=1000)
+    columns = (np.array(column, np.int64).reshape(shape) for column in (offsets, lengths))
+    built = ChunkManifest.build(shape, files=[file], offset=next(columns), length=next(columns))
+    found = ChunkManifest.in_file(shape, file, offsets, lengths)
+    assert found.same(built)
+    assert found.nbytes == built.nbytes
+
+
+WRONG_ROWS: dict[str, tuple[list[int], list[int]]] = {
+    "before the file": ([0, -1], [8, 8]),
+    "past its end": ([0, 993], [8, 8]),
+    "of no length": ([0, 8], [8, 0]),
+    "of negative length": ([0, 8], [8, -8]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_rows_that_cannot_be_right_are_refused(name: str) -> None:
+    with pytest.raises(FormatError, match=r"chunk \(1,\): bytes"):
+        ChunkManifest.in_file((2,), SourceFile("file:///a.nc", size=1000), *WRONG_ROWS[name])

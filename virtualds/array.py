@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -517,10 +518,18 @@ class EagerArray(ManifestArray):
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
+    # of one type it is one object, but for records, which may be changed
+    return _fill(dtype) if dtype.names else _known_fill(dtype)
+
+
+def _fill(dtype: np.dtype[Any]) -> Any:
     absent = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
     if dtype.kind in absent:
         return np.array(absent[dtype.kind]).astype(dtype)[()]
     return np.zeros((), dtype)[()]
+
+
+_known_fill = lru_cache(1024)(_fill)
 
 
 def _fills_with(pipeline: CodecPipeline, value: Any) -> bool:

@@ -8,7 +8,7 @@ pipelines.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,17 +17,28 @@ import numpy as np
 import xarray as xr
 
 from virtualds.array import ManifestArray, default_fill
+from virtualds.decoding import (
+    Outline,
+    Outlines,
+    Part,
+    UnlikeError,
+    encoding_of,
+    indexed,
+    structure_of,
+    unpacked,
+)
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
-from virtualds.stored_blocks import preferred
 from virtualds.time_packing import TimePacking, may_be_finer
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
+OUTLINES = Outlines()
+"""How groups decoded whose like may come again: an archive is of few structures."""
 NO_NAME = "__values__"
 """What xarray calls a variable whose name is None when it writes it."""
 DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
@@ -97,11 +108,55 @@ def virtual_dataset(
     UnsupportedError
         A variable that is not to be loaded has values that only exist once it is.
     """
+    if loadable is not None and not callable(loadable):
+        loadable = [loadable] if isinstance(loadable, str) else list(loadable)
+    key = None if callable(loadable) else structure_of(group, loadable, decode_cf, get_options())
+    outline = OUTLINES.get(key) if key is not None else None
+    if outline is not None:
+        try:
+            return _outlined(outline, group)
+        except (UnlikeError, ValueError, OverflowError):
+            # xarray says what is wrong with the values, if anything is
+            pass
+    outline, dataset = _decoded_dataset(group, loadable, decode_cf)
+    if key is not None:
+        OUTLINES.put(key, outline)
+    return dataset
+
+
+def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
+    """Return a group as a dataset, decoded as one of the same structure was.
+
+    Raises
+    ------
+    UnlikeError
+        Values decode to something else.
+    """
+    variables: dict[Any, xr.Variable] = {}
+    indexes: dict[Any, xr.Index] = {}
+    for name, part in outline.parts.items():
+        stored = group.variables[name]
+        try:
+            if part.is_index:
+                variables[part.name], indexes[part.name] = part.index(stored)
+            else:
+                variables[part.name] = part.variable(stored)
+        except VirtualdsError as error:
+            error.add_note(f"variable {part.name!r}")
+            raise
+    attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
+    return _assembled(variables, indexes, attributes, outline.coordinates, group)
+
+
+def _decoded_dataset(
+    group: ManifestGroup, loadable: Loadable, decode_cf: bool
+) -> tuple[Outline, xr.Dataset]:
+    """Return a group as a dataset, all of it decoded by xarray, and how that was done."""
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _named(group)
     ahead = _read_ahead(group) if loadable is None else group
     variables, attributes, coordinates = _decoded(ahead, decoders)
-    wanted = _chooser(loadable, coordinates)
+    wanted, loaded = _chooser(loadable, coordinates), set()
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
         if name in group.problems:
@@ -111,19 +166,50 @@ def virtual_dataset(
             if wanted(str(name), variable) or (
                 loadable is None and _needs_loading(stored, variable)
             ):
-                variables[name] = _loaded(str(name), variable)
+                variables[name] = variable.compute()
+                loaded.add(name)
             elif isinstance(stored.data, ManifestArray):
                 variables[name] = _virtual(str(name), stored, stored.data, variable)
             elif isinstance(stored.data, np.ndarray):
                 variables[name] = variable.compute()
+                loaded.add(name)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
-    dataset = _dataset(variables, attributes, coordinates, group)
-    indexed = [n for n, v in dataset.variables.items() if v.dims == (n,) and _in_memory(v)]
-    return dataset.set_coords(indexed).assign_coords(
-        xr.Coordinates({n: dataset.variables[n] for n in indexed})
-    )
+    names = [n for n, v in variables.items() if v.dims == (n,) and _in_memory(v)]
+    made = {name: indexed(name, variables[name]) for name in names}
+    variables |= {name: variable for name, (variable, _) in made.items()}
+    indexes = {name: index for name, (_, index) in made.items()}
+    parts = {}
+    for name, variable in variables.items():
+        known = NO_NAME if name is None else str(name)
+        in_memory = name in loaded or name in made
+        parts[known] = Part.of(name, group.variables[known], variable, in_memory, decode_cf)
+    used = frozenset(group.attributes.keys() - attributes.keys())
+    outline = Outline(parts, frozenset(coordinates), used)
+    return outline, _assembled(variables, indexes, attributes, coordinates, group)
+
+
+def _assembled(
+    variables: Mapping[Any, xr.Variable],
+    indexes: Mapping[Any, xr.Index],
+    attributes: Mapping[str, Any],
+    coordinates: Collection[Hashable],
+    group: ManifestGroup,
+) -> xr.Dataset:
+    """Put a dataset together of variables that are known to fit, and of indexes that are made.
+
+    `xarray.Dataset` would align what is aligned, at the cost of all that was done before.
+    """
+    coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
+    ordered = {n: v for n, v in variables.items() if n not in coords} | coords
+    # what is called like a dimension is a coordinate to xarray, whatever its own dimensions are
+    named = {*coordinates}.union(*(v.dims for v in variables.values()))
+    data = [name for name in variables if name not in named]
+    dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
+    dataset.attrs = dict(attributes)
+    dataset.encoding = {"unlimited_dims": set(), **group.encoding}
+    return dataset
 
 
 def _named(group: ManifestGroup) -> ManifestGroup:
@@ -159,7 +245,7 @@ def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
     variables: dict[Any, xr.Variable] = {
-        name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), _encoding(v))
+        name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), encoding_of(v))
         for name, v in group.variables.items()
     }
     if NO_NAME in variables:
@@ -176,20 +262,6 @@ def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, An
             for key in {"units", "calendar"} - stored.attributes.keys():
                 variable.attrs.pop(key, None)
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
-
-
-def _encoding(variable: ManifestVariable) -> dict[str, Any]:
-    """Return the encoding of a variable, with the chunks that dask is to have if they are ragged.
-
-    What is regular has them from its source; what lies in one piece may be cut anywhere.
-    """
-    data = variable.data
-    if "preferred_chunks" in variable.encoding or not isinstance(data, ManifestArray):
-        return dict(variable.encoding)
-    if data.nchunks < 2:
-        return dict(variable.encoding)
-    chunks = dict(zip(variable.dims, map(preferred, data.blocks), strict=True))
-    return {**variable.encoding, "preferred_chunks": chunks}
 
 
 def _dataset(
@@ -244,11 +316,6 @@ def _decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
 
 
-def _loaded(name: str, variable: xr.Variable) -> xr.Variable:
-    loaded = variable.compute()
-    return loaded.to_index_variable() if variable.dims == (name,) else loaded
-
-
 def _in_memory(variable: xr.Variable) -> bool:
     return virtual_data(variable) is None
 
@@ -270,13 +337,7 @@ def _virtual(
     packing = _packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
         packing = None
-    pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
-    fill = default_fill(dtype)
-    if array.has_gaps:
-        # gaps of a file are numbers as stored, and decode as they do
-        stored_fill = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
-        fill = (packing.decode(stored_fill) if packing else stored_fill.astype(dtype))[0]
-    data = replace(array, dtype=dtype, fill_value=fill, pipelines=pipelines, name=name)
+    data = unpacked(array, packing, dtype, name)
     return xr.Variable(decoded.dims, data, decoded.attrs, decoded.encoding)
 
 

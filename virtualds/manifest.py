@@ -8,9 +8,12 @@ make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
 from __future__ import annotations
 
 import hashlib
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -161,6 +164,38 @@ class ChunkManifest:
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         _check(manifest)
         return manifest
+
+    @classmethod
+    def in_file(
+        cls,
+        shape: tuple[int, ...],
+        file: SourceFile,
+        offsets: Sequence[int],
+        lengths: Sequence[int],
+    ) -> ChunkManifest:
+        """Build a manifest of a few chunks of one file, in C order, checking every reference.
+
+        It is what `build` makes of the same numbers, in a third of the time: what a scan of many
+        files is made of.
+
+        Raises
+        ------
+        FormatError
+            As `build`.
+        """
+        last = 2**62 if file.size is None else file.size
+        ends = map(operator.add, offsets, lengths)
+        if not offsets or min(offsets) < 0 or min(lengths) <= 0 or max(ends) > last:
+            columns = (np.array(c, np.int64).reshape(shape) for c in (offsets, lengths))
+            return cls.build(shape, files=(file,), offset=next(columns), length=next(columns))
+        return cls(
+            files=(file,),
+            file=_constant("file", 0, shape),
+            offset=_of_rows("offset", offsets, shape),
+            length=_of_rows("length", lengths, shape),
+            pipeline=_constant("pipeline", 0, shape),
+            checksum=_constant("checksum", 0, shape),
+        )
 
     @classmethod
     def missing(cls, shape: tuple[int, ...]) -> ChunkManifest:
@@ -330,10 +365,13 @@ class ChunkManifest:
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         object.__setattr__(self, "files", unpack_table(state["files"]))
         object.__setattr__(self, "inline", state["inline"])
-        columns = {name: unpack(state[name]) for name in COLUMNS if name != "offset"}
-        columns["offset"] = unpack(state["offset"], columns["length"])
         for name, kind in COLUMNS.items():
-            column = np.broadcast_to(columns[name].astype(kind, copy=False), state["shape"])
+            if isinstance(state[name], int):
+                column = _constant(name, state[name], state["shape"])
+            else:
+                steps = unpack(state["length"]) if name == "offset" else None
+                found = unpack(state[name], steps).astype(kind, copy=False)
+                column = np.broadcast_to(found, state["shape"])
             object.__setattr__(self, name, column)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
@@ -358,16 +396,29 @@ def _digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
 
 def _column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
     """Return a column over the grid, of integers that it can hold."""
-    kind = np.dtype(COLUMNS[name])
     if type(value) is int:
-        # as broadcasting does, in a tenth of the time; too large a number is told of below
-        try:
-            raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
-        except OverflowError:
-            raw = b""
-        if raw:
-            return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
+        # too large a number is told of below
+        with suppress(OverflowError):
+            return _constant(name, value, shape)
     return _settle(_as_column(name, np.asarray(value)), shape)
+
+
+@lru_cache(4096)
+def _constant(name: str, value: int, shape: tuple[int, ...]) -> Column:
+    """Return a column of one value, which nobody can write to.
+
+    It is what broadcasting returns, in a tenth of the time, and mostly the same for many files.
+    """
+    kind = np.dtype(COLUMNS[name])
+    raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
+    return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
+
+
+def _of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Column:
+    """Return a column of a few numbers in C order."""
+    if rows.count(rows[0]) == len(rows):
+        return _constant(name, rows[0], shape)
+    return np.array(rows, COLUMNS[name]).reshape(shape)
 
 
 def _settle(column: Column, shape: tuple[int, ...]) -> Column:
@@ -381,6 +432,8 @@ def _settle(column: Column, shape: tuple[int, ...]) -> Column:
 def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
     """Return integers in the dtype of their column, refusing those it cannot hold."""
     kind = np.dtype(COLUMNS[name])
+    if values.dtype == kind:
+        return values
     if values.size and values.dtype.kind not in "iu":
         raise ValueError(f"ChunkManifest: column {name!r} holds integers, got {values.dtype}")
     limits = np.iinfo(kind.str)
@@ -393,6 +446,23 @@ def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
 
 def _check(manifest: ChunkManifest) -> None:
     """Refuse references that cannot be right, naming the first."""
+    if not _lies_in_one_file(manifest):
+        _check_places(manifest)
+    _check_checksums(compact(manifest.checksum))
+
+
+def _lies_in_one_file(manifest: ChunkManifest) -> bool:
+    """Say whether all chunks lie in the only file, and are none of them wrong."""
+    file = compact(manifest.file)
+    if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
+        return False
+    offset, length = compact(manifest.offset), compact(manifest.length)
+    size = manifest.files[0].size
+    last = (2**62 if size is None else size) - length
+    return bool(offset.min() >= 0 and length.min() > 0 and (offset <= last).all())
+
+
+def _check_places(manifest: ChunkManifest) -> None:
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
         raise FormatError(
@@ -408,10 +478,11 @@ def _check(manifest: ChunkManifest) -> None:
     bad = ~inside & (file != MISSING)
     if bad.any():
         _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
-    _check_checksums(compact(manifest.checksum))
 
 
 def _check_checksums(column: Column) -> None:
+    if column.size == 1 and not column.flat[0]:
+        return
     wrong = ~sound(column)
     if wrong.any():
         raise FormatError(

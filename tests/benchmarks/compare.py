@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import many
 import numpy as np
 import remote
 from sets import STEPS, SUFFIXES
@@ -37,6 +38,7 @@ READERS = {
     "http-scan-100": ("virtualds", "virtualizarr"),
     "cluster": ("virtualds", "h5netcdf"),
     "index": ("virtualds", "h5py"),
+    "scan-500": ("virtualds", "h5py"),
     "concat": ("virtualds", "virtualizarr"),
     "import": ("virtualds",),
     "ragged": ("regular", "ragged"),
@@ -70,6 +72,8 @@ def make_inputs(folder: Path) -> None:
             _write_field(folder / name, shape, options)
     if not (folder / "packed.nc").exists():
         _write_packed(folder / "packed.nc", folder / "one.nc")
+    if not (folder / "many").exists():
+        many.write_files(folder / "many")
     if not (folder / "remote").exists():
         remote.write_files(folder / "remote")
     if not (folder / "index.nc").exists():

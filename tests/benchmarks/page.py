@@ -62,6 +62,7 @@ SECTIONS = {
         "References",
         {
             "index": "index of one file of 1,000,000 chunks",
+            "scan-500": "scan 500 small netCDF4 files and join them",
             "concat": "join 1,000 arrays of 10,000 references",
             "cluster": "mean of 384 MiB on two dask workers",
         },

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import many
 import numpy as np
 import remote
 import xarray as xr
@@ -215,6 +216,7 @@ JOBS: dict[str, Callable[[str, Path], Job]] = {
     "http-scan-100": lambda reader, folder: remote.scanning(reader, folder / "remote", 100),
     "cluster": averaging,
     "index": indexing,
+    "scan-500": lambda reader, folder: many.scanning(reader, folder / "many"),
     "concat": concatenating,
     "import": importing,
     "ragged": ragging,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,9 @@ class Class(IntEnum):
     ARRAY = 10
     COMPLEX = 11
 
+
+ATOMIC = frozenset({Class.INTEGER, Class.FLOAT, Class.STRING, Class.BITFIELD})
+"""Classes of types that hold no others and have no names."""
 
 TEXT = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""
@@ -66,6 +69,20 @@ def stored_type(kind: Any) -> StoredType:
     UnsupportedError
         Neither numpy nor h5py has a value for it.
     """
+    if kind.get_class() in ATOMIC:
+        # its encoding says all there is to it
+        return _known_type(kind.encode())
+    return _stored_type(kind)
+
+
+@lru_cache(1024)
+def _known_type(encoded: bytes) -> StoredType:
+    import h5py
+
+    return _stored_type(h5py.h5t.decode(encoded))
+
+
+def _stored_type(kind: Any) -> StoredType:
     import h5py
 
     of_class = kind.get_class()

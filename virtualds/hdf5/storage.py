@@ -9,6 +9,8 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import repeat
 from math import prod
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from virtualds.array import ManifestArray
 from virtualds.codec import NO_FILTERS, Buffer, CodecError
-from virtualds.codecs import Codec, codec_from_hdf5
+from virtualds.codecs import codec_from_hdf5
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, Ints, c_strides
@@ -30,6 +32,8 @@ COMPACT, CHUNKED = 0, 2
 """Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that no filter has seen."""
+Filter = tuple[int, tuple[int, ...]]
+"""The number of a filter, and what it was told."""
 BLOCK = 512
 """Chunks that are gathered before they become columns."""
 
@@ -52,28 +56,42 @@ def stored_array(
     plist = dataset.plist
     if stored.dtype.hasobject:
         return None
-    chunks = plist.get_chunk() + stored.shape if plist.get_layout() == CHUNKED else None
+    layout = plist.get_layout()
+    chunks = plist.get_chunk() + stored.shape if layout == CHUNKED else None
     encoding |= NO_FILTERS | {"contiguous": chunks is None, "chunksizes": chunks}
     if chunks is not None:
         encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     # elements of an array type have a fill value for each of their elements
     if not stored.in_chunks or (stored.shape and has_fill(plist)):
         return None
-    axes = tuple(range(len(dataset.shape)))
-    pipeline = CodecPipeline(stored.dtype, fill=fill_of(plist, stored.dtype), layout=axes)
-    if chunks is None:
-        elsewhere = plist.get_external_count() and prod(dataset.shape)
-        read = _in_external_files if elsewhere else _in_one_piece
-        return read(dataset, pipeline)
     try:
-        codecs = _codecs(plist, stored.dtype.itemsize * prod(stored.shape))
+        pipeline = _pipeline(dataset, stored, _filters(plist) if chunks is not None else ())
     except UnsupportedError:
         if _can_read(plist):
             return None
         raise
-    for codec in codecs:
+    if chunks is None:
+        elsewhere = layout != COMPACT and plist.get_external_count() and prod(dataset.shape)
+        read = _in_external_files if elsewhere else _in_one_piece
+        return read(dataset, pipeline)
+    for codec in pipeline.codecs:
         encoding |= codec.encoding
-    return _chunked(dataset, replace(pipeline, codecs=codecs), chunks)
+    return _chunked(dataset, pipeline, chunks)
+
+
+def _pipeline(dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]) -> CodecPipeline:
+    """Return how chunks of a dataset become values: one object for all that are alike."""
+    made = _known_pipeline if stored.dtype.names is None else _known_pipeline.__wrapped__
+    fill = fill_of(dataset.plist, stored.dtype)
+    return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
+
+
+@lru_cache(1024)
+def _known_pipeline(
+    dtype: np.dtype[Any], elements: int, rank: int, fill: bytes | None, filters: tuple[Filter, ...]
+) -> CodecPipeline:
+    codecs = tuple(codec_from_hdf5(n, values, dtype.itemsize * elements) for n, values in filters)
+    return CodecPipeline(dtype, codecs, fill, tuple(range(rank)))
 
 
 def _can_read(plist: Any) -> bool:
@@ -87,10 +105,10 @@ def _can_read(plist: Any) -> bool:
     )
 
 
-def _codecs(plist: Any, itemsize: int) -> tuple[Codec, ...]:
+def _filters(plist: Any) -> tuple[Filter, ...]:
     """Return the filters of a dataset, in the order in which they encoded."""
     found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-    return tuple(codec_from_hdf5(number, values, itemsize) for number, _, values, _ in found)
+    return tuple((number, values) for number, _, values, _ in found)
 
 
 def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
@@ -102,11 +120,12 @@ def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
 
 
 def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> ManifestArray:
-    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(dataset.shape, chunks, strict=True))
-    grid = tuple(axis.nchunks for axis in axes)
+    axes, grid = _cut(dataset.shape, chunks)
+    if prod(grid) <= BLOCK and (manifest := _plain_manifest(dataset, pipeline, chunks)):
+        return _array(dataset.name, axes, manifest, (pipeline,))
     index = _chunk_index(dataset, dataset.id.rank)
     if not index.size:
-        return _array(axes, ChunkManifest.missing(grid), (pipeline,))
+        return _array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
     mask = np.where(_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
     pipelines, number = _by_mask(pipeline, mask)
@@ -133,7 +152,50 @@ def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...])
         length=spread(length, 0, np.int64),
         pipeline=spread(number, 0, np.uint16),
     )
-    return _array(axes, manifest, pipelines)
+    return _array(dataset.name, axes, manifest, pipelines)
+
+
+@lru_cache(1024)
+def _cut(
+    shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
+    """Return how axes are cut, and the chunks of each."""
+    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+    return axes, tuple(axis.nchunks for axis in axes)
+
+
+@lru_cache(256)
+def _places(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return where the chunks of a grid begin, in C order."""
+    return tuple(itertools.product(*map(range, repeat(0), shape, chunks)))
+
+
+def _plain_manifest(
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
+) -> ChunkManifest | None:
+    """Return a small manifest of chunks that are all there, in their order, all filtered alike.
+
+    None is any other dataset, and one of which a chunk at the edge may be without filters: all
+    that `_chunked` looks into.
+    """
+    rows: list[Any] = []
+    dataset.id.chunk_iter(rows.append)
+    rank = dataset.id.rank
+    if not rows or len(rows) != prod(_cut(dataset.shape, chunks)[1]):
+        return None
+    place, mask, offset, length = zip(*rows, strict=True)
+    if any(mask) or place != _places(dataset.shape[:rank], chunks[:rank]):
+        return None
+    if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
+        return None
+    grid = _cut(dataset.shape, chunks)[1]
+    return ChunkManifest.in_file(grid, dataset.source, offset, length)
+
+
+def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
+    """Say whether filtered chunks reach past the end."""
+    reach = any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
+    return bool(pipeline.codecs) and reach
 
 
 def _chunk_index(dataset: Dataset, ndim: int) -> npt.NDArray[np.int64]:
@@ -179,7 +241,7 @@ def _bare_edges(
 
     place, mask, length = index[:-3], index[-3], index[-1]
     shape, nbytes = dataset.shape, prod(chunks) * pipeline.dtype.itemsize
-    if not pipeline.codecs or not any(n % c for n, c in zip(shape, chunks, strict=True)):
+    if not _has_edges(dataset, pipeline, chunks):
         return np.zeros(mask.size, bool)
     past = [p + c > n for p, c, n in zip(place, chunks, shape, strict=False)]
     suspect: npt.NDArray[np.bool_] = np.any(past, axis=0) & (mask == 0) & (length == nbytes)
@@ -240,8 +302,7 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
     """Return a compact or contiguous dataset as one chunk."""
     import h5py
 
-    axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape)
-    grid = tuple(axis.nchunks for axis in axes)
+    axes, grid = _cut(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     if dataset.plist.get_layout() == COMPACT:
         # it lies in the object header, at no address that HDF5 tells
@@ -250,8 +311,11 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
     elif (offset := dataset.id.get_offset()) is None:
         manifest = ChunkManifest.missing(grid)
     else:
-        manifest = ChunkManifest.build(grid, files=(dataset.source,), offset=offset, length=nbytes)
-    return _array(axes, manifest, (pipeline,))
+        chunks = prod(grid)
+        manifest = ChunkManifest.in_file(
+            grid, dataset.source, (offset,) * chunks, (nbytes,) * chunks
+        )
+    return _array(dataset.name, axes, manifest, (pipeline,))
 
 
 def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
@@ -269,7 +333,7 @@ def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArr
     cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
     rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
     grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
-    return _array((*cut, *rest), manifest.reshape(grid), (pipeline,))
+    return _array(dataset.name, (*cut, *rest), manifest.reshape(grid), (pipeline,))
 
 
 def external_segments(
@@ -303,7 +367,11 @@ def external_segments(
 
 
 def _array(
-    axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, pipelines: tuple[CodecPipeline, ...]
+    name: str,
+    axes: tuple[ChunkAxis, ...],
+    manifest: ChunkManifest,
+    pipelines: tuple[CodecPipeline, ...],
 ) -> ManifestArray:
-    array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipelines[0])
-    return replace(array, pipelines=pipelines)
+    fragment = Fragment((0,) * len(axes), axes, manifest)
+    array = ManifestArray.of_fragment(fragment, pipelines[0], name)
+    return replace(array, pipelines=pipelines) if len(pipelines) > 1 else array

@@ -8,10 +8,9 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import partial
-from math import prod
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,8 +78,6 @@ class Dataset:
         The file that it lies in: links lead to other files.
     """
 
-    __slots__ = ("address", "attrs", "id", "is_scale", "kind", "name", "plist", "shape", "source")
-
     def __init__(self, name: str, found: Any, source: SourceFile) -> None:
         import h5py
 
@@ -90,7 +87,8 @@ class Dataset:
         self.kind = found.get_type()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
-        self.shape: tuple[int, ...] = (found.shape or ()) + _axes_within(self.kind)
+        self._within = _axes_within(self.kind)
+        self.shape: tuple[int, ...] = (found.shape or ()) + self._within
         self.is_scale: bool = h5py.h5ds.is_scale(found)
         self.address = (source.url, h5py.h5o.get_info(found).addr)
         self.attrs = h5py.AttributeManager(self)
@@ -107,12 +105,18 @@ class Dataset:
         """Whether its first axis may grow."""
         return self.grows[:1] == (True,)
 
-    @property
+    @cached_property
     def grows(self) -> tuple[bool, ...]:
         """Whether each axis may grow."""
         limits = self.id.get_space().get_simple_extent_dims(True)
-        within = (False,) * len(_axes_within(self.kind))
-        return tuple(n == UNLIMITED for n in limits) + within
+        return tuple(n == UNLIMITED for n in limits) + (False,) * len(self._within)
+
+    @cached_property
+    def place(self) -> tuple[str, bytes | None]:
+        """The url of its file, and a path there that leads to it."""
+        import h5py
+
+        return self.source.url, h5py.h5i.get_name(self.id)
 
 
 def _axes_within(kind: Any) -> tuple[int, ...]:
@@ -261,127 +265,6 @@ def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes
             continue
         return names
     raise FormatError("HDF5 cannot list a group; the file is damaged")
-
-
-Names = list[tuple[Dataset, tuple[str | None, ...]]]
-
-
-class NamedAxes:
-    """The datasets of a group, with the names that dimension scales give their axes.
-
-    Parameters
-    ----------
-    datasets : collection of Dataset
-        Of the group.
-    above : iterable of Dataset
-        Scales of the groups above it, the outermost first.
-    """
-
-    def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
-        self.scales = [d for d in datasets if d.is_scale]
-        self._by_address = {d.address: d for d in [*above, *self.scales]}
-        self._by_id = {
-            int(d.attrs["_Netcdf4Dimid"]): d.name
-            for d in self._by_address.values()
-            if "_Netcdf4Dimid" in d.attrs
-        }
-        self.named: Names = [(d, self._look_up(d)) for d in datasets]
-        self.lengths = self._unlimited_lengths()
-
-    def _unlimited_lengths(self) -> dict[str, int]:
-        """Return how long variables of the group make every unlimited dimension that they see."""
-        # the name of a dimension hides that of another one further up
-        seen = {d.name: d for d in self._by_address.values()}
-        lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
-        for dataset, dims in self.named:
-            for dim, n in zip(dims, dataset.shape, strict=True):
-                if dim in lengths:
-                    lengths[dim] = max(n, lengths[dim])
-        return lengths
-
-    @property
-    def grow(self) -> bool:
-        """Whether it matters to any of the datasets how long unlimited dimensions are."""
-        names = {name for _, dims in self.named for name in dims}
-        return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
-
-    def _look_up(self, dataset: Dataset) -> tuple[str | None, ...]:
-        rank = len(dataset.shape)
-        if dataset.is_scale:
-            if rank > 1 and "_Netcdf4Coordinates" in dataset.attrs:
-                return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
-            return (dataset.name, *([None] * (rank - 1)))[:rank]
-        return tuple(self._attached(dataset, axis) for axis in range(rank))
-
-    def _attached(self, dataset: Dataset, axis: int) -> str | None:
-        """Return the name of the first scale of an axis."""
-        import h5py
-
-        found: list[Any] = []
-        if axis < dataset.id.rank and h5py.h5ds.get_num_scales(dataset.id, axis):
-            h5py.h5ds.iterate(dataset.id, axis, found.append)
-        if not found:
-            return None
-        address = (dataset.source.url, h5py.h5o.get_info(found[0]).addr)
-        if address in self._by_address:
-            return self._by_address[address].name
-        return str(h5py.Dataset(found[0]).name).rpartition("/")[2]
-
-
-class Dimensions:
-    """The dimensions of a group, as the netCDF library names them.
-
-    Axes with a scale have its name. The others are the first dimension of the group that has their
-    length, and may grow or not as they may, but never one twice in one variable; where there is
-    none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
-    ``nc4_rec_match_dimscales``).
-
-    Parameters
-    ----------
-    axes : NamedAxes
-        Of the group.
-    first : callable
-        Returns the number of the first dimension that is invented.
-    lengths : mapping of str to int
-        How long unlimited dimensions are by variables of other groups.
-    """
-
-    def __init__(
-        self, axes: NamedAxes, first: Callable[[], int], lengths: Mapping[str, int]
-    ) -> None:
-        self._first = first
-        self.invented = 0
-        self.lengths = {name: max(n, lengths.get(name, 0)) for name, n in axes.lengths.items()}
-        self._here = [
-            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited)
-            for d in axes.scales
-        ]
-        self.of = {d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare}
-        self.unlimited_here = {name for name, _, grows in self._here if grows}
-
-    def _complete(self, dataset: Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
-        """Name the axes that have no scale."""
-        taken = [name for name in names if name is not None]
-        if len(taken) == len(names):
-            return tuple(taken)
-        complete = []
-        for name, size, grows in zip(names, dataset.shape, dataset.grows, strict=True):
-            if name is None:
-                name = self._fitting(size, grows, taken)
-                taken.append(name)
-            complete.append(name)
-        return tuple(complete)
-
-    def _fitting(self, size: int, grows: bool, taken: list[str]) -> str:
-        """Return a dimension for an axis without scale, inventing one if none fits."""
-        for name, length, may_grow in self._here:
-            if (length, may_grow) == (size, grows) and name not in taken:
-                return name
-        name = f"phony_dim_{self._first() + self.invented}"
-        self.invented += 1
-        # to the netCDF library, length 0 means unlimited
-        self._here.append((name, size, grows or not size))
-        return name
 
 
 def attribute_names(owner: Any) -> list[str]:

@@ -24,13 +24,13 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5.attributes import attribute, of_the_user
 from virtualds.hdf5.data_types import stored_type
+from virtualds.hdf5.dimensions import Dimensions
 from virtualds.hdf5.file import HDF5Files, damage_of
 from virtualds.hdf5.groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
 from virtualds.hdf5.mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5.storage import stored_array
 from virtualds.hdf5.structure import (
     Dataset,
-    Dimensions,
     Place,
     attribute_names,
     descend,

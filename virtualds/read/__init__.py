@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.read.fetch import execute
-from virtualds.read.plan import Readable, plan, plan_points
+from virtualds.read.fetch import execute, execute_batch
+from virtualds.read.plan import Readable, only_chunk, plan, plan_points
 
 __all__ = ["Readable", "read", "read_points"]
 
@@ -35,6 +35,10 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     ReadError
         Bytes cannot be had, have changed, or do not decode.
     """
+    if (batch := only_chunk(source, key)) is not None:
+        out = np.empty(source.shape, source.dtype)
+        execute_batch(source, batch, out)
+        return out
     selection = plan(source, key)
     out = np.empty(selection.shape, source.dtype)
     execute(source, selection, out)

@@ -71,6 +71,17 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     run_all(Ahead(work, _way_of, reading.fetch), reading.finish)
 
 
+def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
+    """Carry out one batch of near chunks that are wanted whole, in this thread.
+
+    Raises
+    ------
+    ReadError
+        As `execute`.
+    """
+    _Reading(source, out, keeps=False, opened=0).finish((batch, None))
+
+
 def _announced(works: Iterator[Work]) -> Iterator[Work]:
     """Yield work, a group later than it comes, so that disks can be told of the next one."""
     group = list(islice(works, ANNOUNCED))

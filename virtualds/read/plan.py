@@ -14,8 +14,8 @@ from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import AxisKey, Projection, as_slice, counted_positions
 from virtualds.read.keys import Array, Step, normalise
 from virtualds.read.load import loaded_parts
-from virtualds.read.subdivide import subdivide
-from virtualds.read.tasks import Batch, Part, batches, merged, point_tasks
+from virtualds.read.subdivide import PIECE, WORTHWHILE, subdivide
+from virtualds.read.tasks import Batch, Part, Task, batches, merged, point_tasks, reach_of
 from virtualds.read.tiles import Tile, box_batches
 
 
@@ -84,6 +84,38 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
         chain.from_iterable(map(box_batches, parts)),
         tuple(steps),
     )
+
+
+def only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
+    """Return the work of a selection that is a whole array of one small chunk near by, or None.
+
+    Coordinates are like this, a few in every file that is scanned; there is nothing to plan.
+    """
+    whole = all(isinstance(k, slice) and k == slice(None) for k in key)
+    if not whole or len(key) != len(source.shape) or len(source.fragments) != 1:
+        return None
+    fragment, shape = source.fragments[0], source.shape
+    manifest = fragment.manifest
+    if manifest.size != 1 or not manifest.is_loaded or fragment.shape != shape:
+        return None
+    first = manifest.lookup((0,) * len(shape))
+    pipeline = source.pipelines[first.pipeline]
+    is_far = first.file >= 0 and reach_of(fragment, first.file).at_once
+    if is_far or pipeline.hidden_size != 1:
+        return None
+    slabs = [axis.slabs() for axis in fragment.axes]
+    encoded = tuple(int(s.encoded[0]) for s in slabs)
+    nbytes = prod(encoded) * pipeline.dtype.itemsize
+    # of a larger chunk without codecs no more is read than is shown
+    if nbytes > (PIECE if pipeline.codecs or encoded == shape else WORTHWHILE):
+        return None
+    inset = [int(s.inset[0]) for s in slabs]
+    inner = tuple(slice(a, a + n, 1) for a, n in zip(inset, shape, strict=True))
+    outer = tuple(slice(0, n) for n in shape)
+    task = Task(
+        first.offset, first.length, first.pipeline, encoded, inner, outer, checksum=first.checksum
+    )
+    return Batch(fragment, source.pipelines, first.file, [task])
 
 
 def plan_points(source: Readable, key: Sequence[Any]) -> Selection:

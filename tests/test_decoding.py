@@ -1,0 +1,128 @@
+"""A file decodes alike whether or not one of its structure was decoded before."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from cases import CASES, Archive
+
+import virtualds
+from virtualds import ManifestArray, dataset
+from virtualds.decoding import Outlines
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset, "OUTLINES", Outlines())
+
+
+def described(ds: xr.Dataset) -> Any:
+    """Everything that a dataset shows without being read."""
+    variables = [
+        (n, v.dims, str(v.dtype), repr(v.attrs), repr(sorted(v.encoding.items(), key=str)))
+        for n, v in ds.variables.items()
+    ]
+    kinds = [type(v.data).__name__ for v in ds.variables.values()]
+    whole = repr(ds.attrs), repr(ds.encoding), dict(ds.sizes)
+    return variables, kinds, [*ds.coords], [*ds.indexes], whole
+
+
+LOADED: dict[str, Any] = {"default": None, "nothing": [], "everything": "*"}
+
+
+@pytest.mark.parametrize("loadable", LOADED)
+@pytest.mark.parametrize("name", CASES)
+def test_the_second_file_is_as_the_first(archive: Archive, name: str, loadable: str) -> None:
+    def opened() -> xr.Dataset:
+        return virtualds.open_virtual_dataset(
+            archive.path(name), group=CASES[name].group, loadable_variables=LOADED[loadable]
+        )
+
+    try:
+        first = opened()
+    except virtualds.UnsupportedError:
+        # what decodes only as a whole has to be loaded
+        return
+    second = opened()
+    assert described(second) == described(first)
+    xr.testing.assert_identical(second.virtual.load(), first.virtual.load())
+
+
+def write(path: Path, days: Any, units: str = "days since 2000-01-01", x: float = 0.0) -> Path:
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("time", len(days))
+        file.createDimension("x", 3)
+        time = file.createVariable("time", "f8", ("time",))
+        time.units, time.calendar = units, "standard"
+        time[:] = days
+        file.createVariable("x", "f4", ("x",))[:] = x + np.arange(3)
+        file.createVariable("t", "i2", ("time", "x"), fill_value=-1)[:] = 7
+    return path
+
+
+SECOND: dict[str, dict[str, Any]] = {
+    "other dates": {"days": [5.25]},
+    "no date": {"days": [np.nan]},
+    "dates that numpy has no nanoseconds for": {"days": [-150_000.0]},
+    "dates in other units": {"days": [5.0], "units": "hours since 1990-01-01"},
+    "another place": {"days": [0.0], "x": 0.5},
+    "another length": {"days": [0.0, 1.0]},
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_values_are_those_of_the_file_whatever_was_opened_before(tmp_path: Path, name: str) -> None:
+    virtualds.open_virtual_dataset(write(tmp_path / "first.nc", [0.0]))
+    path = write(tmp_path / "second.nc", **SECOND[name])
+    found = virtualds.open_virtual_dataset(path)
+    with xr.open_dataset(path) as native:
+        xr.testing.assert_identical(found.virtual.load(), native.load())
+        assert found["time"].dtype == native["time"].dtype
+        assert found["time"].encoding["units"] == native["time"].encoding["units"]
+
+
+def test_files_share_equal_coordinates_and_nothing_that_can_be_changed(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.nc", [float(n)]) for n in range(3)]
+    _, second, third = map(virtualds.open_virtual_dataset, paths)
+    assert second.indexes["x"] is third.indexes["x"]
+    second["x"].attrs["seen"] = True
+    second["t"].attrs["seen"] = True
+    second["t"].encoding["preferred_chunks"] = None
+    second.attrs["seen"] = True
+    fourth = virtualds.open_virtual_dataset(paths[2])
+    assert described(fourth) == described(third)
+    assert third["t"].encoding["source"] == str(paths[2])
+
+
+def test_packing_of_one_file_is_not_that_of_another(tmp_path: Path) -> None:
+    values = []
+    for n, factor in enumerate((0.5, 0.25, 0.5)):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            file.createDimension("x", 2)
+            v = file.createVariable("v", "i2", ("x",))
+            v.scale_factor = factor
+            v.set_auto_scale(False)
+            v[:] = [n, 10]
+        values.append(virtualds.open_virtual_dataset(tmp_path / f"{n}.nc")["v"].values.tolist())
+    assert values == [[0.0, 5.0], [0.25, 2.5], [1.0, 5.0]]
+
+
+def test_a_dataset_pickles_small(tmp_path: Path) -> None:
+    ds = virtualds.open_virtual_dataset(write(tmp_path / "a.nc", [0.0]))
+    pickled = pickle.dumps(ds, 5)
+    # names, attributes and encoding of a variable, and one reference
+    assert len(pickled) < 2000 + 700 * len(ds.variables)
+    again = pickle.loads(pickled)
+    assert isinstance(again["t"].data, ManifestArray)
+    xr.testing.assert_identical(again.virtual.load(), ds.virtual.load())

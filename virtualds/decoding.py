@@ -1,0 +1,308 @@
+"""How stored variables decode, asked of xarray once for all groups that are alike.
+
+Dimensions, dtype, attributes and encoding of decoded variables follow from those of the stored
+ones, but for dates and durations, where xarray looks at values too. The files of an archive mostly
+decode alike. So what xarray made of one group is noted in an `Outline`, which holds for every group
+whose names, shapes, types, attributes and encoding are the same; what depends on values xarray
+still decodes file by file.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.array import ManifestArray, default_fill
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.lazy import lazily
+from virtualds.packing import Decoding
+from virtualds.stored_blocks import preferred
+
+OWN_ENCODING = ("source", "preferred_chunks")
+"""Encoding that a variable takes from its own file: the name of it, and what may be changed."""
+SHARED = 2**16
+"""Bytes of a coordinate, as stored, up to which equal ones of several files share an index."""
+
+
+class UnlikeError(Exception):
+    """Values decode to something else than those of the group that an outline was made of."""
+
+
+class _Read(NamedTuple):
+    """A variable whose values are in memory, as stored."""
+
+    dims: tuple[str, ...]
+    data: npt.NDArray[Any]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """How one variable decodes.
+
+    Parameters
+    ----------
+    name : str or None
+        What xarray calls it.
+    stored, decoded : tuple of dims and numpy dtype
+        Of the variable in the file, and in the dataset.
+    attributes, encoding : dict
+        As decoded.
+    declared, inherited : dict
+        Attributes as stored, and those decoding takes from another variable: bounds
+        have the units of what they bound.
+    is_loaded : bool
+    packing : Decoding or None
+        How chunks decode, if it is not loaded.
+    decodes : bool
+        Whether CF conventions are decoded at all.
+    """
+
+    name: Any
+    stored: tuple[tuple[str, ...], np.dtype[Any]]
+    decoded: tuple[tuple[Hashable, ...], np.dtype[Any]]
+    attributes: Mapping[str, Any]
+    encoding: Mapping[str, Any]
+    declared: Mapping[str, Any]
+    inherited: Mapping[str, Any]
+    is_loaded: bool
+    packing: Decoding | None
+    decodes: bool
+
+    @classmethod
+    def of(
+        cls, name: Any, stored: ManifestVariable, shown: xr.Variable, loaded: bool, decodes: bool
+    ) -> Part:
+        """Note what became of a variable."""
+        data = stored.data
+        inherited = {
+            key: shown.encoding[key]
+            for key in ("units", "calendar")
+            if key in shown.encoding.keys() - stored.attributes.keys() - stored.encoding.keys()
+        }
+        encoding = {k: v for k, v in shown.encoding.items() if k not in OWN_ENCODING}
+        virtual = () if loaded or not isinstance(data, ManifestArray) else shown.data.pipelines
+        return cls(
+            name=name,
+            stored=(stored.dims, data.dtype),
+            decoded=(shown.dims, shown.dtype),
+            attributes=dict(shown.attrs),
+            encoding=encoding,
+            declared=dict(stored.attributes),
+            inherited=inherited,
+            is_loaded=loaded,
+            packing=virtual[0].packing if virtual else None,
+            decodes=decodes,
+        )
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it is loaded and becomes the index of its dimension."""
+        return self.is_loaded and self.decoded[0] == (self.name,)
+
+    @property
+    def depends_on_values(self) -> bool:
+        """Whether xarray looks at values to tell what they decode to."""
+        return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
+
+    def variable(self, stored: ManifestVariable) -> xr.Variable:
+        """Return a variable decoded.
+
+        Raises
+        ------
+        UnlikeError
+            Its values decode to something else.
+        """
+        data = stored.data
+        if self.is_loaded:
+            return self._own(self._by_xarray(self._read(stored)).compute(), stored)
+        if not isinstance(data, ManifestArray):
+            return self._own(self._by_xarray(stored), stored)
+        if self.depends_on_values:
+            self._by_xarray(stored)
+        array = unpacked(data, self.packing, self.decoded[1], str(self.name))
+        return self._own(xr.Variable(self.decoded[0], array), stored)
+
+    def index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
+        """Return a dimension coordinate decoded, and its index, which other files may share.
+
+        Raises
+        ------
+        UnlikeError
+            Its values decode to something else.
+        """
+        read = self._read(stored)
+        if read.data.dtype.hasobject or read.data.nbytes > SHARED:
+            found, index = indexed(self.name, self._by_xarray(read))
+        else:
+            found, index = _shared_index(self, read.data.tobytes())
+        return self._own(found.copy(deep=False), stored), index
+
+    def _read(self, stored: ManifestVariable) -> _Read:
+        """Return a variable with its values in memory, as stored."""
+        data = stored.data
+        if isinstance(data, ManifestArray) and data.name != str(self.name):
+            # for errors
+            data = replace(data, name=str(self.name))
+        values = data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
+        return _Read(stored.dims, values, stored.attributes)
+
+    def _by_xarray(self, stored: ManifestVariable | _Read) -> xr.Variable:
+        """Return a variable as xarray decodes it by itself, read when somebody looks."""
+        attributes = {**stored.attributes, **self.inherited}
+        raw = xr.Variable(stored.dims, lazily(stored.data, self.name), attributes)
+        found = xr.conventions.decode_cf_variable(
+            self.name,
+            raw,
+            mask_and_scale=self.decodes,
+            decode_times=self.decodes,
+            concat_characters=self.decodes,
+            stack_char_dim=self.decoded[0] != self.stored[0],
+        )
+        if (found.dims, found.dtype) != self.decoded:
+            raise UnlikeError
+        return found
+
+    def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
+        """Give a variable attributes and encoding that no other file's shares."""
+        own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
+        found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
+        found.encoding = {**self.encoding, **own}
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """How the variables of a group decode.
+
+    Parameters
+    ----------
+    parts : dict of str to Part
+        By the names of the variables as stored.
+    coordinates : frozenset
+        Names of those that are coordinates.
+    used : frozenset of str
+        Attributes of the group that decoding uses up.
+    """
+
+    parts: Mapping[str, Part]
+    coordinates: frozenset[Hashable]
+    used: frozenset[str]
+
+
+@lru_cache(256)
+def _shared_index(part: Part, raw: bytes) -> tuple[xr.Variable, xr.Index]:
+    """Return a coordinate from its bytes, and its index."""
+    dims, dtype = part.stored
+    values = np.frombuffer(raw, dtype)
+    return indexed(part.name, part._by_xarray(_Read(dims, values, part.declared)))
+
+
+def indexed(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
+    """Return a variable as the index of its dimension, and that index."""
+    found = xr.Coordinates({name: variable})
+    return found.variables[name], found.xindexes[name]
+
+
+def unpacked(
+    array: ManifestArray, packing: Decoding | None, dtype: np.dtype[Any], name: str
+) -> ManifestArray:
+    """Return an array whose chunks are unpacked as the last step of decoding them."""
+    fill = default_fill(dtype)
+    alike = array.dtype == dtype and array.fill_value is fill
+    if packing is None and alike and not array.has_gaps:
+        return array if array.name == name else replace(array, name=name)
+    pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
+    if array.has_gaps:
+        # gaps of a file are numbers as stored, and decode as they do
+        stored = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
+        fill = (packing.decode(stored) if packing else stored.astype(dtype))[0]
+    return replace(array, dtype=dtype, fill_value=fill, pipelines=pipelines, name=name)
+
+
+def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
+    """Return the encoding of a variable, with the chunks that dask is to have if they are ragged.
+
+    What is regular has them from its source; what lies in one piece may be cut anywhere.
+    """
+    data = variable.data
+    if "preferred_chunks" in variable.encoding or not isinstance(data, ManifestArray):
+        return dict(variable.encoding)
+    if data.nchunks < 2:
+        return dict(variable.encoding)
+    chunks = dict(zip(variable.dims, map(preferred, data.blocks), strict=True))
+    return {**variable.encoding, "preferred_chunks": chunks}
+
+
+def structure_of(group: ManifestGroup, *options: Any) -> bytes | None:
+    """Return all of a group that an outline depends on; None if that cannot be told.
+
+    Equal bytes are equal structures: they are a pickle of it.
+    """
+    if group.problems or any(map(_is_packed, group.variables.values())):
+        return None
+    variables = [
+        (name, v.dims, _kind(v.data), v.data.dtype, v.data.shape, dict(v.attributes), _alike(v))
+        for name, v in group.variables.items()
+    ]
+    try:
+        return pickle.dumps((variables, group.attributes.get("coordinates"), options), 5)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+
+
+def _kind(data: Any) -> tuple[bool, ...]:
+    """Return what besides its type matters of a variable's data."""
+    if not isinstance(data, ManifestArray):
+        return (isinstance(data, np.ndarray),)
+    return data.has_gaps, False
+
+
+def _is_packed(variable: ManifestVariable) -> bool:
+    """Say whether chunks are unpacked already, each as its own file says."""
+    data = variable.data
+    return isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines)
+
+
+def _alike(variable: ManifestVariable) -> dict[str, Any]:
+    """Return the encoding that files of one structure share."""
+    return {name: v for name, v in encoding_of(variable).items() if name != "source"}
+
+
+class Outlines:
+    """The latest used outlines, by the structure that they hold for.
+
+    Parameters
+    ----------
+    most : int
+        How many are kept.
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._kept: OrderedDict[bytes, Outline] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, structure: bytes | None) -> Outline | None:
+        """Return the outline of a structure, if there is one."""
+        with self._lock:
+            if structure is None or structure not in self._kept:
+                return None
+            self._kept.move_to_end(structure)
+            return self._kept[structure]
+
+    def put(self, structure: bytes, outline: Outline) -> None:
+        """Keep an outline."""
+        with self._lock:
+            self._kept[structure] = outline
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
