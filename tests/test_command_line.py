@@ -88,7 +88,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
 """What a command calls, with what it is given."""
 
 OTHER_NAMES: dict[str, dict[str, set[str]]] = {
-    "scan": {"urls": {"paths"}, "output": {"url"}, "dask": {"parallel"}},
+    "scan": {"urls": {"paths"}, "output": {"url", "to"}, "dask": {"parallel"}},
     "append": {"urls": {"paths"}, "target": {"url"}, "dask": {"parallel"}}
     # the dimension that files are joined along is the one along which the set grows
     | {"dim": {"concat_dim", "append_dim"}},
@@ -110,6 +110,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "preprocess": "a function",
         "snapshot": "of sets, not of source files",
         "combine": "along the dimension of the set",
+        "to": "of sets that are written anew",
     },
     "verify": {
         "self": "the tree",
@@ -546,5 +547,7 @@ def scheduler() -> Iterator[str]:
 
 def test_a_cluster_opens_the_files(scheduler: str) -> None:
     files = sorted(map(str, Path.cwd().glob("20*.nc")))
-    done("scan", *files, "--concat-dim", "time", "-o", "refs.json", "--dask", scheduler)
-    assert_identical(opened("refs.json"), native())
+    for target in ("refs.json", "refs.zarr"):
+        given = ("scan", *files, "--concat-dim", "time", "-o", target, "--dask", scheduler)
+        assert said(*given)["references"] == 24
+        assert_identical(opened(target), native())

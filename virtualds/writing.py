@@ -122,8 +122,8 @@ def check_target(
     _check_placing(mode, position, on_duplicate)
     _check_conflict(conflict)
     Allowed.of(allow)
-    absolute, options = _target(url, storage_options)
-    target = _format_for(absolute, format, options)
+    absolute, options = target_of(url, storage_options)
+    target = format_for(absolute, format, options)
     _check_choices(target, choices)
     if mode == "w-" and _format_there(absolute, options) is not None:
         raise FileExistsError(f"{absolute}: exists already; pass mode='w' to replace it")

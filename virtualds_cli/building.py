@@ -47,11 +47,13 @@ DASK = click.option(
 )
 
 
-def opened(files: Sequence[str], dask: str | None, options: Mapping[str, Any]) -> xr.Dataset:
+def opened(
+    files: Sequence[str], dask: str | None, options: Mapping[str, Any], **more: Any
+) -> xr.Dataset:
     """Return files as one dataset, opened as the options say."""
     import virtualds
 
-    chosen = said(options, OPENING)
+    chosen = said(options, OPENING) | more
     if dims := chosen.get("concat_dim"):
         chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
         chosen.setdefault("combine", "nested")

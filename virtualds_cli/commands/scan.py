@@ -62,7 +62,11 @@ def scan(
     access = options["target_options"]
     form = check_target(output, storage_options=access, **writing)
     found = files_meant(urls, files_from, options["storage_options"])
-    dataset = opened(found, dask, options)
-    dataset.virtual.to_manifest(output, storage_options=access, **writing)
+    if dask is not None and form == "zarr-v3" and not writing:
+        # the workers write, so that no process has to hold all references
+        dataset = opened(found, dask, options, to=output, target_options=access)
+    else:
+        dataset = opened(found, dask, options)
+        dataset.virtual.to_manifest(output, storage_options=access, **writing)
     document = summary(output, form, dataset, time.perf_counter() - begun)
     report(document, in_words(document))
