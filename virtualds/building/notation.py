@@ -241,10 +241,9 @@ class _Reader:
 
     def manifest(self, *parts: Any) -> ChunkManifest:
         shape, files, inline, *packed = self.all(parts)
-        columns = dict(zip(COLUMNS, packed, strict=True))
-        length = columns["length"] = unpack(columns["length"])
-        for name, column in columns.items():
-            columns[name] = unpack(column, length if name == "offset" else None)
+        given = dict(zip(COLUMNS, packed, strict=True))
+        length = unpack(given["length"])
+        columns = {n: unpack(c, length if n == "offset" else None) for n, c in given.items()}
         return ChunkManifest.build(shape, files=files, inline=inline, **columns)
 
     def file(self, url: str, size: Any, mtime: Any, etag: Any, has_options: bool) -> SourceFile:
