@@ -82,6 +82,54 @@ def write_manifest(
     _settling_conflicts(attempt, conflict)
 
 
+def check_target(
+    url: Any,
+    *,
+    format: str | None = None,
+    mode: str | None = None,
+    append_dim: str | None = None,
+    position: str = "end",
+    on_duplicate: str = "raise",
+    conflict: str = "raise",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> str:
+    """Refuse what ``ds.virtual.to_manifest`` would refuse before it looks at the dataset.
+
+    It takes the same arguments. Whoever is going to scan for hours wants to know at once.
+
+    Returns
+    -------
+    str
+        The name of the format.
+
+    Raises
+    ------
+    TypeError
+        The format has no such choice.
+    FileExistsError
+        There is something of this name, and ``mode`` is ``"w-"``.
+    ValueError
+        No such format, mode or place to append at.
+
+    Examples
+    --------
+    >>> check_target("refs.parquet")
+    'kerchunk-parquet'
+    """
+    mode = _settled(mode, append_dim)
+    _check_placing(mode, position, on_duplicate)
+    _check_conflict(conflict)
+    Allowed.of(allow)
+    absolute, options = target_of(url, storage_options)
+    target = format_for(absolute, format, options)
+    _check_choices(target, choices)
+    if mode == "w-" and _format_there(absolute, options) is not None:
+        raise FileExistsError(f"{absolute}: exists already; pass mode='w' to replace it")
+    return target.name
+
+
 def write_tree(
     tree: xr.DataTree,
     url: str | os.PathLike[str],
@@ -195,10 +243,14 @@ def _missing_named(url: str) -> Iterator[None]:
         ) from error
 
 
-def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
-    """Make a change, again if wanted and another writer was faster."""
+def _check_conflict(conflict: str) -> None:
     if conflict not in ("raise", "retry"):
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
+
+
+def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
+    """Make a change, again if wanted and another writer was faster."""
+    _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
