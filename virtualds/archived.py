@@ -38,7 +38,7 @@ def _variable(variable: ManifestVariable) -> ManifestVariable:
 
 def _fragment(fragment: Fragment) -> Fragment:
     manifest = fragment.manifest
-    if not manifest.is_loaded:
+    if manifest.is_in_set:
         return fragment
     places = outside_archives(manifest.files)
     if all(place == (file, 0) for place, file in zip(places, manifest.files, strict=True)):

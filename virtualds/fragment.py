@@ -251,8 +251,8 @@ def _joins(left: Fragment, right: Fragment, axis: int) -> bool:
     return (
         left.stop[axis] == right.start[axis]
         # what lies in a reference set stays there
-        and left.manifest.is_loaded
-        and right.manifest.is_loaded
+        and not left.manifest.is_in_set
+        and not right.manifest.is_in_set
         and _aside(left.start, axis) == _aside(right.start, axis)
         and _aside(left.axes, axis) == _aside(right.axes, axis)
     )

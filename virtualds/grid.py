@@ -281,6 +281,15 @@ class RegularAxis(ChunkAxis):
     def locate(self, positions: Ints) -> Ints:
         return (positions + self.hidden) // self.step
 
+    def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
+        if stop <= start:
+            return ChunkAxis.crop(self, start, stop)
+        first, inset = divmod(start + self.hidden, self.step)
+        final = (stop - 1 + self.hidden) // self.step
+        last = self.last if final == self.nchunks - 1 else self.step
+        step = last if first == final else self.step
+        return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IrregularAxis(ChunkAxis):
