@@ -72,6 +72,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     skipped = frozenset(skip)
     header, size = _header(source)
     records = header.records_in(size) if header.numrecs is None else header.numrecs
+    name = local_path(source.url) if scheme_of(source.url) == "file" else source.url
     variables, problems = {}, dict[str, VirtualdsError]()
     for variable in header.variables:
         if variable.name in skipped:
@@ -85,7 +86,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             data = ManifestArray.unreadable(
                 _shape(variable, records), variable.dtype, f"{source.url}: {error}"
             )
-        variables[variable.name] = _variable(variable, data, source)
+        variables[variable.name] = _variable(variable, data, name)
     unlimited = header.record_dimension
     encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
     found = ManifestGroup(variables, header.attributes, {}, encoding, problems)
@@ -143,18 +144,19 @@ def _demand_whole(variable: Variable, header: Header, records: int, source: Sour
 def _array(variable: Variable, header: Header, records: int, source: SourceFile) -> ManifestArray:
     """Return the values as references: of each record, or of everything."""
     shape = _shape(variable, records)
-    axes = [ChunkAxis.regular(n, max(n, 1)) for n in shape]
+    axes = _axes(shape)
     nbytes = variable.nbytes * (records if variable.has_records else 1)
     # the records of the only variable that has any follow each other
     if variable.has_records and nbytes and header.record_size != variable.nbytes:
-        axes[0] = ChunkAxis.regular(records, 1)
+        axes = (ChunkAxis.regular(records, 1), *axes[1:])
         manifest = _records(variable, header.record_size, records, source)
     elif nbytes:
         manifest = ChunkManifest.in_file((1,) * len(shape), source, [variable.begin], [nbytes])
     else:
         manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
     pipeline = _pipeline(variable.dtype, len(shape))
-    return ManifestArray.of_fragment(Fragment((0,) * len(shape), tuple(axes), manifest), pipeline)
+    fragment = Fragment((0,) * len(shape), axes, manifest)
+    return ManifestArray.of_fragment(fragment, pipeline, variable.name)
 
 
 def _records(variable: Variable, step: int, count: int, source: SourceFile) -> ChunkManifest:
@@ -165,15 +167,21 @@ def _records(variable: Variable, step: int, count: int, source: SourceFile) -> C
 
 
 @lru_cache(256)
+def _axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
+    """Return how an array in one piece is cut: not at all."""
+    return tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
+
+
+@lru_cache(256)
 def _pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
     return CodecPipeline(dtype, layout=tuple(range(ndim)))
 
 
-def _variable(variable: Variable, data: ManifestArray, source: SourceFile) -> ManifestVariable:
-    url = source.url
+def _variable(variable: Variable, data: ManifestArray, name: str) -> ManifestVariable:
+    """Return a variable; ``name`` is that of the file."""
     encoding: dict[str, Any] = {
         "dtype": variable.dtype.newbyteorder("="),
-        "source": local_path(url) if scheme_of(url) == "file" else url,
+        "source": name,
         "original_shape": data.shape,
     }
     if data.nchunks > 1:
