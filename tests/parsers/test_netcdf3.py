@@ -1,5 +1,6 @@
 """Files of the classic formats are read as the netCDF library reads them, or refused."""
 
+import os
 import pickle
 import struct
 import tempfile
@@ -20,7 +21,7 @@ from scipy.io import netcdf_file
 
 import virtualds
 from virtualds.blocks import FIRST, PAGE
-from virtualds.errors import FormatError, VirtualdsError
+from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.headers.netcdf3 import Header, MoreNeeded, parse_header
 from virtualds.parsers.netcdf3 import FEW
 
@@ -382,3 +383,16 @@ def test_a_damaged_header_is_an_error_that_says_where(name: str, tmp_path: Path)
     with pytest.raises(FormatError, match=message) as caught:
         virtualds.open_virtual_dataset(tmp_path / "a.nc")
     assert "a.nc: " in str(caught.value)
+
+
+def test_of_many_records_read_together_the_one_that_is_gone_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", records=FEW + 1)
+    found = virtualds.open_virtual_dataset(path)
+    assert found.w[::1].values.tolist() == native(path).w.values.tolist()
+    os.truncate(path, path.stat().st_size - 8)
+    with (
+        virtualds.set_options(check_sources=False),
+        pytest.raises(ReadError) as caught,
+    ):
+        found.w.values  # noqa: B018
+    assert any(f"chunk ({FEW}, 0)" in note for note in caught.value.__notes__)
