@@ -5,7 +5,7 @@ TEST_ENV ?= .venv-test
 DOCS_ENV ?= .venv-docs
 DOCS_OUT ?= docs/_build/html
 
-SOURCES := $(shell find virtualds -name '*.py')
+SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
 .PHONY: help demo test lint types docs clean
 

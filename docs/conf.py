@@ -1,6 +1,11 @@
 """How the pages are built: ``make docs``."""
 
+import re
 from importlib.metadata import version as version_of
+
+import click
+
+from virtualds_cli.program import main
 
 project = "virtualds"
 author = "The virtualds developers"
@@ -39,3 +44,23 @@ napoleon_google_docstring = False
 # As fields of the class: a dataclass would otherwise describe each attribute twice.
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+
+
+def show_help(app, docname, source):
+    """Put the help of each command where a page has ``<!-- help: COMMAND -->``."""
+
+    def shown(match):
+        name = match["name"]
+        command = main if name == "virtualds" else main.commands[name]
+        settings = {**main.context_settings, "terminal_width": 80}
+        context = click.Context(main, info_name="virtualds", **settings)
+        if command is not main:
+            context = click.Context(command, context, info_name=name)
+        return f"```text\n{command.get_help(context)}\n```"
+
+    source[0] = re.sub(r"<!-- help: (?P<name>\S+) -->", shown, source[0])
+
+
+def setup(app):
+    """Let pages show the help of commands as it is."""
+    app.connect("source-read", show_help)

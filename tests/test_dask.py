@@ -321,7 +321,7 @@ def client() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed", reason="installed with the extra distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=3, host="127.0.0.1", dashboard_address=None
+            n_workers=2, threads_per_worker=3, host="127.0.0.1", dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

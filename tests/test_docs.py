@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "virtualds"
+PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
     "docs/formats/icechunk.md": "icechunk",
     "virtualds.icechunk_references.adapter": "icechunk",
@@ -40,9 +40,10 @@ def pages() -> list[Path]:
 
 
 def modules() -> list[str]:
-    paths = sorted(PACKAGE.rglob("*.py"))
+    paths = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
-    return [name.removesuffix(".__init__") for name in names]
+    # the last of these runs a program
+    return [n.removesuffix(".__init__") for n in names if not n.endswith(".__main__")]
 
 
 @pytest.fixture

@@ -17,14 +17,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
-    {"build_report"}
-    | {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
-    | {"packed_columns", "grib_sections"},
+    {"checksum", "decompressors", "errors", "grid", "joined_table", "options", "urls"}
+    | {"build_report", "grib_sections", "packed_columns"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest"},
-    {"read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
+    {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},
     {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
@@ -35,10 +34,10 @@ FLOORS = (
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat", "verification"},
-    {"accessor", "building", "zarr_adapter"},
+    {"accessor", "building", "description", "zarr_adapter"},
     {"backend", "combine", "tree_accessor", "zarr_python"},
     {"demo", "diagnosis"},
-    {"cli", "__init__"},
+    {"__init__"},
 )
 # The files of a folder never import each other, unless they are the stages of one path. Then a
 # later stage may import an earlier one.
@@ -57,7 +56,12 @@ STAGES = {
         "dask_jobs",
         "workers",
         "combining",
+        "tree",
+        "target",
+        "by_blocks",
+        "dask_tree",
         "build",
+        "whole",
     ),
     "diagnosis": (
         "forms",
@@ -95,6 +99,7 @@ STAGES = {
         "document",
         "nodes",
         "planning",
+        "part_writing",
         "snapshots",
         "snapshot_writing",
     ),
@@ -370,3 +375,27 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert not HEAVY & set(out.stdout.split())
+
+
+PROGRAM = sorted((PACKAGE.parent / "virtualds_cli").rglob("*.py"))
+BEHIND_THE_PROGRAM = {"virtualds.demo", "virtualds.description", "virtualds.matching"} | {
+    "virtualds.writing"
+}
+"""What the command line uses besides the public names."""
+
+
+@pytest.mark.parametrize("path", PROGRAM, ids=lambda path: path.stem)
+def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Path) -> None:
+    tree = ast.parse(path.read_text(), path)
+    assert ast.get_docstring(tree)
+    # what is only for types is not imported
+    typed = {id(c) for n in ast.walk(tree) if isinstance(n, ast.If) for c in ast.walk(n)}
+    for node, inside in nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in typed:
+            names = [alias.name for alias in node.names]
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else names
+            for module in map(str, modules):
+                if top(module) in ("virtualds", "xarray", "rich", "distributed"):
+                    assert inside
+                if top(module) == "virtualds":
+                    assert module in BEHIND_THE_PROGRAM | {"virtualds"}

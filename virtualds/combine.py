@@ -15,10 +15,13 @@ from virtualds.building.arrangement import Arrangement, Overlap
 from virtualds.building.build import Build, on_error_of_variables
 from virtualds.building.cache import FileCache, choices_of
 from virtualds.building.combining import Combination
+from virtualds.building.dask_jobs import client_of
 from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.files import Files, Paths
 from virtualds.building.opening import Job, Opened, Step
 from virtualds.building.progress import Wanted
+from virtualds.building.target import Target, abandoning
+from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
 from virtualds.manifest import StorageOptions
@@ -63,6 +66,8 @@ def open_virtual_mfdataset(
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
     snapshot: str | None = None,
+    to: str | os.PathLike[str] | None = None,
+    target_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -123,6 +128,12 @@ def open_virtual_mfdataset(
         that was interrupted goes on where it was, and one that runs every day opens what is new.
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
+    to : str or path, optional
+        A reference set in the format zarr-v3, to be created or replaced. Whoever opens files writes
+        their references into it, and here it is only committed, so that no process ever holds all
+        of them. What is returned is the set, opened.
+    target_options : dict, optional
+        Access options of the set, for fsspec.
 
     Returns
     -------
@@ -136,6 +147,13 @@ def open_virtual_mfdataset(
         ``attrs_file`` is none of the files, or they do not combine; the notes name the files.
     CombineError
         Files overlap, or a coordinate is not to be had.
+    UnsupportedError
+        ``to`` is of a format that many processes cannot write together, or that cannot hold the
+        dataset.
+    FileExistsError
+        There is something called ``to`` that is no set.
+    ConflictError
+        Another writer has replaced the set in the moment in which it was committed.
 
     Examples
     --------
@@ -166,10 +184,22 @@ def open_virtual_mfdataset(
     job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, steps)
     number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
     build = Build(files, job, workers_for(parallel, files), on_error, progress)
-    found, report = build.opened()
-    combined: xr.Dataset = build.combined(combination, found, arrangement)
-    if number is not None:
-        combined.attrs = _of_file(number, files, found).attrs
+    target = None if to is None else Target.begin(to, target_options)
+    whole = Whole(build, combination, arrangement, client_of(parallel), target)
+    with abandoning(target):
+        combined, found, report = whole.built()
+        if number is not None:
+            combined.attrs = _of_file(number, build, found).attrs
+        if target is not None:
+            target.commit(combined)
+    if target is not None:
+        combined = open_virtual_dataset(
+            target.url,
+            loadable_variables=loadable_variables,
+            storage_options=target_options or storage_options,
+            decode_cf=decode_cf,
+            allow=allow,
+        )
     combined.virtual.report = report
     return combined
 
@@ -315,10 +345,17 @@ def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Open
     return preprocess(found)
 
 
-def _of_file(number: int, files: Files, found: Mapping[int, xr.Dataset]) -> xr.Dataset:
+def _of_file(number: int, build: Build[xr.Dataset], found: Mapping[int, Any]) -> xr.Dataset:
+    """Return the dataset of one file, which is opened again if it went into a block."""
+    file = build.files.flat[number]
     if number not in found:
         raise ValueError(
-            f"attrs_file {files.flat[number]}: it is left out, since it cannot be opened; give "
-            f"another"
+            f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    return found[number]
+    if isinstance(found[number], xr.Dataset):
+        dataset: xr.Dataset = found[number]
+        return dataset
+    [outcome] = build.job([(number, file)])
+    if outcome.found is None:
+        raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
+    return outcome.found

@@ -89,14 +89,13 @@ class Part:
             for key in ("units", "calendar")
             if key in shown.encoding.keys() - stored.attributes.keys() - stored.encoding.keys()
         }
-        encoding = {k: v for k, v in shown.encoding.items() if k not in OWN_ENCODING}
         virtual = () if loaded or not isinstance(data, ManifestArray) else shown.data.pipelines
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
             decoded=(shown.dims, shown.dtype),
             attributes=dict(shown.attrs),
-            encoding=encoding,
+            encoding=dict(shown.encoding),
             declared=dict(stored.attributes),
             inherited=inherited,
             is_loaded=loaded,
@@ -174,9 +173,9 @@ class Part:
 
     def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable attributes and encoding that no other file's shares."""
-        own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
+        own = encoding_of(stored)
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        found.encoding = {**self.encoding, **own}
+        found.encoding = {n: own[n] if n in OWN_ENCODING else v for n, v in self.encoding.items()}
         return found
 
 

@@ -57,6 +57,9 @@ class EvenTable:
         """Return the file."""
         return (self.file,)
 
+    def catalogue(self) -> None:
+        """Return nothing: there is no list of files to be told about."""
+
 
 class EvenManifest(LazyManifest):
     """A manifest that counts the chunks of an `EvenTable`.

@@ -6,7 +6,7 @@ whatever needs a column reads the references of the chunks that are left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -26,6 +26,18 @@ def blocks(start: int, stop: int, most: int = BLOCK) -> Iterator[Ints]:
         yield np.arange(begin, min(begin + most, stop))
 
 
+class Catalogue(NamedTuple):
+    """What a set says of its files all at once, without judging one by one what they are.
+
+    ``name`` tells the list from others. ``nbytes`` is None where not all sizes are known.
+    """
+
+    name: Hashable
+    number: int
+    nbytes: int | None
+    first: str | None
+
+
 class ReferenceTable(Protocol):
     """The references of one array, in C order of its chunks."""
 
@@ -38,6 +50,9 @@ class ReferenceTable(Protocol):
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in, and others of the same set perhaps."""
+
+    def catalogue(self) -> Catalogue | None:
+        """Return what is said of these files at once, None if they have to be listed."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,9 @@ class MosaicTable:
     def listed(self) -> tuple[SourceFile, ...]:
         """Return the files of all parts."""
         return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
+
+    def catalogue(self) -> None:
+        """Return nothing: the parts have their files."""
 
 
 class Counting(NamedTuple):
@@ -233,6 +251,11 @@ class LazyManifest(ChunkManifest):
     def listed(self) -> tuple[SourceFile, ...]:
         """All files that the set lists for the table."""
         return self._table.listed()
+
+    @property
+    def catalogue(self) -> Catalogue | None:
+        """What the set says of all these files at once, None if they have to be listed."""
+        return self._table.catalogue()
 
     # ------------------------------------------------------------------ what is not
 

@@ -55,8 +55,8 @@ def write_manifest(
     """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
-    absolute, options = _target(url, storage_options)
-    target = _format_for(absolute, format, options)
+    absolute, options = target_of(url, storage_options)
+    target = format_for(absolute, format, options)
     _check_choices(target, choices or {})
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
@@ -82,6 +82,54 @@ def write_manifest(
     _settling_conflicts(attempt, conflict)
 
 
+def check_target(
+    url: Any,
+    *,
+    format: str | None = None,
+    mode: str | None = None,
+    append_dim: str | None = None,
+    position: str = "end",
+    on_duplicate: str = "raise",
+    conflict: str = "raise",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> str:
+    """Refuse what ``ds.virtual.to_manifest`` would refuse before it looks at the dataset.
+
+    It takes the same arguments. Whoever is going to scan for hours wants to know at once.
+
+    Returns
+    -------
+    str
+        The name of the format.
+
+    Raises
+    ------
+    TypeError
+        The format has no such choice.
+    FileExistsError
+        There is something of this name, and ``mode`` is ``"w-"``.
+    ValueError
+        No such format, mode or place to append at.
+
+    Examples
+    --------
+    >>> check_target("refs.parquet")
+    'kerchunk-parquet'
+    """
+    mode = _settled(mode, append_dim)
+    _check_placing(mode, position, on_duplicate)
+    _check_conflict(conflict)
+    Allowed.of(allow)
+    absolute, options = target_of(url, storage_options)
+    target = format_for(absolute, format, options)
+    _check_choices(target, choices)
+    if mode == "w-" and _format_there(absolute, options) is not None:
+        raise FileExistsError(f"{absolute}: exists already; pass mode='w' to replace it")
+    return target.name
+
+
 def write_tree(
     tree: xr.DataTree,
     url: str | os.PathLike[str],
@@ -95,7 +143,7 @@ def write_tree(
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the references of a tree; see ``tree.virtual.to_manifest``."""
-    absolute, options = _target(url, storage_options)
+    absolute, options = target_of(url, storage_options)
     mode = _settled(mode, append_dim)
     if mode not in ("w", "w-"):
         raise UnsupportedError(
@@ -103,7 +151,7 @@ def write_tree(
             f"whole; open the set with virtualds.open_virtual_datatree, join it with the new tree "
             f"(xr.concat) and write that, or append to the root alone with ds.virtual.to_manifest"
         )
-    target = _format_for(absolute, format, options)
+    target = format_for(absolute, format, options)
     _check_choices(target, choices or {})
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
@@ -195,10 +243,14 @@ def _missing_named(url: str) -> Iterator[None]:
         ) from error
 
 
-def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
-    """Make a change, again if wanted and another writer was faster."""
+def _check_conflict(conflict: str) -> None:
     if conflict not in ("raise", "retry"):
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
+
+
+def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
+    """Make a change, again if wanted and another writer was faster."""
+    _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
@@ -265,8 +317,8 @@ def drop_sources(
     >>> vds.sizes["time"], xr.open_dataset("refs.json", engine="virtual").sizes["time"]
     (24, 12)
     """
-    absolute, options = _target(url, storage_options)
-    target = _format_for(absolute, format, options)
+    absolute, options = target_of(url, storage_options)
+    target = format_for(absolute, format, options)
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
     _settling_conflicts(lambda: _update(target, absolute, change, options, allow), conflict)
@@ -325,10 +377,10 @@ def convert(
     """
     if mode not in ("w", "w-"):
         raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
-    url, options = _target(target, target_options)
-    found = _format_for(url, format, options)
+    url, options = target_of(target, target_options)
+    found = format_for(url, format, options)
     _check_choices(found, choices)
-    origin, access = _target(source, storage_options)
+    origin, access = target_of(source, storage_options)
     known = _format_there(origin, access)
     group = open_group(
         source,
@@ -390,7 +442,7 @@ def snapshots(
     >>> snapshots("2001.zarr").columns.to_list()
     ['snapshot', 'time']
     """
-    absolute, options = _target(url, storage_options)
+    absolute, options = target_of(url, storage_options)
     with _missing_named(absolute):
         found = _history_of(absolute, options).listed(absolute, options)
     table = pd.DataFrame(found, columns=["snapshot", "time"])
@@ -447,7 +499,7 @@ def expire_snapshots(
     """
     if keep < 1:
         raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
-    absolute, options = _target(url, storage_options)
+    absolute, options = target_of(url, storage_options)
     history = _history_of(absolute, options)
     gone: list[str] = []
 
@@ -459,7 +511,7 @@ def expire_snapshots(
     return gone
 
 
-def _target(
+def target_of(
     url: Any, storage_options: Mapping[str, Any] | None
 ) -> tuple[Any, StorageOptions | None]:
     """Return the absolute url, or the object of a library, that is written to."""
@@ -468,7 +520,7 @@ def _target(
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
     # what is there counts, whatever it is called
-    target = _format_there(url, options) or _format_for(url, None, options)
+    target = _format_there(url, options) or format_for(url, None, options)
     if target.history is None:
         raise UnsupportedError(
             f"{url}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
@@ -476,7 +528,7 @@ def _history_of(url: str, options: StorageOptions | None) -> History:
     return target.history
 
 
-def _format_for(url: Any, name: str | None, options: StorageOptions | None) -> Format:
+def format_for(url: Any, name: str | None, options: StorageOptions | None) -> Format:
     """Return the format of a name, or of what is there, or that the suffix chooses."""
     if name is not None:
         known = {form.name: form for form in FORMATS}

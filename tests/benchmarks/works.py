@@ -36,7 +36,7 @@ def averaging(reader: str, folder: Path) -> Job:
         engine, path = "virtual", f"{tempfile.mkdtemp()}/refs.json"
         virtualds.open_virtual_dataset(source).virtual.to_manifest(path)
     cluster = LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
     )
     client = Client(cluster)
     # closed in this order, before the loop that both need

@@ -46,7 +46,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def cluster() -> Iterator[distributed.Client]:
     with (
         distributed.LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as found,
         distributed.Client(found) as client,  # type: ignore[no-untyped-call]
     ):

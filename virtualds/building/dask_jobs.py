@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from virtualds.building.opening import Item, Job, Outcome
+from virtualds.building.opening import Item, Outcome, Work
 
 PIECES = 8
 """Pieces that every thread of the cluster gets at least."""
@@ -51,7 +51,7 @@ def _current() -> Any:
 
 
 def on_cluster(
-    client: Any, job: Job[Any], items: Sequence[Item]
+    client: Any, job: Work, items: Sequence[Item]
 ) -> Generator[Outcome[Any], None, None]:
     """Open files on the workers of a cluster, and yield what becomes of them as it comes."""
     from distributed import as_completed

@@ -31,7 +31,7 @@ from virtualds.even_manifest import EvenManifest
 from virtualds.fragment import CodecPipeline, Fragment, Hidden
 from virtualds.grid import IrregularAxis, RegularAxis, compact
 from virtualds.manifest import COLUMNS, ChunkManifest, SourceFile, StorageOptions
-from virtualds.packed_columns import Packed, pack, unpack
+from virtualds.packed_columns import Packed, Small, pack, unpack
 from virtualds.packing import Packing
 from virtualds.time_packing import TimePacking
 
@@ -188,6 +188,7 @@ _PUT: dict[type[Any], Callable[[_Writer, Any], Any]] = {
     EvenManifest: lambda to, value: to.manifest(value.loaded()),
     SourceFile: _Writer.file,
     Packed: lambda to, value: ["packed", *map(to.put, value)],
+    Small: lambda to, value: ["small", *map(to.put, value)],
     type: lambda _, value: ["type", value.__name__] if value is str else _unknown(value),
 }
 
@@ -242,10 +243,9 @@ class _Reader:
 
     def manifest(self, *parts: Any) -> ChunkManifest:
         shape, files, inline, *packed = self.all(parts)
-        columns = dict(zip(COLUMNS, packed, strict=True))
-        length = columns["length"] = unpack(columns["length"])
-        for name, column in columns.items():
-            columns[name] = unpack(column, length if name == "offset" else None)
+        given = dict(zip(COLUMNS, packed, strict=True))
+        length = unpack(given["length"])
+        columns = {n: unpack(c, length if n == "offset" else None) for n, c in given.items()}
         return ChunkManifest.build(shape, files=files, inline=inline, **columns)
 
     def file(self, url: str, size: Any, mtime: Any, etag: Any, has_options: bool) -> SourceFile:
@@ -283,5 +283,6 @@ _GET: dict[str, Callable[..., Any]] = {
     "record": _Reader.record,
     "manifest": _Reader.manifest,
     "packed": lambda of, *items: Packed(*of.all(items)),
+    "small": lambda of, *items: Small(*of.all(items)),
     "file": _Reader.file,
 }

@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
@@ -75,6 +75,26 @@ class Outcome(Generic[Opened]):
             raise ValueError(f"Outcome {self.number}: a file is opened, or there is an error")
 
 
+class Work(Protocol):
+    """What is done with files, by whoever does it."""
+
+    @property
+    def smallest(self) -> int:
+        """How many files it is worth giving to somebody else at least."""
+
+    def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
+        """Open some files and prepare them, in this or another process."""
+
+    def opened(self, item: Item) -> Outcome[Any]:
+        """Open a file."""
+
+    def prepared(self, item: Item, outcome: Outcome[Any]) -> Outcome[Any]:
+        """Do what is to be done with an opened file."""
+
+    def gathered(self, outcomes: Iterator[Outcome[Any]]) -> Iterator[Outcome[Any]]:
+        """Make of files that were opened and prepared one by one, in order, what comes of them."""
+
+
 @dataclass(frozen=True)
 class Job(Generic[Opened]):
     """How one file becomes a dataset, or a tree, to be combined with others.
@@ -122,6 +142,15 @@ class Job(Generic[Opened]):
             outcomes.append(_portable(outcome) if away else outcome)
             if self.stops and outcome.error is not None:
                 break
+        return outcomes
+
+    @property
+    def smallest(self) -> int:
+        """How many files it is worth giving to somebody else at least."""
+        return 1
+
+    def gathered(self, outcomes: Iterator[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
+        """Make of files that were opened and prepared one by one, in order, what comes of them."""
         return outcomes
 
     def opened(self, item: Item) -> Outcome[Opened]:

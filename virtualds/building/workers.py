@@ -15,12 +15,12 @@ from typing import Any
 
 from virtualds.building.dask_jobs import client_of, on_cluster
 from virtualds.building.files import Files
-from virtualds.building.opening import Item, Job, Outcome
+from virtualds.building.opening import Item, Outcome, Work
 from virtualds.building.processes import until_ended, worker_processes
 from virtualds.options import get_options
 
 Outcomes = Generator[Outcome[Any], None, None]
-Workers = Callable[[Job[Any], Sequence[Item]], Outcomes]
+Workers = Callable[[Work, Sequence[Item]], Outcomes]
 """Take a job and numbered files, and yield what becomes of them."""
 UnderWay = dict[Future[list[Outcome[Any]]], Sequence[Item]]
 """What an executor has been given to do, and not yet done."""
@@ -75,21 +75,20 @@ def _numbered(number: int, files: Files) -> Workers:
     return partial(by_threads if files.are_remote else by_processes, number)
 
 
-def one_by_one(job: Job[Any], items: Sequence[Item]) -> Outcomes:
+def one_by_one(job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in this thread."""
-    for item in items:
-        yield from job([item])
+    yield from job.gathered(job.prepared(item, job.opened(item)) for item in items)
 
 
-def by_threads(number: int, job: Job[Any], items: Sequence[Item]) -> Outcomes:
+def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in threads, and prepare them in this one.
 
     Nobody said that the user's functions may run in threads.
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     try:
-        for item, future in _in_order(pool, job.opened, items, ahead=AHEAD * number):
-            yield job.prepared(item, future.result())
+        ordered = _in_order(pool, job.opened, items, ahead=AHEAD * number)
+        yield from job.gathered(job.prepared(item, f.result()) for item, f in ordered)
     finally:
         # who ends early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
@@ -107,16 +106,16 @@ def _in_order(
         yield waiting.pop(0)
 
 
-def by_processes(number: int, job: Job[Any], items: Sequence[Item]) -> Outcomes:
+def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time."""
-    size = max(1, min(LARGEST, len(items) // (number * PIECES)))
+    size = max(job.smallest, min(LARGEST, len(items) // (number * PIECES)))
     with worker_processes(number) as pool:
         yield from _as_completed(pool, partial(until_ended, job), items, size, AHEAD * number, {})
 
 
-def by_executor(pool: Executor, job: Job[Any], items: Sequence[Item]) -> Outcomes:
+def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files where somebody's executor does its work."""
-    size = max(1, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
+    size = max(job.smallest, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
     under_way: UnderWay = {}
     try:
         yield from _as_completed(pool, job, items, size, AHEAD * UNKNOWN, under_way)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
@@ -12,10 +12,12 @@ import virtualds.formats.kerchunk_json as kerchunk_json
 import virtualds.formats.kerchunk_parquet as kerchunk_parquet
 import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.access import ANYWHERE, Allowed
+from virtualds.array import ManifestArray
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.records import MARKER as ZMETADATA
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.zarr_v3.document import MARKER as ZARR_JSON
+from virtualds.zarr_v3.part_writing import write_parts
 
 
 class ReadSet(Protocol):
@@ -82,6 +84,21 @@ class History(NamedTuple):
     expire: Callable[[str, StorageOptions | None, int, timedelta | None], list[str]]
 
 
+class Parts(NamedTuple):
+    """How many processes write a set together: one begins, all write, and one commits.
+
+    ``begin`` takes the url, access options and whether a set may be replaced, and returns where
+    parts go, which pickles. ``write`` takes arrays and that place, and returns arrays whose
+    references lie there. ``commit`` takes a group of such arrays and the place, and makes the set
+    of them; ``abandon`` takes the place, and removes what was written.
+    """
+
+    begin: Callable[..., Any]
+    write: Callable[[Mapping[Any, ManifestArray], Any], dict[Any, ManifestArray]]
+    commit: Callable[..., None]
+    abandon: Callable[[Any], None]
+
+
 @dataclass(frozen=True)
 class Format:
     """A reference format.
@@ -99,6 +116,8 @@ class Format:
         it.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
+    parts : Parts, optional
+        Of a format that many processes can write together.
     history : History, optional
         Of a format that keeps earlier snapshots: lists them, and lets them go.
     library : str, optional
@@ -116,6 +135,7 @@ class Format:
     markers: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     history: History | None = None
+    parts: Parts | None = None
     library: str | None = None
     read_object: ReadObject | None = None
 
@@ -150,6 +170,7 @@ FORMATS: tuple[Format, ...] = (
         markers=(ZARR_JSON,),
         choices=("manifest", "relative_paths"),
         history=History(zarr_v3.history, zarr_v3.expire),
+        parts=Parts(zarr_v3.begin_parts, write_parts, zarr_v3.commit_parts, zarr_v3.abandon_parts),
     ),
     Format(
         "icechunk",

@@ -32,6 +32,7 @@ from virtualds.zarr_v3.document import (
 )
 from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key, json_manifest
 from virtualds.zarr_v3.nodes import NodesReader
+from virtualds.zarr_v3.part_writing import PartsFolder, check_parts, remove_parts
 from virtualds.zarr_v3.planning import plan
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
 from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
@@ -208,10 +209,71 @@ def write(
     root = url.rstrip("/")
     if manifest not in (None, *MANIFESTS):
         raise ValueError(f"manifest {manifest!r}: there are {', '.join(map(repr, MANIFESTS))}")
+    found = _found_for(root, options, replace)
+    _commit(group, root, options, found, manifest, relative_paths)
+
+
+def begin_parts(
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    relative_paths: bool = False,
+) -> PartsFolder:
+    """Return where many processes may write the parts of manifests of one snapshot.
+
+    Parameters
+    ----------
+    url, options, replace, relative_paths
+        As in `write`.
+
+    Raises
+    ------
+    FileExistsError
+        There is something of this name, and it is no set or may not be replaced.
+    """
+    root = url.rstrip("/")
+    _found_for(root, options, replace)
+    return PartsFolder(root, options, new_snapshot()[0], relative_paths)
+
+
+def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = True) -> None:
+    """Write a set of which others have written parts: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+        Arrays of it are what `virtualds.zarr_v3.part_writing.write_parts` gave back.
+    place : PartsFolder
+    replace : bool
+        As in `write`.
+
+    Raises
+    ------
+    UnsupportedError, FileExistsError, ConflictError
+        As `write`.
+    ReadError
+        A part is gone.
+    """
+    found = _found_for(place.root, place.options, replace)
+    _commit(group, place.root, place.options, found, None, place.relative_paths, place)
+
+
+def abandon_parts(place: PartsFolder) -> None:
+    """Remove what was written for a snapshot, unless it is there all the same."""
+    found = _present(place.root, place.options)
+    known = [] if found is None else [name for name, _ in found.document.history]
+    # an error may have come after the commit, or in place of the news of it
+    if place.snapshot not in known:
+        remove_parts(place, is_set=found is not None)
+
+
+def _found_for(root: str, options: StorageOptions | None, replace: bool) -> _Found | None:
+    """Return the set that is there, if it may be replaced; None if there is nothing."""
     found = _present(root, options)
     if found is not None and not replace:
         raise FileExistsError(f"{root}: exists already; pass mode='w' to replace it")
-    _commit(group, root, options, found, manifest, relative_paths)
+    return found
 
 
 def check_writable(group: ManifestGroup, url: str, options: StorageOptions | None = None) -> None:
@@ -301,13 +363,16 @@ def _commit(
     found: _Found | None,
     manifest: str | None,
     relative_paths: bool,
+    parts: PartsFolder | None = None,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
     name, time = new_snapshot()
+    name = parts.snapshot if parts else name
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
         document = writer.write(group)
+        waste = check_parts(parts, document) if parts else []
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())
         swap(root, options, document, found.version if found else None)
@@ -315,6 +380,7 @@ def _commit(
         writer.undo()
         raise
     write_nodes(root, options, document, before)
+    store_for(root).remove([f"{root}/{path}" for path in waste], options)
 
 
 # ---------------------------------------------------------------------- history

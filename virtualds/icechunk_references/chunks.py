@@ -223,3 +223,6 @@ class RepositoryTable:
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in."""
         return self.store.manifest(self.path, self.grid).sources
+
+    def catalogue(self) -> None:
+        """Return nothing: references have to be looked through."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from virtualds.access import Allowed
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
-from virtualds.lazy_manifest import blocks
+from virtualds.lazy_manifest import Catalogue, blocks
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.packed_columns import pack_table, unpack_table
 from virtualds.records import (
@@ -140,6 +141,16 @@ class Records:
         if self.token is None:
             return None
         return tuple(self._files.file(url) for url in self._noted)
+
+    @cached_property
+    def catalogue(self) -> Catalogue | None:
+        """What we have noted of all files; None for the sets of others."""
+        if self.token is None:
+            return None
+        sizes = [noted[0] if noted else None for noted in self._noted.values()]
+        known = [size for size in sizes if size is not None]
+        nbytes = sum(known) if len(known) == len(sizes) else None
+        return Catalogue(self.name, len(sizes), nbytes, next(iter(self._noted), None))
 
     def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
         """Return chunks of one record, with the files that they lie in.
@@ -285,6 +296,10 @@ class RecordTable:
             return noted
         found = (file for ids in blocks(0, self._count) for file in self.load(ids).files)
         return tuple(dict.fromkeys(found))
+
+    def catalogue(self) -> Catalogue | None:
+        """Return what the set has noted of its files at once."""
+        return self._records.catalogue
 
 
 def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os.path
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from operator import is_
@@ -17,6 +18,24 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.parquet_table import RECORD_SIZE
+
+
+def written_path(root: str, url: str, *, relative: bool = False) -> str:
+    """Return what is written for a url: a path inside the set, or seen from it, or the url.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    url : str
+    relative : bool
+        Whether paths outside of the set are written as they are seen from it, where they can be.
+    """
+    if url.startswith(f"{root}/"):
+        return f".{url[len(root) :]}"
+    if not relative or url.split("/")[:3] != root.split("/")[:3]:
+        return url
+    return os.path.relpath(url, root).replace(os.sep, "/")
 
 
 class Numbering:

@@ -15,6 +15,7 @@ import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.grid import Ints, distinct
+from virtualds.lazy_manifest import Catalogue
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
 from virtualds.records import parquet_table, rows_of_records
 from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint
@@ -61,6 +62,32 @@ class Sources(NamedTuple):
             found += _source_rows(store.record(path), rows, f"{store.root}/{path}")
         return found
 
+    def catalogue(self, store: SetRecords) -> Catalogue:
+        """Return what the table says of all its files at once, for all arrays that ask for it."""
+        name = (store.root, self.folder, self.rows)
+        found: Catalogue = store.kept(name, lambda: Catalogue(name[:2], *self._summed(store)))
+        return found
+
+    def _summed(self, store: SetRecords) -> tuple[int, int | None, str | None]:
+        """Return how many files there are, their bytes if all are known, and the first."""
+        import pyarrow.compute as pc
+
+        nbytes: int | None = 0
+        for begin in range(0, self.rows, RECORD_SIZE):
+            path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
+            sizes = store.record(path).get("size")
+            wanted = min(self.rows - begin, RECORD_SIZE)
+            if sizes is None or len(sizes) < wanted:
+                raise FormatError(
+                    f"{store.root}/{path}: it has not the sizes of {wanted} sources; the set is "
+                    f"damaged"
+                )
+            sizes = sizes.slice(0, wanted)
+            known = nbytes is not None and not sizes.null_count
+            nbytes = nbytes + pc.sum(sizes).as_py() if known else None
+        first = self.fingerprints(store, np.arange(min(self.rows, 1)))
+        return self.rows, nbytes, first[0][0] if first else None
+
     def files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
         """Return files by their numbers; many of them once for all arrays that ask for the same."""
 
@@ -105,6 +132,10 @@ class ParquetTable:
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files of the table of sources."""
         return self.sources.files(self.store, np.arange(self.sources.rows))
+
+    def catalogue(self) -> Catalogue:
+        """Return what the table of sources says of all files at once."""
+        return self.sources.catalogue(self.store)
 
     def _record(self, number: int, rows: Ints) -> ChunkManifest:
         path = f"{self.folder}/{number}.parquet"

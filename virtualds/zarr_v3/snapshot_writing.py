@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os.path
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ from virtualds.zarr_v3.manifest_files import (
     fingerprints,
     records,
     source_records,
+    written_path,
 )
 from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
@@ -36,6 +36,7 @@ from virtualds.zarr_v3.manifests import (
 )
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.parquet_table import RECORD_SIZE, ParquetTable
+from virtualds.zarr_v3.part_writing import parts_folder
 from virtualds.zarr_v3.planning import PlannedArray, plan
 from virtualds.zarr_v3.values import NativeArray
 
@@ -169,7 +170,7 @@ class SnapshotWriter:
 
     def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
-        parts = _compacted(node.parts)
+        parts = _compacted(node.parts, self._is_new)
         forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
         return forms[self._form(parts)](path, parts, numbered)
 
@@ -254,6 +255,11 @@ class SnapshotWriter:
             return table
         return None
 
+    def _is_new(self, part: Part) -> bool:
+        """Say whether a part was just written by another process, for this very snapshot."""
+        table = self._own_table(part.manifest)
+        return table is not None and table.folder.startswith(f"{parts_folder(self.name)}/")
+
     def _stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
         """Return a part that lies in a table of the set already."""
         table = self._own_table(manifest)
@@ -271,12 +277,7 @@ class SnapshotWriter:
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
     def _path(self, url: str) -> str:
-        """Return what is written for a url: a path inside the set, or seen from it, or the url."""
-        if url.startswith(f"{self.root}/"):
-            return f".{url[len(self.root) :]}"
-        if not self.relative_paths or url.split("/")[:3] != self.root.split("/")[:3]:
-            return url
-        return os.path.relpath(url, self.root).replace(os.sep, "/")
+        return written_path(self.root, url, relative=self.relative_paths)
 
 
 def _prefixed(node: PlannedArray) -> JsonTable | None:
@@ -305,11 +306,15 @@ def _up(path: str) -> str:
     return "../" * (path.count("/") + 1)
 
 
-def _compacted(parts: list[Part]) -> list[Part]:
-    """Join neighbours that are small, so that small additions do not leave many small tables."""
+def _compacted(parts: list[Part], is_new: Callable[[Part], bool]) -> list[Part]:
+    """Join neighbours that are small, so that small additions do not leave many small tables.
+
+    What workers have just written is left to them: to join it, all of it would be read again here.
+    """
     found: list[Part] = []
     for part in parts:
-        axis = _joint(found[-1], part) if found else None
+        joins = bool(found) and not is_new(found[-1]) and not is_new(part)
+        axis = _joint(found[-1], part) if joins else None
         if axis is None:
             found.append(part)
         else:
@@ -319,8 +324,9 @@ def _compacted(parts: list[Part]) -> list[Part]:
 
 
 def _joint(left: Part, right: Part) -> int | None:
-    """Return the axis along which two parts make one that fits into a record, or None."""
-    if left.fragment != right.fragment or left.manifest.size + right.manifest.size > RECORD_SIZE:
+    """Return the axis along which two parts, one of them small, fit into a record, or None."""
+    sizes = sorted((left.manifest.size, right.manifest.size))
+    if left.fragment != right.fragment or sum(sizes) > RECORD_SIZE or sizes[0] > MOST_JSON:
         return None
     sides = zip(left.origin, left.manifest.shape, right.origin, right.manifest.shape, strict=True)
     axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]

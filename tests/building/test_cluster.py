@@ -1,0 +1,137 @@
+"""A cluster of dask builds what one process builds, and holds the whole nowhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from builds import assert_same, assert_same_set, parts_of
+
+import virtualds
+import virtualds.building.target as target_module
+
+distributed = pytest.importorskip("distributed")
+
+FILES = 24
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Files of different lengths, packed in different ways, with what lies beside time."""
+    folder = tmp_path_factory.mktemp("archive")
+    begin = 0
+    for number in range(FILES):
+        length = 5 + number % 3
+        generator = np.random.default_rng(number)
+        time = np.arange(begin, begin + length)
+        begin += length
+        dataset = xr.Dataset(
+            {
+                "t": (("time", "y", "x"), generator.normal(size=(length, 4, 6)).astype("f4")),
+                "packed": (("time", "x"), generator.normal(size=(length, 6)).round(1)),
+                "mask": (("y", "x"), np.arange(24.0).reshape(4, 6)),
+            },
+            {"time": ("time", time, {"units": "days since 2000-01-01"}), "x": np.arange(6.0)},
+            {"title": f"number {number}"},
+        )
+        packing = {"dtype": "i2", "scale_factor": 0.1 * (1 + number // 12), "_FillValue": -99}
+        encoding = {"t": {"chunksizes": (2, 4, 3), "zlib": True}, "packed": packing}
+        dataset.to_netcdf(folder / f"{number:03}.nc", encoding=encoding)
+    return f"{folder}/*.nc"
+
+
+NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
+WAYS: dict[str, dict[str, Any]] = {
+    "nested": NESTED,
+    "by coordinates": {},
+    # what a tree might get wrong is combined at once
+    "at once": {**NESTED, "combine_attrs": "drop_conflicts"},
+    "attributes of one file": {**NESTED, "attrs_file": True},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cluster_gives_what_one_process_gives(way: str, archive: str, client: Any) -> None:
+    options = dict(WAYS[way])
+    if "attrs_file" in options:
+        options["attrs_file"] = archive.replace("*", "007")
+    expected = virtualds.open_virtual_mfdataset(archive, **options)
+    found = virtualds.open_virtual_mfdataset(archive, parallel=client, **options)
+    assert_same(found, expected)
+    assert found.virtual.report.opened == FILES
+
+
+@pytest.fixture
+def written_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let few references be worth a table; what a target begins with goes along with it."""
+    monkeypatch.setattr(target_module, "LEAST", 1)
+    monkeypatch.setattr(target_module, "ENOUGH", 1)
+
+
+@pytest.mark.parametrize("who", ["this process", "an executor", "a cluster"])
+def test_workers_write_the_set_that_one_process_would(
+    who: str, archive: str, request: pytest.FixtureRequest, tmp_path: Path, written_early: None
+) -> None:
+    virtualds.open_virtual_mfdataset(archive, **NESTED).virtual.to_manifest(tmp_path / "one.zarr")
+    expected = virtualds.open_virtual_dataset(tmp_path / "one.zarr")
+    with ThreadPoolExecutor(2) as pool:
+        by = {"this process": lambda: None, "an executor": lambda: pool}
+        parallel = by.get(who, lambda: request.getfixturevalue("client"))()
+        found = virtualds.open_virtual_mfdataset(
+            archive, **NESTED, parallel=parallel, to=tmp_path / "all.zarr"
+        )
+    assert found.virtual.report.opened == FILES
+    assert len(parts_of(tmp_path / "all.zarr")) > 2
+    assert_same_set(found, expected)
+
+
+def dies_once(dataset: xr.Dataset, mark: Path, at: str) -> xr.Dataset:
+    """Kill the process that prepares a file, the first time that it does."""
+    if dataset.attrs["title"] == at and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return dataset
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
+def test_a_worker_that_is_killed_loses_and_doubles_nothing(
+    target: bool, archive: str, client: Any, tmp_path: Path, written_early: None
+) -> None:
+    """It takes the blocks along that it has combined; somebody else writes them once more."""
+    mark = tmp_path / "killed"
+    prepare = partial(dies_once, mark=mark, at="number 17")
+    expected = virtualds.open_virtual_mfdataset(archive, **NESTED)
+    folder = tmp_path / "all.zarr"
+    options = {"to": folder} if target else {}
+    found = virtualds.open_virtual_mfdataset(
+        archive, **NESTED, parallel=client, preprocess=prepare, **options
+    )
+    assert mark.exists()
+    assert found.virtual.report.opened == FILES
+    if not target:
+        assert_same(found, expected)
+        return
+    expected.virtual.to_manifest(tmp_path / "one.zarr")
+    assert_same_set(found, virtualds.open_virtual_dataset(tmp_path / "one.zarr"))
+    document = (folder / "zarr.json").read_text()
+    # what was written for nothing is gone
+    assert all(path.parent.parent.name in document for path in parts_of(folder))

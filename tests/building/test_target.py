@@ -1,0 +1,197 @@
+"""Sets that many processes write: all or nothing, and nobody holds the whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from builds import parts_of
+from transforms import assert_identical
+
+import virtualds
+import virtualds.building.target as target_module
+
+NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    found = []
+    for number in range(6):
+        dataset = xr.Dataset(
+            {"t": (("time", "x"), np.full((4, 3), float(number)))},
+            {"time": np.arange(4 * number, 4 * number + 4)},
+        )
+        found.append(tmp_path / f"{number}.nc")
+        dataset.to_netcdf(found[-1], encoding={"t": {"chunksizes": (1, 3)}})
+    return found
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "LEAST", 1)
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
+def test_other_formats_are_refused_before_a_file_is_opened(name: str, tmp_path: Path) -> None:
+    with pytest.raises(virtualds.UnsupportedError, match=r"many processes.*zarr-v3 does"):
+        virtualds.open_virtual_mfdataset([tmp_path / "none.nc"], to=tmp_path / name)
+
+
+def test_what_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "other.zarr").mkdir()
+    (tmp_path / "other.zarr" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="no reference set"):
+        virtualds.open_virtual_mfdataset(files, **NESTED, to=tmp_path / "other.zarr")
+    assert [p.name for p in (tmp_path / "other.zarr").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["over a set", "where nothing is"])
+def test_a_build_that_fails_leaves_what_was_there(
+    there: bool, files: list[Path], tmp_path: Path, early: None
+) -> None:
+    target = tmp_path / "refs.zarr"
+    if there:
+        virtualds.open_virtual_mfdataset(files[:2], **NESTED, to=target)
+    before = sorted(target.rglob("*"))
+    xr.Dataset({"t": (("time", "y"), np.zeros((2, 2)))}).to_netcdf(tmp_path / "odd.nc")
+    with pytest.raises(ValueError, match="time"):
+        virtualds.open_virtual_mfdataset([*files, tmp_path / "odd.nc"], **NESTED, to=target)
+    assert sorted(target.rglob("*")) == before
+    assert target.exists() == there
+
+
+def test_files_may_be_ordered_by_their_coordinate(
+    files: list[Path], tmp_path: Path, early: None
+) -> None:
+    given = [files[n] for n in (1, 0, 2, 3, 5, 4)]
+    with ThreadPoolExecutor(1) as pool:
+        found = virtualds.open_virtual_mfdataset(given, parallel=pool, to=tmp_path / "refs.zarr")
+    assert_identical(found, virtualds.open_virtual_mfdataset(files))
+    assert parts_of(tmp_path / "refs.zarr")
+
+
+def test_what_does_not_go_by_blocks_is_written_all_the_same(
+    files: list[Path], tmp_path: Path, early: None
+) -> None:
+    xr.load_dataset(files[1]).assign(extra=("x", np.arange(3.0))).to_netcdf(tmp_path / "odd.nc")
+    given = [files[0], tmp_path / "odd.nc", *files[2:]]
+    expected = virtualds.open_virtual_mfdataset(given, **NESTED)
+    found = virtualds.open_virtual_mfdataset(given, **NESTED, to=tmp_path / "refs.zarr")
+    assert_identical(found, expected)
+    # parts that were written before that came out are of no use
+    assert not parts_of(tmp_path / "refs.zarr")
+
+
+KILLED = """
+import os, sys
+import virtualds
+import virtualds.building.target as target
+
+target.LEAST = 1
+target.Target.commit = lambda self, dataset: os._exit(9)
+virtualds.open_virtual_mfdataset(
+    sys.argv[2:], combine="nested", concat_dim="time", to=sys.argv[1]
+)
+"""
+
+
+def test_a_crash_before_the_commit_leaves_the_set_and_what_goes_with_time(
+    files: list[Path], tmp_path: Path, early: None
+) -> None:
+    target = tmp_path / "refs.zarr"
+    kept = virtualds.open_virtual_mfdataset(files[:2], **NESTED, to=target)
+    needed = parts_of(target)
+    arguments = [sys.executable, "-c", KILLED, target, *files]
+    assert subprocess.run(arguments, check=False).returncode == 9
+    assert_identical(virtualds.open_virtual_dataset(target), kept)
+    left = sorted({*parts_of(target)} - {*needed})
+    assert left
+    # somebody may still be about to commit what is new
+    virtualds.expire_snapshots(target)
+    assert set(left) <= {*parts_of(target)}
+    for path in left:
+        os.utime(path, (time.time() - 2e5,) * 2)
+    virtualds.expire_snapshots(target)
+    assert parts_of(target) == needed
+    assert_identical(virtualds.open_virtual_dataset(target), kept)
+
+
+def test_parts_that_somebody_removed_are_missed_before_the_commit(
+    files: list[Path], tmp_path: Path, early: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "refs.zarr"
+    commit = target_module.Target.commit
+
+    def robbed(self: Any, dataset: xr.Dataset) -> None:
+        parts_of(target)[0].unlink()
+        commit(self, dataset)
+
+    monkeypatch.setattr(target_module.Target, "commit", robbed)
+    with pytest.raises(virtualds.ReadError, match=r"1 parts .* are gone"):
+        virtualds.open_virtual_mfdataset(files, **NESTED, to=target)
+    assert not [path for path in target.rglob("*") if path.is_file()]
+
+
+def test_an_append_to_what_many_wrote_writes_what_is_new(
+    files: list[Path], tmp_path: Path, early: None
+) -> None:
+    target = tmp_path / "refs.zarr"
+    virtualds.open_virtual_mfdataset(files[:4], **NESTED, to=target)
+    for path in files[4:]:
+        virtualds.open_virtual_dataset(path).virtual.to_manifest(target, append_dim="time")
+    assert_identical(
+        virtualds.open_virtual_dataset(target), virtualds.open_virtual_mfdataset(files, **NESTED)
+    )
+
+
+FILES, REFERENCES = 60, 20_000
+
+
+def huge(dataset: xr.Dataset) -> xr.Dataset:
+    """Put an array of many references into the place of a small one."""
+    generator = np.random.default_rng(int(dataset["time"][0]))
+    lengths = generator.integers(1000, 3000, REFERENCES)
+    array = virtualds.ManifestArray.from_arrays(
+        shape=(4, REFERENCES),
+        chunks=(4, 1),
+        dtype="f8",
+        path="s3://bucket/file.nc",
+        offsets=np.cumsum(lengths)[None],
+        lengths=lengths[None],
+    )
+    return dataset.assign(t=(("time", "x"), array))
+
+
+def test_the_client_never_holds_the_whole(files: list[Path], tmp_path: Path) -> None:
+    given = files[:1] * FILES
+    with ProcessPoolExecutor(1, get_context("forkserver")) as pool:
+        tracemalloc.start()
+        try:
+            found = virtualds.open_virtual_mfdataset(
+                given,
+                **NESTED,
+                sort=False,
+                overlap="keep",
+                preprocess=huge,
+                parallel=pool,
+                to=tmp_path / "refs.zarr",
+            )
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    array = found["t"].variable._data
+    assert array.nchunks == FILES * REFERENCES
+    # offset and length alone are two numbers of eight bytes
+    assert peak < array.nchunks * 16 / 4
+    assert array.nbytes_virtual < 1_000_000

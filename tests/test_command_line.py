@@ -1,0 +1,553 @@
+"""The command line does what Python does, and says so in ways that others can use."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner, Result
+from transforms import assert_identical
+
+import virtualds
+from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.demo import run_demo
+from virtualds.description import describe
+from virtualds.formats import FORMATS
+from virtualds.tree_accessor import VirtualDataTreeAccessor
+from virtualds_cli import options
+from virtualds_cli.commands import COMMANDS
+from virtualds_cli.commands.diagnose import DIAGNOSING
+from virtualds_cli.program import EXIT_CODES, main
+
+PROGRAM = [sys.executable, "-m", "virtualds_cli"]
+NAMES = [command.name for command in COMMANDS]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder of its own that holds ``2001.nc`` and ``2002.nc``."""
+    for path in archive_files:
+        shutil.copy2(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, **more: Any) -> Result:
+    """Run the program in this process."""
+    return CliRunner().invoke(main, arguments, **more)
+
+
+def done(*arguments: str, **more: Any) -> Result:
+    """Run the program, which ends well."""
+    result = run(*arguments, **more)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def said(*arguments: str) -> Any:
+    """Return the document that a command prints."""
+    return json.loads(done(*arguments, "--json").stdout)
+
+
+def opened(url: str) -> xr.Dataset:
+    return xr.open_dataset(url, engine="virtual")
+
+
+def native() -> xr.Dataset:
+    return xr.open_mfdataset("20*.nc", combine="nested", concat_dim="time", data_vars="minimal")
+
+
+# ---------------------------------------------------------------------- the same names as in Python
+
+Signature = Callable[..., Any]
+SIGNATURES: dict[str, tuple[Signature, ...]] = {
+    "scan": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
+    "append": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
+    "info": (describe,),
+    "verify": (virtualds.open_virtual_datatree, VirtualDataTreeAccessor.verify),
+    "diagnose": (virtualds.diagnose,),
+    "convert": (virtualds.convert,),
+    "drop-sources": (virtualds.drop_sources,),
+    "snapshots": (virtualds.snapshots,),
+    "expire-snapshots": (virtualds.expire_snapshots,),
+    "demo": (run_demo,),
+}
+"""What a command calls, with what it is given."""
+
+OTHER_NAMES: dict[str, dict[str, set[str]]] = {
+    "scan": {"urls": {"paths"}, "output": {"url", "to"}, "dask": {"parallel"}},
+    "append": {"urls": {"paths"}, "target": {"url"}, "dask": {"parallel"}}
+    # the dimension that files are joined along is the one along which the set grows
+    | {"dim": {"concat_dim", "append_dim"}},
+    "drop-sources": {"urls": {"sources"}, "target": {"url"}},
+}
+"""Options that are called otherwise than the keywords that they are handed to."""
+
+ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
+    "scan": {
+        "self": "the dataset",
+        "preprocess": "a function",
+        "snapshot": "of sets, not of source files",
+        "append_dim": "append appends",
+        "position": "append appends",
+        "on_duplicate": "append appends",
+    },
+    "append": {
+        "self": "the dataset",
+        "preprocess": "a function",
+        "snapshot": "of sets, not of source files",
+        "combine": "along the dimension of the set",
+        "to": "of sets that are written anew",
+    },
+    "verify": {
+        "self": "the tree",
+        "decode_cf": "what is stored is verified",
+        "loadable_variables": "what a set holds itself needs no source",
+        "on_error": "what cannot be read is a finding",
+    },
+    "diagnose": {"preprocess": "a function"},
+    "demo": {"say": "a function"},
+}
+"""Keywords that no option stands for, and why."""
+
+ONLY_HERE = {
+    "files_from": "a list of files is a list in Python",
+    "target_options": "the storage_options of to_manifest; those of the files have that name",
+    "help": "there is help()",
+}
+"""Options that no keyword stands for, and why."""
+
+CHOSEN = {"choices": set(options.CHOICES), "options": set(DIAGNOSING), "kwargs": set[str]()}
+"""What ``**`` of a signature stands for; that of `open_virtual_mfdataset` goes to xarray."""
+
+
+def keywords(name: str) -> set[str]:
+    """The keywords of what a command calls."""
+    found = set[str]()
+    for function in SIGNATURES[name]:
+        for key, parameter in inspect.signature(function).parameters.items():
+            found |= CHOSEN[key] if parameter.kind is parameter.VAR_KEYWORD else {key}
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
+def test_options_are_keywords_of_python(command: click.Command) -> None:
+    name, other = str(command.name), OTHER_NAMES.get(str(command.name), {})
+    given = {param.name for param in command.params if param.expose_value}
+    known = keywords(name) | set(other) | set(ONLY_HERE)
+    assert given <= known
+    stood_for = {keyword for option in given for keyword in other.get(str(option), {option})}
+    assert keywords(name) - stood_for == set(ONLY_IN_PYTHON.get(name, {}))
+
+
+def test_the_tables_above_say_nothing_in_vain() -> None:
+    assert set(SIGNATURES) == set(NAMES)
+    given = {str(p.name): p for command in COMMANDS for p in command.params}
+    assert set(ONLY_HERE) - {"help"} <= set(given)
+    for name, other in OTHER_NAMES.items():
+        assert set().union(*other.values()) <= keywords(name)
+
+
+def test_formats_and_their_choices_are_all_there() -> None:
+    assert tuple(form.name for form in FORMATS) == options.FORMATS
+    assert set(options.CHOICES) == {choice for form in FORMATS for choice in form.choices}
+    assert {name for names in options.SECTIONS.values() for name in names} >= set(options.CHOICES)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
+def test_defaults_are_those_of_python(command: click.Command) -> None:
+    defaults = {
+        key: parameter.default
+        for function in (virtualds.open_virtual_mfdataset, *SIGNATURES[str(command.name)])
+        for key, parameter in inspect.signature(function).parameters.items()
+        if parameter.default not in (None, parameter.empty)
+    }
+    shown = {
+        str(param.name): found[1]
+        for param in command.params
+        if isinstance(param, click.Option)
+        and (found := re.search(r"\[default: (.*?)\]", param.help or ""))
+    }
+    shown.pop("mode", None)  # to_manifest has another one for whoever appends
+    flags = {"decode-cf": "True", "sort": "True"}
+    told = {name: flags.get(text, text) for name, text in shown.items()}
+    assert told == {name: str(defaults[name]) for name in told}
+    named = {param.name for param in command.params if isinstance(param, click.Option)}
+    assert {n for n in defaults if n in named} - set(told) <= {"combine", "mode"}
+
+
+# ---------------------------------------------------------------------- help and completion
+
+
+def test_help_lists_each_command_and_exit_code() -> None:
+    output = done("--help").output
+    assert re.findall(r"^  ([a-z-]+)  +[A-Z]", output, re.MULTILINE)[-len(NAMES) :] == NAMES
+    assert all(f"{code} " in output for code in EXIT_CODES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command_says_what_it_does_and_shows_examples(name: str) -> None:
+    output = done(name, "--help").output
+    head, _, examples = output.partition("\nExamples:\n")
+    assert head.startswith(f"Usage: main {name}")
+    assert f"$ virtualds {name}" in examples
+    assert max(map(len, output.splitlines())) <= 100
+
+
+def test_examples_in_help_are_lines_that_the_program_understands() -> None:
+    Path("list.txt").touch()
+    for command in COMMANDS:
+        for _, line in command.examples:
+            [ours] = [part for part in line.split(" | ") if part.split()[0] == "virtualds"]
+            name, *rest = [word.strip("'") for word in ours.split()[1:]]
+            with main.commands[name].make_context(name, rest):
+                pass
+        assert command.examples[0][1].split("virtualds ")[1].split()[0] == command.name
+
+
+def test_help_and_completion_wait_for_no_library() -> None:
+    code = """
+import sys
+from virtualds_cli.program import main
+for arguments in (["--help"], ["--version"], *([name, "--help"] for name in main.commands)):
+    main(arguments, standalone_mode=False)
+from click.shell_completion import BashComplete
+complete = BashComplete(main, {}, "virtualds", "V").get_completions
+print([item.value for item in complete(["scan"], "--comp")])
+print(*sys.modules)
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
+    assert out[-2] == "['--compat']"
+    assert not {"virtualds", "xarray", "numpy", "pandas", "rich", "tqdm"} & set(out[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("virtualds sc", "plain,scan"),
+        ("virtualds scan --storage-o", "plain,--storage-options"),
+        ("virtualds scan --format kerchunk-p", "plain,kerchunk-parquet"),
+        # what is a file is looked for by the shell
+        ("virtualds info re", "file,re"),
+    ],
+)
+def test_shells_complete(words: str, expected: str) -> None:
+    asked = {"_VIRTUALDS_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    position = {"COMP_CWORD": str(len(words.split()) - 1)}
+    out = subprocess.run(
+        PROGRAM, env={**os.environ, **asked, **position}, capture_output=True, text=True, timeout=60
+    )
+    assert out.stdout.split() == [expected]
+
+
+# ---------------------------------------------------------------------- what commands do
+
+
+@pytest.mark.parametrize("target", ["refs.json", "refs.parquet", "refs.zarr"])
+def test_scan_writes_what_python_writes(target: str) -> None:
+    document = said("scan", "20*.nc", "--concat-dim", "time", "-o", target)
+    assert_identical(opened(target), native())
+    assert document["files"] == document["opened"] == 2
+    assert document["dims"]["time"] == 24
+    assert (document["variables"], document["references"]) == (["t"], 24)
+
+
+def test_scan_finds_the_order_of_files_by_their_coordinates() -> None:
+    done("scan", "2002.nc", "2001.nc", "-o", "refs.json")
+    assert_identical(opened("refs.json"), native())
+
+
+def test_scan_says_what_it_did() -> None:
+    output = done("scan", "20*.nc", "-o", "refs.json").stdout
+    assert "refs.json, kerchunk-json" in output
+    assert "2 files" in output
+
+
+def test_what_is_told_to_scan_reaches_the_library() -> None:
+    given = ("--drop-variables", "lat", "--loadable-variables", "", "--no-decode-cf")
+    given += ("--combine", "nested", "--concat-dim", "time")
+    done("scan", "2001.nc", "-o", "x.parquet", "--record-size", "5", *given)
+    vds = virtualds.open_virtual_dataset("x.parquet", decode_cf=False, loadable_variables=[])
+    assert set(vds.variables) == {"t", "time", "lon"}
+    assert vds["t"].dtype == "int16"
+    assert json.loads(Path("x.parquet/.zmetadata").read_text())["record_size"] == 5
+
+
+def test_coordinates_come_from_names_and_attributes() -> None:
+    for run_number, day in ((7, "20010203"), (12, "20010204")):
+        part = xr.Dataset({"t": ("x", [1.0, run_number])}, attrs={"start": day})
+        part.to_netcdf(f"sst_r{run_number:02}_{day}.nc")
+    by_name = {"run:int": "=_r(\\d+)_", "time:%Y%m%d": "=_(\\d{8})", "text": "=(_r[01])"}
+    by_attribute = {"time:%Y%m%d": "@start", "whole:int": "@start"}
+    expected: dict[str, list[Any]] = {
+        "run": [7, 12],
+        "time": [np.datetime64("2001-02-03"), np.datetime64("2001-02-04")],
+        "text": ["_r0", "_r1"],
+        "whole": [20010203, 20010204],
+    }
+    for origins in (by_name, by_attribute):
+        for name, origin in origins.items():
+            dim = name.partition(":")[0]
+            given = ("--concat-dim", dim, "--coordinates", f"{name}{origin}")
+            done("scan", "sst_*.nc", "-o", "refs.zarr", *given)
+            assert list(opened("refs.zarr")[dim].values) == expected[dim]
+
+
+def test_overlapping_files_have_a_policy() -> None:
+    xr.open_dataset("2002.nc").isel(time=slice(6)).to_netcdf("2002-a.nc")
+    given = ("scan", "2002*.nc", "--concat-dim", "time", "-o", "refs.zarr")
+    assert run(*given).exit_code == 1
+    done(*given, "--overlap", "first")
+    np.testing.assert_array_equal(opened("refs.zarr")["t"], xr.open_dataset("2002.nc")["t"])
+
+
+def test_a_target_is_judged_before_files_are_opened() -> None:
+    done("scan", "2001.nc", "-o", "there.json")
+    for target, more in (
+        ("refs.what", ()),
+        ("refs.json", ("--record-size", "5")),
+        ("there.json", ("--mode", "w-")),
+    ):
+        result = run("scan", "no such file.nc", "-o", target, *more)
+        assert result.exit_code == 1
+        assert "no such file" not in result.stderr
+
+
+@pytest.mark.filterwarnings("default")
+def test_files_that_are_left_out_are_in_the_report() -> None:
+    Path("2003.nc").write_bytes(b"\x89HDF\r\n\x1a\n of no use")
+    given = ("scan", "20*.nc", "--concat-dim", "time", "-o", "refs.json")
+    assert run(*given).exit_code == 1
+    assert not Path("refs.json").exists()
+    document = said(*given, "--on-error", "collect")
+    [lost] = document["left_out"]
+    assert lost["url"].endswith("2003.nc")
+    assert_identical(opened("refs.json"), xr.open_mfdataset("200[12].nc", data_vars="minimal"))
+    result = done(*given, "--on-error", "skip")
+    assert result.stderr.startswith("warning: 1 of 3 files")
+    assert ".py:" not in result.stderr
+
+
+def test_a_set_grows() -> None:
+    done("append", "refs.zarr", "2002.nc", "--dim", "time")
+    given = ("append", "refs.zarr", "20*.nc", "--dim", "time", "--position", "coordinate")
+    assert run(*given).exit_code == 1
+    done(*given, "--on-duplicate", "skip")
+    assert_identical(opened("refs.zarr"), native())
+    assert len(said("snapshots", "refs.zarr")["snapshots"]) == 2
+    done("drop-sources", "refs.zarr", "2001.nc")
+    assert_identical(opened("refs.zarr"), xr.open_dataset("2002.nc"))
+    assert len(said("expire-snapshots", "refs.zarr", "--keep", "1")["expired"]) == 2
+    assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
+
+
+def test_a_source_is_put_in_place_of_what_it_was() -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr")
+    changed = xr.load_dataset("2001.nc")
+    changed["t"] = changed["t"] + 10
+    changed["t"].encoding = {"dtype": "f8"}
+    changed.to_netcdf("2001.nc")
+    done("append", "refs.zarr", "2001.nc", "--dim", "time", "--mode", "replace-source")
+    assert_identical(opened("refs.zarr").isel(time=slice(12)), xr.open_dataset("2001.nc"))
+
+
+def test_convert() -> None:
+    done("scan", "20*.nc", "-o", "refs.json")
+    assert said("convert", "refs.json", "refs.zarr")["format"] == "zarr-v3"
+    assert_identical(opened("refs.zarr"), native())
+    assert run("convert", "refs.json", "refs.zarr", "--mode", "w-").exit_code == 1
+
+
+def test_verify_tells_what_is_gone() -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr")
+    assert said("verify", "refs.zarr", "--against", "native", "--sample", "all")["ok"]
+    Path("2002.nc").unlink()
+    result = run("verify", "refs.zarr", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["counts"] == {"missing": 1}
+    result = run("verify", "refs.zarr")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("verified against fingerprint: 1 missing")
+
+
+def test_diagnose_tells_what_does_not_combine() -> None:
+    document = said("diagnose", "20*.nc")
+    assert (document["files"], len(document["eras"]), document["blocks"]) == (2, 1, False)
+    xr.open_dataset("2001.nc").isel(lat=slice(2)).drop_vars("lat").to_netcdf("2003.nc")
+    result = run("diagnose", "20*.nc", "--concat-dim", "time", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["blocks"]) == (1, True)
+    assert "2003.nc" in run("diagnose", "20*.nc", "--concat-dim", "time").stdout
+
+
+def test_demo() -> None:
+    assert "identical" in done("demo", "--folder", "new").output
+    assert Path("new/picture.png").exists()
+
+
+# ---------------------------------------------------------------------- info
+
+
+def test_info_shows_what_xarray_prints() -> None:
+    done("scan", "20*.nc", "-o", "refs.parquet")
+    output = done("info", "refs.parquet").stdout
+    vds = virtualds.open_virtual_dataset("refs.parquet")
+    assert output.startswith(repr(vds))
+    assert re.search(r"^sources +2 files, ", output, re.MULTILINE)
+    assert re.search(r"^first source +file:///.*/2001.nc$", output, re.MULTILINE)
+
+
+def test_info_for_machines() -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr")
+    document = said("info", "refs.zarr")
+    nbytes = sum(Path(f"{year}.nc").stat().st_size for year in (2001, 2002))
+    sources = {"count": 2, "bytes": nbytes, "first": (Path.cwd() / "2001.nc").as_uri()}
+    assert document["format"] == "zarr-v3"
+    assert document["sources"] == sources
+    assert document["groups"]["/"]["data_vars"]["t"]["shape"] == [24, 6, 8]
+    [snapshot] = document["snapshots"]
+    assert said("info", "refs.zarr", "--snapshot", snapshot["snapshot"]) == document
+
+
+def test_info_of_a_file_with_groups() -> None:
+    xr.DataTree.from_dict({"/a/b": xr.open_dataset("2001.nc")}).to_netcdf("tree.nc")
+    document = said("info", "tree.nc")
+    assert set(document["groups"]) == {"/", "/a", "/a/b"}
+    assert document["snapshots"] is None
+    assert "Group: /a/b" in done("info", "tree.nc").stdout.replace("│", "").replace("└──", "")
+
+
+def test_attributes_that_json_has_no_number_for_are_named() -> None:
+    xr.Dataset(attrs={"high": float("inf"), "none": float("nan")}).to_netcdf("odd.nc")
+    assert said("info", "odd.nc")["groups"]["/"]["attrs"] == {"high": "Infinity", "none": "NaN"}
+
+
+# ---------------------------------------------------------------------- how it ends
+
+
+def test_an_error_is_a_message_with_its_notes() -> None:
+    xr.Dataset({"t": ("x", [1, 2])}, {"y": 5}).to_netcdf("a.nc")
+    xr.Dataset({"t": ("x", [1, 2])}, {"y": 6}).to_netcdf("b.nc")
+    result = run("scan", "a.nc", "b.nc", "--concat-dim", "x", "-o", "refs.json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    first, *notes = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert any("b.nc" in note for note in notes)
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in run("info", "missing.nc", "--debug").stderr
+
+
+def test_an_error_is_a_document_for_machines() -> None:
+    result = run("info", "missing.nc", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)["error"]
+    assert found["type"] == "FileNotFoundError"
+    assert found["message"] in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("what",),
+        ("scan", "2001.nc"),
+        ("scan", "-o", "refs.json"),
+        ("scan", "2001.nc", "-o", "refs.json", "--format", "what"),
+        ("scan", "2001.nc", "-o", "refs.json", "--storage-options", "what"),
+        ("scan", "2001.nc", "-o", "refs.json", "--storage-options", "{what"),
+        ("scan", "2001.nc", "-o", "refs.json", "--parallel", "2", "--dask", "tcp://127.0.0.1:1"),
+        ("expire-snapshots", "refs.zarr", "--older-than", "soon"),
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: ")
+
+
+def test_access_options_are_json_or_pairs() -> None:
+    given = ['{"a": 1, "b": {"c": null}}', "anon=true", "a=5", "key=some=thing"]
+    arguments = [word for one in given for word in ("--storage-options", one)]
+    context = main.commands["info"].make_context("info", ["x.nc", *arguments])
+    expected = {"a": 5, "b": {"c": None}, "anon": True, "key": "some=thing"}
+    assert context.params["storage_options"] == expected
+
+
+def program(*arguments: str, **more: Any) -> subprocess.Popen[str]:
+    """Start the real program."""
+    pipe = subprocess.PIPE
+    given: dict[str, Any] = {"stdout": pipe, "stderr": pipe, "stdin": pipe, "text": True, **more}
+    return subprocess.Popen([*PROGRAM, *arguments], **given)
+
+
+def test_a_list_comes_from_standard_input() -> None:
+    # a name that is a pattern stands for itself in a list
+    Path("2002.nc").rename("200[2].nc")
+    process = program("scan", "-f", "-", "-o", "refs.json", "--json")
+    stdout, stderr = process.communicate("2001.nc\n\n200[2].nc\n", timeout=60)
+    assert process.returncode == 0, stderr
+    assert json.loads(stdout)["files"] == 2
+    assert_identical(opened("refs.json"), xr.open_mfdataset("20*.nc", data_vars="minimal"))
+
+
+def test_an_error_ends_the_program_with_1_and_says_nothing_on_standard_output() -> None:
+    process = program("info", "missing.nc")
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (1, "")
+    assert stderr.startswith("error: ")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = program("info", "2001.nc", stdout=write)
+    os.close(write)
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (141, "")
+
+
+def test_it_can_be_interrupted() -> None:
+    process = program("scan", "-f", "-", "-o", "refs.json")
+    assert process.stdin is not None
+    # more than fits into a pipe: once it is written the program reads its list
+    process.stdin.write("x\n" * 2**19)
+    process.stdin.flush()
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr.strip()) == (130, "", "interrupted")
+    assert not Path("refs.json").exists()
+
+
+# ---------------------------------------------------------------------- on a cluster
+
+
+@pytest.fixture(scope="module")
+def scheduler() -> Iterator[str]:
+    """The address of a scheduler with one worker."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=":0"
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_a_cluster_opens_the_files(scheduler: str) -> None:
+    files = sorted(map(str, Path.cwd().glob("20*.nc")))
+    for target in ("refs.json", "refs.zarr"):
+        given = ("scan", *files, "--concat-dim", "time", "-o", target, "--dask", scheduler)
+        assert said(*given)["references"] == 24
+        assert_identical(opened(target), native())

@@ -1,0 +1,64 @@
+"""Patterns stand for files, on disk and in stores, and never for nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from virtualds.matching import matching
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with files of awkward names."""
+    for name in ("b.nc", "a.nc", "c[1].nc", "c1.nc", "deep/er/d.nc", "e?.nc", ".hidden.nc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+PATTERNS = {
+    "?.nc": ["a.nc", "b.nc"],
+    "[ab].nc": ["a.nc", "b.nc"],
+    "**/d.nc": ["deep/er/d.nc"],
+    # what there is under that very name is meant itself
+    "c[1].nc": ["c[1].nc"],
+    "e?.nc": ["e?.nc"],
+    # and what is no pattern need not be there
+    "missing.nc": ["missing.nc"],
+    "https://host/a.nc?version=1&x=[2]": ["https://host/a.nc?version=1&x=[2]"],
+    "zip://*.nc::a.zip": ["zip://*.nc::a.zip"],
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_stands_for_the_files_of_that_name_in_order(pattern: str, folder: Path) -> None:
+    assert matching([pattern]) == PATTERNS[pattern]
+
+
+def test_patterns_are_kept_in_the_order_in_which_they_are_given(folder: Path) -> None:
+    assert matching(["b*.nc", "missing.nc", "a*.nc"]) == ["b.nc", "missing.nc", "a.nc"]
+
+
+def test_urls_with_a_scheme_are_patterns_too(folder: Path) -> None:
+    assert matching([f"file://{folder}/?.nc"]) == [f"{folder}/a.nc", f"{folder}/b.nc"]
+
+
+def test_a_pattern_without_files_is_an_error(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\*\.nc: no file is named so"):
+        matching(["a.nc", "none*.nc"])
+
+
+def test_patterns_of_a_bucket(s3_bucket: str, s3_server: dict[str, Any]) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server)
+    for name in ("2002.nc", "2001.nc", "deep/2003.nc", "other.txt"):
+        filesystem.pipe_file(f"{s3_bucket}/{name}", b"")
+    found = matching([f"{s3_bucket}/20*.nc"], s3_server)
+    assert found == [f"{s3_bucket}/2001.nc", f"{s3_bucket}/2002.nc"]
+    assert matching([f"{s3_bucket}/**/2003.nc"], s3_server) == [f"{s3_bucket}/deep/2003.nc"]
+    with pytest.raises(FileNotFoundError, match="no file is named so"):
+        matching([f"{s3_bucket}/none*.nc"], s3_server)

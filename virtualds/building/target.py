@@ -1,0 +1,137 @@
+"""The set that workers write their references into, so that nobody ever holds all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import xarray as xr
+
+from virtualds.array import ManifestArray
+from virtualds.dataset import group_from_dataset
+from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.formats import FORMATS, Parts
+from virtualds.lazy import virtual_data
+from virtualds.writing import format_for, target_of
+
+LEAST, ENOUGH, HELD = 4096, 100_000, 1_600_000
+"""What a `Target` begins with: the last are some 50 MB."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A set that is being written by many processes.
+
+    Parameters
+    ----------
+    parts : Parts
+        How its format does that.
+    place : object
+        What the format knows of this writing.
+    least : int
+        References of an array from which on they are worth a table of their own.
+    enough : int
+        References of an array that are written by whoever joins blocks; fewer wait to be joined.
+    held : int
+        References of all arrays of a dataset that may wait.
+
+    Raises
+    ------
+    ValueError
+        Fewer are enough than are worth it.
+    """
+
+    parts: Parts
+    place: Any
+    least: int
+    enough: int
+    held: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= self.enough:
+            raise ValueError(f"Target: {self.enough} references are enough, {self.least} the least")
+
+    @classmethod
+    def begin(cls, url: Any, storage_options: Mapping[str, Any] | None) -> Target:
+        """Look whether the set may be written, before anything is done for it.
+
+        Raises
+        ------
+        UnsupportedError
+            Sets of this format are written by one process.
+        FileExistsError
+            There is something of this name that is no set.
+        """
+        absolute, options = target_of(url, storage_options)
+        form = format_for(absolute, None, options)
+        if form.parts is None:
+            able = ", ".join(other.name for other in FORMATS if other.parts is not None)
+            raise UnsupportedError(
+                f"{absolute}: to= has many processes write one set, which {form.name} does not "
+                f"allow; {able} does, and virtualds.convert makes {form.name} of it, or leave out "
+                f"to= and write the dataset with ds.virtual.to_manifest"
+            )
+        return cls(form.parts, form.parts.begin(absolute, options), LEAST, ENOUGH, HELD)
+
+    @property
+    def url(self) -> str:
+        """The url of the set."""
+        return str(self.place.root)
+
+    def relieved(self, dataset: xr.Dataset, dim: Hashable, *, joins: bool = True) -> xr.Dataset:
+        """Return a dataset whose references lie in the set where they are many.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        dim : str
+            The dimension that grows. What does not have it is the same in all blocks: one is kept.
+        joins : bool
+            Whether a worker will join the dataset with others, so that a few may wait for that.
+        """
+        counts = {
+            name: _loaded(array)
+            for name, variable in dataset.variables.items()
+            if dim in variable.dims and (array := virtual_data(variable)) is not None
+        }
+        waits = joins and sum(counts.values()) < self.held
+        least = self.enough if waits else self.least
+        many = {
+            name: array
+            for name, count in counts.items()
+            if count >= least and (array := virtual_data(dataset.variables[name])) is not None
+        }
+        if not many:
+            return dataset
+        found = dataset.copy()
+        for name, array in self.parts.write(many, self.place).items():
+            found.variables[name].data = array
+        return found
+
+    def commit(self, dataset: xr.Dataset) -> None:
+        """Make a dataset, of which parts are written, the set."""
+        self.parts.commit(group_from_dataset(dataset), self.place)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self.parts.abandon(self.place)
+
+
+@contextmanager
+def abandoning(target: Target | None) -> Iterator[None]:
+    """Remove what was written to a set if it does not come about."""
+    try:
+        yield
+    except BaseException:
+        if target is not None:
+            # what cannot be removed now goes when snapshots are let go of
+            with suppress(OSError, VirtualdsError):
+                target.abandon()
+        raise
+
+
+def _loaded(array: ManifestArray) -> int:
+    """Return how many references of an array are in memory."""
+    return sum(f.manifest.size for f in array.fragments if f.manifest.is_loaded)

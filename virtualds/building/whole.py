@@ -1,0 +1,79 @@
+"""Building as a tree where that gives the same, and at once in one place where it might not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import xarray as xr
+
+from virtualds.build_report import BuildReport
+from virtualds.building.arrangement import Arrangement
+from virtualds.building.build import Build
+from virtualds.building.by_blocks import BlockJob, joined
+from virtualds.building.combining import Combination
+from virtualds.building.dask_tree import ClusterBlocks
+from virtualds.building.target import Target
+from virtualds.building.tree import Block, Tree, UnlikeError
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Files that become one dataset.
+
+    Parameters
+    ----------
+    build : Build
+        How each is opened.
+    combination : Combination
+        How they are combined.
+    arrangement : Arrangement
+        How they are put in order before that.
+    client : distributed.Client, optional
+        Of the cluster that opens them.
+    target : Target, optional
+        The set that their references go to.
+    """
+
+    build: Build[xr.Dataset]
+    combination: Combination
+    arrangement: Arrangement
+    client: Any = None
+    target: Target | None = None
+
+    def built(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+        """Return the dataset, what stands for each file that was opened, and the report."""
+        if self.client is not None or self.target is not None:
+            try:
+                return self._by_blocks()
+            except UnlikeError:
+                # opened once more: what is combined already cannot be taken apart
+                pass
+        found, report = self.build.opened()
+        return self.build.combined(self.combination, found, self.arrangement), found, report
+
+    def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+        tree = Tree(self.combination)
+        if any(isinstance(item, list | tuple) for item in self.build.files.nested):
+            raise UnlikeError("lists of lists are joined along several dimensions")
+        there = self.client is not None
+        job: Any = BlockJob(self.build.job, tree, self.target, joins=there)
+        if not there:
+            found, report = replace(self.build, job=job).opened()
+            shares: list[Any] = [found[number] for number in sorted(found)]
+            return self._arranged(tree, joined(tree, shares)), found, report
+        workers = ClusterBlocks(self.client)
+        found, report = replace(self.build, job=job, workers=workers).opened()
+        block = workers.joined(tree, self.target, found)  # type: ignore[arg-type]
+        return self._arranged(tree, block), found, report
+
+    def _arranged(self, tree: Tree, block: Block) -> xr.Dataset:
+        """Return a block as the whole, if arranging its files first would have changed nothing."""
+        whole = tree.finished(block)
+        if self.arrangement.sort or self.arrangement.overlap != "keep":
+            dim = block.place.dim if tree.is_ordered else self.combination.concat_dim
+            index = whole.indexes.get(dim)
+            if index is None or not (index.is_monotonic_increasing and index.is_unique):
+                raise UnlikeError(f"{dim!r} does not rise all the way, in the order of the files")
+        return whole

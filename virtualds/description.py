@@ -1,0 +1,154 @@
+"""What a reference set or a source file is, told without reading its references or its data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pandas as pd
+import xarray as xr
+
+from virtualds.access import Allow
+from virtualds.api import open_group
+from virtualds.array import ManifestArray
+from virtualds.dataset import Loadable
+from virtualds.detection import detected, named
+from virtualds.formats import Format
+from virtualds.group import ManifestGroup
+from virtualds.lazy_manifest import Catalogue, LazyManifest
+from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
+from virtualds.scan import scanning
+from virtualds.tree import virtual_tree
+from virtualds.urls import normalise_url
+from virtualds.writing import snapshots
+
+LOOKED_THROUGH = 2**21
+"""References that are looked through for their files, where a set does not list these."""
+
+
+class Sources(NamedTuple):
+    """Source files: how many, their bytes if all sizes are known, and the first one."""
+
+    number: int
+    nbytes: int | None
+    first: str | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a reference set or a source file is.
+
+    Parameters
+    ----------
+    url : str
+    format : str
+        Name of the format, or of the parser.
+    tree : xarray.DataTree
+        All that is in it.
+    references : int
+        Chunks of all variables, missing ones too.
+    sources : Sources, optional
+        The files that references lead to, those aside which a set holds itself; None if only the
+        references would tell, and there are too many of them.
+    snapshots : pandas.DataFrame, optional
+        As `virtualds.snapshots` lists them; None of a format that keeps none.
+    """
+
+    url: str
+    format: str
+    tree: xr.DataTree
+    references: int
+    sources: Sources | None
+    snapshots: pd.DataFrame | None
+
+
+def describe(
+    url: str | os.PathLike[str],
+    *,
+    group: str | None = None,
+    loadable_variables: Loadable = None,
+    storage_options: Mapping[str, Any] | None = None,
+    parser: str | None = None,
+    allow: Allow = None,
+    snapshot: str | None = None,
+) -> Description:
+    """Return what a reference set, or a source file, is.
+
+    Parameters
+    ----------
+    url, group, loadable_variables, storage_options, parser, allow, snapshot
+        As in `virtualds.open_virtual_datatree`.
+
+    Raises
+    ------
+    FileNotFoundError, AccessError, FormatError, UnsupportedError
+        As `virtualds.open_virtual_datatree`.
+    ReadError
+        The values of a coordinate cannot be had; ``loadable_variables=[]`` asks for none.
+
+    Examples
+    --------
+    >>> found = describe("2001.nc")
+    >>> found.format, found.references, found.sources.number
+    ('hdf5', 15, 1)
+    """
+    absolute, options = normalise_url(url), StorageOptions.of(storage_options)
+    with scanning(absolute, options):
+        reader, _ = named(parser, absolute, options) if parser else detected(absolute, options)
+        found = open_group(
+            url,
+            group=group,
+            below=True,
+            options=storage_options,
+            parser=reader.name,
+            on_error="keep",
+            allow=allow,
+            snapshot=snapshot,
+        )
+        tree = virtual_tree(found, loadable_variables, True)
+    manifests = list(_manifests(found))
+    is_set = isinstance(reader, Format)
+    keeps = isinstance(reader, Format) and reader.history is not None
+    return Description(
+        absolute,
+        reader.name,
+        tree,
+        sum(manifest.size for manifest in manifests),
+        _sources(manifests, f"{absolute.rstrip('/')}/" if is_set else None),
+        snapshots(url, storage_options=storage_options) if keeps else None,
+    )
+
+
+def _manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
+    for _, part in group.walk():
+        for variable in part.variables.values():
+            if isinstance(variable.data, ManifestArray):
+                yield from (fragment.manifest for fragment in variable.data.fragments)
+
+
+def _sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
+    """Return the source files of manifests, but for those in the folder of a set."""
+    catalogues: dict[Hashable, tuple[Catalogue, ChunkManifest]] = {}
+    files: dict[SourceFile, None] = {}
+    for manifest in manifests:
+        catalogue = manifest.catalogue if isinstance(manifest, LazyManifest) else None
+        if catalogue is not None:
+            known = catalogues.setdefault(catalogue.name, (catalogue, manifest))
+            if known[0].number < catalogue.number:
+                catalogues[catalogue.name] = catalogue, manifest
+        elif not manifest.is_loaded and manifest.size > LOOKED_THROUGH:
+            return None
+        else:
+            listed = manifest.listed
+            files |= dict.fromkeys(f for f in listed if not own or not f.url.startswith(own))
+    if len(catalogues) == 1 and not files:
+        [(catalogue, _)] = catalogues.values()
+        return Sources(catalogue.number, catalogue.nbytes, catalogue.first)
+    # the same file may be known to several of them, by names that differ
+    for _, manifest in catalogues.values():
+        files |= dict.fromkeys(manifest.listed)
+    sizes = [file.size for file in files if file.size is not None]
+    nbytes = sum(sizes) if len(sizes) == len(files) else None
+    return Sources(len(files), nbytes, next((file.url for file in files), None))

@@ -1,0 +1,65 @@
+"""Which files patterns stand for, on disk and in stores."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from virtualds.manifest import StorageOptions
+from virtualds.stores.fsspec_ranges import located
+from virtualds.urls import ARCHIVES, local_path, scheme_of
+
+WEB = ("http", "https")
+"""Schemes whose urls have question marks and brackets of their own."""
+
+
+def matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the files that patterns stand for: those of one pattern in order of their names.
+
+    What is no pattern, or is the name of a local file that looks like one, stands for itself.
+
+    Parameters
+    ----------
+    patterns : iterable of str
+        Paths or urls, with ``*``, ``?``, ``[...]`` and ``**`` in them; of http urls only with
+        ``*``, where the server shows folders as pages of links.
+    options : dict, optional
+        Access options, for fsspec.
+
+    Raises
+    ------
+    FileNotFoundError
+        A pattern stands for no file.
+
+    Examples
+    --------
+    >>> matching(["200[12].nc", "refs.json"])
+    ['2001.nc', '2002.nc', 'refs.json']
+    """
+    return [file for pattern in patterns for file in _of(pattern, StorageOptions.of(options))]
+
+
+def _of(pattern: str, options: StorageOptions | None) -> list[str]:
+    scheme = scheme_of(pattern)
+    if scheme in ARCHIVES or not _is_pattern(pattern, scheme):
+        return [pattern]
+    found = _local(pattern) if scheme == "file" else _far(pattern, options)
+    if not found:
+        raise FileNotFoundError(f"{pattern}: no file is named so; check the path")
+    return found
+
+
+def _is_pattern(name: str, scheme: str) -> bool:
+    return "*" in name if scheme in WEB else glob.has_magic(name)
+
+
+def _local(pattern: str) -> list[str]:
+    path = local_path(pattern)
+    return [pattern] if os.path.lexists(path) else sorted(glob.glob(path, recursive=True))
+
+
+def _far(pattern: str, options: StorageOptions | None) -> list[str]:
+    filesystem, path = located(pattern, options)
+    return sorted(filesystem.unstrip_protocol(name) for name in filesystem.glob(path))

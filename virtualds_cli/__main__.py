@@ -1,0 +1,5 @@
+"""``python -m virtualds_cli``, for where the program is not on the path."""
+
+from virtualds_cli.program import main
+
+main(prog_name="virtualds")

@@ -1,0 +1,127 @@
+"""Opening many files as one dataset, as ``scan`` and ``append`` do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from virtualds_cli.options import said
+from virtualds_cli.output import facts, number
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from rich.console import RenderableType
+
+OPENING = (
+    "combine",
+    "concat_dim",
+    "coordinates",
+    "sort",
+    "overlap",
+    "data_vars",
+    "coords",
+    "compat",
+    "join",
+    "combine_attrs",
+    "attrs_file",
+    "loadable_variables",
+    "drop_variables",
+    "group",
+    "decode_cf",
+    "parser",
+    "allow",
+    "storage_options",
+    "on_error",
+    "retries",
+    "cache",
+    "parallel",
+    "progress",
+)
+"""The options of `virtualds.open_virtual_mfdataset`."""
+
+DASK = click.option(
+    "--dask", metavar="SCHEDULER", help="Address of a scheduler of dask, whose workers open files."
+)
+
+
+def opened(
+    files: Sequence[str], dask: str | None, options: Mapping[str, Any], **more: Any
+) -> xr.Dataset:
+    """Return files as one dataset, opened as the options say."""
+    import virtualds
+
+    chosen = said(options, OPENING) | more
+    if dims := chosen.get("concat_dim"):
+        chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
+        chosen.setdefault("combine", "nested")
+    if "coordinates" in chosen:
+        chosen["coordinates"] = _origins(chosen["coordinates"])
+    if dask is None:
+        return virtualds.open_virtual_mfdataset(files, **chosen)
+    if "parallel" in chosen:
+        raise click.UsageError("--parallel and --dask both say who opens the files; give one")
+    with _client(dask) as client:
+        return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
+
+
+def _origins(said: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
+    """Return where coordinates come from, as Python has it."""
+    import virtualds
+
+    types: dict[str | None, Any] = {"int": int, "float": float}
+    return {
+        name: virtualds.FromName(text, types.get(form, form))
+        if sign == "="
+        else virtualds.FromAttribute(text, format=types.get(form, form))
+        for name, (form, sign, text) in said.items()
+    }
+
+
+@contextmanager
+def _client(address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ImportError(
+            "--dask: distributed is not installed; install virtualds[distributed]"
+        ) from error
+    with Client(address) as client:  # type: ignore[no-untyped-call]
+        yield client
+
+
+def summary(target: str, form: str, dataset: xr.Dataset, seconds: float) -> dict[str, Any]:
+    """Return what was opened and written, for machines."""
+    report = dataset.virtual.report
+    return {
+        "target": target,
+        "format": form,
+        "dims": dict(dataset.sizes),
+        "variables": [str(name) for name in dataset.data_vars],
+        "references": dataset.virtual.nchunks,
+        "files": report.files,
+        "opened": report.opened,
+        "cached": report.cached,
+        "left_out": [lost._asdict() for lost in report.left_out],
+        "seconds": seconds,
+    }
+
+
+def in_words(document: Mapping[str, Any]) -> RenderableType:
+    """Return a summary for people."""
+    files = number(document["files"], "file")
+    parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
+    notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
+    dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
+    return facts(
+        {
+            "written": f"{document['target']}, {document['format']}",
+            "files": f"{files} ({notes})" if notes else files,
+            "variables": ", ".join(document["variables"]),
+            "dimensions": dims,
+            "references": f"{document['references']:,}",
+            "seconds": f"{document['seconds']:.1f}",
+        }
+    )

@@ -1,0 +1,77 @@
+"""``virtualds append``: a reference set grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+from virtualds_cli.building import DASK, OPENING, in_words, opened, summary
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, files_meant
+from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.output import report
+
+OPENED = tuple(name for name in OPENING if name not in ("combine", "concat_dim"))
+WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
+"""The options of ``ds.virtual.to_manifest``."""
+
+
+@command(
+    "append",
+    examples=(
+        (
+            "The new files of today; those that the set knows are left out",
+            "virtualds append refs.zarr new/*.nc --dim time --on-duplicate skip",
+        ),
+        (
+            "Late files, each where it belongs",
+            "virtualds append refs.zarr late/*.nc --dim time --position coordinate",
+        ),
+        (
+            "Files that were processed again, in place of what they were",
+            "virtualds append refs.zarr data/2001-07.nc --dim time --mode replace-source",
+        ),
+    ),
+)
+@click.argument("target", metavar="SET", type=Url())
+@files
+@click.option(
+    "--dim", required=True, help="The dimension along which the set grows, and files are joined."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["a", "replace-source"]),
+    default="a",
+    help="Append (a), or put files in place of what the set has of them. [default: a]",
+)
+@given(*OPENED, *WRITING, "target_options")
+@DASK
+def append(
+    target: str,
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    dim: str,
+    mode: str,
+    dask: str | None,
+    **options: Any,
+) -> None:
+    """Add files to a reference set.
+
+    Nothing that is in SET is opened or scanned again. If there is no such set, it is created.
+    """
+    from virtualds.writing import check_target
+
+    begun = time.perf_counter()
+    writing = said(options, WRITING) | {"mode": mode, "append_dim": dim}
+    if options["allow"] is not None:
+        writing["allow"] = options["allow"]
+    access = options["target_options"]
+    form = check_target(target, storage_options=access, **writing)
+    found = files_meant(urls, files_from, options["storage_options"])
+    dataset = opened(found, dask, {**options, "concat_dim": [dim]})
+    dataset.virtual.to_manifest(target, storage_options=access, **writing)
+    document = summary(target, form, dataset, time.perf_counter() - begun)
+    report(document, in_words(document))

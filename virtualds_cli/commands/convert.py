@@ -1,0 +1,54 @@
+"""``virtualds convert``: a reference set, or a file, becomes a set of another format."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from virtualds_cli.command import command
+from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.output import facts, report
+
+CONVERTING = (
+    "format",
+    "mode",
+    "drop_variables",
+    "allow",
+    "storage_options",
+    "target_options",
+    *CHOICES,
+)
+"""The options of `virtualds.convert`."""
+
+
+@command(
+    "convert",
+    examples=(
+        ("To the format that holds everything", "virtualds convert refs.json refs.zarr"),
+        ("All groups of one file", "virtualds convert granule.h5 granule.parquet"),
+    ),
+)
+@click.argument("source", type=Url())
+@click.argument("target", type=Url())
+@given(*CONVERTING)
+def convert(source: str, target: str, **options: Any) -> None:
+    """Write a set or a file as a set of another format.
+
+    SOURCE is taken with all its groups. No data are opened. What the format of TARGET cannot hold
+    is refused by name, and nothing is written.
+    """
+    import virtualds
+    from virtualds.writing import check_target
+
+    begun = time.perf_counter()
+    chosen = said(options, CONVERTING)
+    checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
+    form = check_target(target, storage_options=options["target_options"], **checked)
+    virtualds.convert(source, target, **chosen)
+    seconds = time.perf_counter() - begun
+    report(
+        {"source": source, "target": target, "format": form, "seconds": seconds},
+        facts({target: f"{form}, {seconds:.1f} s"}),
+    )

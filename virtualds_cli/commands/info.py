@@ -1,0 +1,76 @@
+"""``virtualds info``: what a reference set is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from virtualds_cli.command import command
+from virtualds_cli.options import Url, given, said
+from virtualds_cli.output import facts, number, report, size, table
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from virtualds.description import Description
+
+
+@command(
+    "info",
+    examples=(
+        ("What is in a set, and where it comes from", "virtualds info refs.parquet"),
+        ("How many references there are", "virtualds info refs.zarr --json | jq .references"),
+        ("A file, as the library sees it", "virtualds info data/2001.nc"),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@given("group", "loadable_variables", "parser", "allow", "snapshot", "storage_options")
+def info(url: str, **options: Any) -> None:
+    """Show what a reference set is.
+
+    It shows what xarray prints of SET, or of a source file, where its chunks come from, and its
+    snapshots. References are not
+    read: a hundred million of them take as long as ten. The values of coordinates are; with
+    --loadable-variables '' they are not.
+    """
+    from virtualds.description import describe
+
+    found = describe(url, **said(options, options))
+    report(_document(found), _content(found.tree), "", facts(_facts(found)))
+
+
+def _content(tree: xr.DataTree) -> str:
+    """Return what xarray prints: of a dataset without groups, that of the dataset."""
+    return repr(tree if tree.children else tree.to_dataset())
+
+
+def _facts(found: Description) -> dict[str, str]:
+    rows = {"url": found.url, "format": found.format, "references": f"{found.references:,}"}
+    if found.sources is None:
+        rows["sources"] = "not listed by the set"
+    else:
+        files, nbytes, first = found.sources
+        rows["sources"] = number(files, "file") + ("" if nbytes is None else f", {size(nbytes)}")
+        rows |= {"first source": first} if first else {}
+    if found.snapshots is not None and len(found.snapshots):
+        newest = found.snapshots.iloc[-1]
+        count = number(len(found.snapshots), "snapshot")
+        rows["snapshots"] = f"{count}, the newest is {newest['snapshot']} of {newest['time']} UTC"
+    return rows
+
+
+def _document(found: Description) -> Mapping[str, Any]:
+    return {
+        "url": found.url,
+        "format": found.format,
+        "groups": {
+            node.path: node.to_dataset(inherit=False).to_dict(data=False)
+            for node in found.tree.subtree
+        },
+        "references": found.references,
+        "sources": found.sources
+        and dict(zip(("count", "bytes", "first"), found.sources, strict=True)),
+        "snapshots": None if found.snapshots is None else table(found.snapshots),
+    }

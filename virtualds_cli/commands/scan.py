@@ -1,0 +1,72 @@
+"""``virtualds scan``: files become a reference set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+
+from virtualds_cli.building import DASK, OPENING, in_words, opened, summary
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, files_meant
+from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.output import report
+
+WRITING = ("format", "mode", "conflict", *CHOICES)
+"""The options of ``ds.virtual.to_manifest``."""
+
+
+@command(
+    "scan",
+    examples=(
+        (
+            "A year of files, one after the other along time",
+            "virtualds scan 'data/2001-*.nc' --concat-dim time -o refs.parquet",
+        ),
+        (
+            "Files that are ordered by their coordinates, from a list",
+            "find data -name '*.nc' | virtualds scan -f - -o refs.zarr",
+        ),
+        (
+            "Files whose day is only in their names",
+            r"virtualds scan 'sst_*.nc' --concat-dim time --coordinates 'time:%Y%m%d=_(\d{8})' "
+            "-o sst.zarr",
+        ),
+        (
+            "Files in a public bucket",
+            "virtualds scan 's3://bucket/*.nc' --storage-options anon=true -o refs.json",
+        ),
+    ),
+)
+@files
+@click.option("-o", "--output", required=True, type=Url(), help="The set that is written.")
+@given(*OPENING, *WRITING, "target_options")
+@DASK
+def scan(
+    urls: Sequence[str], files_from: IO[str] | None, output: str, dask: str | None, **options: Any
+) -> None:
+    """Combine files to a reference set.
+
+    It says where in the files of URLS every chunk of the combined dataset lies. URLS are paths,
+    urls or patterns; in quotes, the program looks for the files, also in stores.
+
+    The suffix of the target chooses its format: .json, .parquet, .zarr or .icechunk. The target is
+    checked before files are opened, and is written as a whole or not at all.
+    """
+    from virtualds.writing import check_target
+
+    begun = time.perf_counter()
+    writing = said(options, WRITING)
+    access = options["target_options"]
+    form = check_target(output, storage_options=access, **writing)
+    found = files_meant(urls, files_from, options["storage_options"])
+    if dask is not None and form == "zarr-v3" and not writing:
+        # the workers write, so that no process has to hold all references
+        dataset = opened(found, dask, options, to=output, target_options=access)
+    else:
+        dataset = opened(found, dask, options)
+        dataset.virtual.to_manifest(output, storage_options=access, **writing)
+    document = summary(output, form, dataset, time.perf_counter() - begun)
+    report(document, in_words(document))
