@@ -188,6 +188,14 @@ def test_what_is_repeated_within_a_file_is_left_alone(policy: Any, tmp_path: Pat
     same(found, joined(natively(paths)))
 
 
+@pytest.mark.parametrize("how", [NESTED, {}], ids=["nested", "by_coords"])
+def test_repeats_within_a_file_hide_no_overlap(how: Any, tmp_path: Path) -> None:
+    paths = written(tmp_path, [0, 1, 1, 2], [2, 3])
+    with pytest.raises(CombineError, match=r"overlap along 'time'.*2\.0") as error:
+        virtualds.open_virtual_mfdataset(paths, **how)
+    assert all(str(path) in str(error.value) for path in paths)
+
+
 def test_a_policy_has_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="overlap 'both': there are 'error', 'first', 'last'"):
         virtualds.open_virtual_mfdataset(written(tmp_path, [0]), overlap="both")  # type: ignore[arg-type]
