@@ -444,6 +444,22 @@ def tree(path: Path, times: Sequence[float], seed: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize("lost", [(1, 2), (1,)], ids=["another in each row", "one"])
+def test_no_file_takes_the_place_of_one_that_is_left_out(lost: Any, tmp_path: Path) -> None:
+    paths: list[Any] = [write(tmp_path / f"{n}.nc", None, seed=n) for n in range(4)]
+    how: dict[str, Any] = {"combine": "nested", "concat_dim": ["member", "part"], "coords": "all"}
+    how |= {"data_vars": "all", "on_error": "collect"}
+    for number in lost:
+        paths[number].write_bytes(b"no file")
+    with pytest.raises(CombineError, match=r"1\.nc: it is left out.*take its place"):
+        virtualds.open_virtual_mfdataset([paths[:2], paths[2:]], **how)
+    # a whole row leaves no gap
+    rows = [paths[3:], paths[1:2]]
+    left = virtualds.open_virtual_mfdataset(rows, **how)
+    assert left.sizes["member"] == 1
+    xr.testing.assert_equal(left["t"][0, 0].load(), xr.load_dataset(paths[3])["t"])
+
+
 def test_trees_are_sorted_and_cut_in_every_group(tmp_path: Path) -> None:
     paths = [tree(tmp_path / f"{n}.nc", t, n) for n, t in enumerate([[2, 3], [0, 1, 2]])]
     native = [xr.load_datatree(path) for path in paths]
