@@ -173,9 +173,11 @@ class Part:
 
     def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable attributes and encoding that no other file's shares."""
-        own = encoding_of(stored)
+        own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        found.encoding = {n: own[n] if n in OWN_ENCODING else v for n, v in self.encoding.items()}
+        # in the order of the first file: who opens which first is not to be seen
+        alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
+        found.encoding = {**alike, **own}
         return found
 
 
