@@ -222,12 +222,14 @@ def unpacked(
     alike = array.dtype == dtype and array.fill_value is fill
     if packing is None and alike and not array.has_gaps:
         return array if array.name == name else replace(array, name=name)
-    pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
+    pipelines = tuple(
+        [p if p.packing is packing else replace(p, packing=packing) for p in array.pipelines]
+    )
     if array.has_gaps:
         # gaps of a file are numbers as stored, and decode as they do
         stored = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
         fill = (packing.decode(stored) if packing else stored.astype(dtype))[0]
-    return replace(array, dtype=dtype, fill_value=fill, pipelines=pipelines, name=name)
+    return ManifestArray(array.shape, dtype, fill, pipelines, array.fragments, name)
 
 
 def encoding_of(variable: ManifestVariable) -> dict[str, Any]:

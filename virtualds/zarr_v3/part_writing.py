@@ -65,10 +65,10 @@ def write_parts(
     pruned = {name: array.pruned() for name, array in arrays.items()}
     writer = _PartWriter(place)
     tables = {
-        (name, number): writer.table(fragment.manifest, len(array.pipelines) > 1)
+        (name, number): writer.table(fragment.manifest.loaded(), len(array.pipelines) > 1)
         for name, array in pruned.items()
         for number, fragment in enumerate(array.fragments)
-        if fragment.manifest.is_loaded
+        if not fragment.manifest.is_in_set
     }
     sources = writer.sources()
     store = StoredManifests(place.root, place.options)
