@@ -43,10 +43,10 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
 
 
 def way(found: virtualds.Diagnosis) -> dict[str, Any]:
-    """How the files were combined to find that out."""
+    """How the files were combined to find that out, but in the order given, as xarray does."""
     if len(found.joined) > 1:
         return {"combine": "by_coords"}
-    return {"combine": "nested", "concat_dim": found.joined[0]}
+    return {"combine": "nested", "concat_dim": found.joined[0], "sort": False}
 
 
 def native(files: list[Path], found: virtualds.Diagnosis, engine: str = "netcdf4") -> xr.Dataset:
@@ -223,7 +223,7 @@ CASES: dict[str, Case] = {
     "an attribute": Case(
         "t", "attribute long_name", "combines", {"t": t(**has(long_name="a"))}, {"t": t()}
     ),
-    "files that overlap": Case("time", "overlap", "costs", {"t": t()}, {"t": t()}, starts=(0, 2)),
+    "files that overlap": Case("time", "overlap", "blocks", {"t": t()}, {"t": t()}, starts=(0, 2)),
 }
 
 
@@ -315,11 +315,53 @@ def test_files_out_of_order_are_put_in_order_by_coordinates(tmp_path: Path) -> N
     for number, start in enumerate((0, 8, 4)):
         make(tmp_path, number, {"time": 4, "x": 6}, t=t(), time=days(start, 4))
     files = sorted(tmp_path.glob("*.nc"))
-    (row,) = virtualds.diagnose(files).differences
-    assert (row.aspect, row.verdict, row.first_file) == ("order", "costs", str(files[2]))
-    as_given = virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
-    assert not as_given.indexes["time"].is_monotonic_increasing
-    assert virtualds.open_virtual_mfdataset(files).indexes["time"].is_monotonic_increasing
+    nested: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
+    for sort, verdict in ((True, "combines"), (False, "costs")):
+        (row,) = virtualds.diagnose(files, sort=sort).differences
+        assert (row.aspect, row.verdict, row.first_file) == ("order", verdict, str(files[2]))
+        combined = virtualds.open_virtual_mfdataset(files, sort=sort, **nested)
+        assert combined.indexes["time"].is_monotonic_increasing == sort
+        assert ("goes up and down" in row.how) != sort
+
+
+def overlapping_files(folder: Path, *places: list[int]) -> list[Path]:
+    """Files with these days."""
+    for number, place in enumerate(places):
+        name, _, how = days(0, 2)
+        time = (name, np.asarray(place, "f8"), how)
+        make(folder, number, {"time": 2, "x": 6}, t=(("time", "x"), numbers(2, 6), {}), time=time)
+    return sorted(folder.glob("*.nc"))
+
+
+def test_overlaps_are_told_as_they_are_treated(tmp_path: Path) -> None:
+    files = overlapping_files(tmp_path, [0, 1], [1, 2])
+    for overlap, verdict in (("error", "blocks"), ("first", "combines"), ("keep", "costs")):
+        (row,) = virtualds.diagnose(files, overlap=overlap).differences
+        assert (row.aspect, row.verdict) == ("overlap", verdict)
+        assert ("values are there several times" in row.how) == (overlap == "keep")
+
+
+def test_files_that_overlap_after_others_that_only_interleave_are_found(tmp_path: Path) -> None:
+    files = overlapping_files(tmp_path, [0, 30], [3, 5], [5, 7], [31, 32])
+    with pytest.raises(virtualds.CombineError, match="overlap along 'time'"):
+        virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
+    assert virtualds.diagnose(files).blocks
+
+
+def test_a_third_file_that_does_not_combine_is_told(tmp_path: Path) -> None:
+    for number, seed in enumerate((0, 0, 1, 0)):
+        mask = (("x",), numbers(6, seed=seed), {})
+        make(tmp_path, number, {"time": 4, "x": 6}, t=t(), mask=mask, time=days(4 * number, 4))
+    assert virtualds.diagnose(sorted(tmp_path.glob("*.nc"))).blocks
+
+
+@pytest.mark.parametrize("option", ["to", "attrs_file"])
+def test_nothing_is_written_by_a_diagnosis(option: str, tmp_path: Path) -> None:
+    files = overlapping_files(tmp_path, [0, 1], [2, 3])
+    target = tmp_path / "set.zarr"
+    with pytest.raises(TypeError, match=option):
+        virtualds.diagnose(files, **{option: target})
+    assert not target.exists()
 
 
 def test_an_error_that_no_difference_explains_is_told(tmp_path: Path) -> None:

@@ -188,6 +188,14 @@ def test_what_is_repeated_within_a_file_is_left_alone(policy: Any, tmp_path: Pat
     same(found, joined(natively(paths)))
 
 
+@pytest.mark.parametrize("how", [NESTED, {}], ids=["nested", "by_coords"])
+def test_repeats_within_a_file_hide_no_overlap(how: Any, tmp_path: Path) -> None:
+    paths = written(tmp_path, [0, 1, 1, 2], [2, 3])
+    with pytest.raises(CombineError, match=r"overlap along 'time'.*2\.0") as error:
+        virtualds.open_virtual_mfdataset(paths, **how)
+    assert all(str(path) in str(error.value) for path in paths)
+
+
 def test_a_policy_has_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="overlap 'both': there are 'error', 'first', 'last'"):
         virtualds.open_virtual_mfdataset(written(tmp_path, [0]), overlap="both")  # type: ignore[arg-type]
@@ -434,6 +442,22 @@ def tree(path: Path, times: Sequence[float], seed: int) -> Path:
         {"/": xr.Dataset(attrs={"run": seed}), "/a": field, "/b": -field}
     ).to_netcdf(path)
     return path
+
+
+@pytest.mark.parametrize("lost", [(1, 2), (1,)], ids=["another in each row", "one"])
+def test_no_file_takes_the_place_of_one_that_is_left_out(lost: Any, tmp_path: Path) -> None:
+    paths: list[Any] = [write(tmp_path / f"{n}.nc", None, seed=n) for n in range(4)]
+    how: dict[str, Any] = {"combine": "nested", "concat_dim": ["member", "part"], "coords": "all"}
+    how |= {"data_vars": "all", "on_error": "collect"}
+    for number in lost:
+        paths[number].write_bytes(b"no file")
+    with pytest.raises(CombineError, match=r"1\.nc: it is left out.*take its place"):
+        virtualds.open_virtual_mfdataset([paths[:2], paths[2:]], **how)
+    # a whole row leaves no gap
+    rows = [paths[3:], paths[1:2]]
+    left = virtualds.open_virtual_mfdataset(rows, **how)
+    assert left.sizes["member"] == 1
+    xr.testing.assert_equal(left["t"][0, 0].load(), xr.load_dataset(paths[3])["t"])
 
 
 def test_trees_are_sorted_and_cut_in_every_group(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -157,7 +158,7 @@ class Arrangement:
         return grid.parts(files, dims)
 
     def check(self, combined: Outline, outlines: Iterable[Outline]) -> None:
-        """Refuse a result that has a value of a coordinate several times, if no file has.
+        """Refuse a result that has a value of a coordinate more often than any of the files has.
 
         Overlaps of files are mostly found before. What remains are those that by_coords lets pass,
         and those of rows in which files have different coordinates.
@@ -326,16 +327,30 @@ class _Grid:
 def _check_unique(combined: Outline, outlines: Sequence[Outline]) -> None:
     for dim, index in combined.indexes.items():
         having = [outline for outline in outlines if dim in outline.indexes]
-        alone = all(outline.indexes[dim].is_unique for outline in having)
-        if index.is_unique or not having or not alone:
+        if index.is_unique or not having:
             continue
-        values = index[index.duplicated() & index.notna()].unique()
+        values = _multiplied(index, [outline.indexes[dim] for outline in having])
         if values.size:
             files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
             raise CombineError(
                 f"overlap along {dim!r}: {values.size} of its values, {_told(values)}, would be "
                 f"there several times, the first from {files[0]} and {files[-1]}; {REMEDY}"
             )
+
+
+def _multiplied(index: pd.Index[Any], parts: Iterable[pd.Index[Any]]) -> pd.Index[Any]:
+    """Return the values that an index has more often than any of the parts it was made of."""
+    values = index[index.duplicated() & index.notna()].unique()
+    most = np.zeros(values.size, np.int64)
+    for part in parts:
+        np.maximum(most, _counts(part, values), out=most)
+    return values[_counts(index, values) > most]
+
+
+def _counts(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
+    """Return how often an index has each of some different values."""
+    places = values.get_indexer(index)
+    return np.bincount(places[places >= 0], minlength=values.size)
 
 
 def _told(values: pd.Index[Any]) -> str:

@@ -15,6 +15,7 @@ from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
 from virtualds.building.progress import Count, Wanted, teller
 from virtualds.building.workers import Workers
+from virtualds.errors import CombineError
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
 """What is done about files that fail, and then about variables of a file that do.
@@ -87,6 +88,8 @@ class Build(Generic[Opened]):
         """Arrange what was opened, and combine it."""
         names = self.files.flat
         outlines = {number: Outline.of(names[number], each) for number, each in found.items()}
+        if combination.dims and len(found) < len(names) and not self.files.stay_in_place(found):
+            raise _displaced(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})
         parts = arrangement.parts(numbers, outlines, combination.dims)
         placed = [part.file for part in leaves(parts)]
@@ -137,6 +140,14 @@ def on_error_of_variables(on_error: str) -> str:
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
     return ON_ERROR[on_error]
+
+
+def _displaced(file: Any) -> CombineError:
+    return CombineError(
+        f"{file}: it is left out of nested lists, but not its whole row, so that other files would "
+        f"take its place; give all files in one list, to be put into a grid by their coordinates, "
+        f"or leave out the whole row"
+    )
 
 
 def _none_left(failed: dict[int, Exception]) -> Exception:

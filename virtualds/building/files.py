@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
+Places = tuple[tuple[int, Any], ...]
+"""Places in a list, each with the places below it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ class Files:
         numbers = iter(range(len(self.flat)))
         return _shaped(self.nested, numbers, found)
 
+    def stay_in_place(self, found: Container[int]) -> bool:
+        """Say whether the files of nested lists keep their places if only those found are left.
+
+        They do if whole rows are left out: else others would move up to where these were.
+        """
+        return _is_grid(_places(self.nested, iter(range(len(self.flat))), found))
+
     def place(self, file: str | os.PathLike[str], of: str) -> int:
         """Return the number of a file that the argument ``of`` names.
 
@@ -97,6 +106,22 @@ def _flatten(files: Iterable[Any]) -> Iterator[Any]:
             yield from _flatten(item)
         else:
             yield item
+
+
+def _places(files: Iterable[Any], numbers: Iterator[int], found: Container[int]) -> Places:
+    """Return where in lists the files are that were found, and what is so below each place."""
+    places: list[tuple[int, Any]] = []
+    for place, item in enumerate(files):
+        if isinstance(item, list | tuple):
+            if below := _places(item, numbers, found):
+                places.append((place, below))
+        elif next(numbers) in found:
+            places.append((place, ()))
+    return tuple(places)
+
+
+def _is_grid(places: Places) -> bool:
+    return len({below for _, below in places}) <= 1 and all(_is_grid(b) for _, b in places)
 
 
 def _shaped(files: Iterable[Any], numbers: Iterator[int], found: Mapping[int, Any]) -> list[Any]:

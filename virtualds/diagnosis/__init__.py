@@ -20,7 +20,9 @@ from virtualds.diagnosis.report import Era as Era
 from virtualds.diagnosis.survey import surveyed
 from virtualds.diagnosis.verdicts import Trial
 
-OPTIONS = frozenset(signature(open_virtual_mfdataset).parameters) - {"paths", "kwargs", "combine"}
+NOT_TRIED = {"paths", "kwargs", "combine", "attrs_file", "to", "target_options"}
+"""What tells nothing of two files: a trial must never write a set."""
+OPTIONS = frozenset(signature(open_virtual_mfdataset).parameters) - NOT_TRIED
 OPENING = OPTIONS & set(signature(open_virtual_dataset).parameters)
 """Those that are about single files."""
 OF_XARRAY = {"fill_value"}
@@ -54,7 +56,7 @@ def diagnose(
         Applied to the dataset of every file.
     **options
         As in `open_virtual_mfdataset`: ``group``, ``storage_options``, ``join``, ``compat`` and so
-        on.
+        on; but not ``to`` and ``attrs_file``.
 
     Returns
     -------

@@ -108,11 +108,16 @@ def differences_of(survey: Survey, trial: Trial) -> tuple[Difference, ...]:
         by_pair.setdefault(change.pair, []).append(change)
     found = [row for era in _unreadable(survey) for row in _blocking(era)]
     found += [row for pair, changes in by_pair.items() for row in judged(pair, changes, trial)]
-    tried = [(a, b) for a, b in {(0, 1), (0, len(survey.files) - 1)} if 0 <= a < b]
-    for a, b in sorted(tried) if not any(d.verdict == "blocks" for d in found) else ():
-        if b < len(survey.files) and (survey.files[a], survey.files[b]) not in by_pair:
-            found += combining((survey.files[a], survey.files[b]), trial)
+    for files in _ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ():
+        if files not in by_pair:
+            found += combining(files, trial)
     return tuple(sorted(found, key=lambda d: VERDICTS.index(d.verdict)))
+
+
+def _ends(files: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the first two files, the first three, and the first and the last."""
+    found = (tuple(files[:2]), tuple(files[:3]), (*files[:1], *files[-1:]))
+    return [some for some in dict.fromkeys(found) if len(set(some)) > 1]
 
 
 def formats_for(survey: Survey, differences: Sequence[Difference], trial: Trial) -> tuple[str, ...]:
@@ -154,7 +159,9 @@ def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
             first, second = sharing[0]
             before, after = (" to ".join(map(text_of, spans[n])) for n in sharing[0])
             pair = (survey.files[first], survey.files[second])
-            yield Change(Fact(joined[0], aspect), before, after, pair, len(sharing))
+            among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
+            fact = Fact(joined[0], aspect)
+            yield Change(fact, before, after, pair, len(sharing), among=among)
 
 
 def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import pandas as pd
 import xarray as xr
 
 from virtualds.combine import open_virtual_mfdataset
@@ -60,7 +61,8 @@ class Change(NamedTuple):
     """A difference that is still to be judged.
 
     ``pair`` are the files to try it with, ``is_time`` tells whether it is about a variable that
-    counts time, ``virtual`` whether one whose values stay in the files.
+    counts time, ``virtual`` whether one whose values stay in the files. ``among`` are
+    all files that it is about, where two do not tell.
     """
 
     fact: Fact
@@ -70,6 +72,7 @@ class Change(NamedTuple):
     files: int
     is_time: bool = False
     virtual: bool = False
+    among: tuple[str, ...] = ()
 
 
 class Meaning(NamedTuple):
@@ -125,14 +128,12 @@ MEANINGS: dict[str, Meaning] = {
     CHUNKS: Meaning("each file keeps the lengths of its chunks"),
     ATTRIBUTE: Meaning("that of the first file is kept", harmless=True),
     OVERLAP: Meaning(
-        "combine='nested' keeps both",
-        "leave one of them out, or select in preprocess what is not in the other",
-        price="what lies in both files is there twice",
+        "overlap='first' or 'last' takes what lies in both from one of them",
+        "pass overlap='first' or 'last', or leave one of them out",
     ),
     ORDER: Meaning(
-        "combine='by_coords' puts them in order",
-        "combine='by_coords', or give the files in order",
-        price="combine='nested' takes them as they are given",
+        "sort=True puts files in the order of their coordinate",
+        "leave out sort=False, or give the files in order",
     ),
     TOGETHER: Meaning("", "open the files one by one to find out what is wrong"),
 }
@@ -215,12 +216,14 @@ def judged(pair: Pair, changes: Sequence[Change], trial: Trial) -> Iterator[Diff
         yield _row(_together(pair), "blocks", told(failure), MEANINGS[TOGETHER].remedy)
 
 
-def combining(pair: Pair, trial: Trial) -> Iterator[Difference]:
-    """Say whether two files combine in which nothing was found to differ."""
+def combining(files: Sequence[str], trial: Trial) -> Iterator[Difference]:
+    """Say whether files combine in which nothing was found to differ."""
     try:
-        trial.combined(pair)
+        trial.combined(files)
     except FAILURES as error:
-        yield _row(_together(pair), "blocks", told(error), MEANINGS[TOGETHER].remedy)
+        yield _row(
+            _together((files[0], files[-1])), "blocks", told(error), MEANINGS[TOGETHER].remedy
+        )
 
 
 def _together(pair: Pair) -> Change:
@@ -232,7 +235,7 @@ def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Differenc
     if meaning.harmless:
         return _row(change, "combines", meaning.how)
     try:
-        combined = trial.combined(change.pair, _only(change, trial)) if whole is None else whole
+        combined = _tried(change, trial) if whole is None or change.among else whole
     except FAILURES as error:
         return _row(change, "blocks", told(error), meaning.remedy)
     refused = _refused(change, combined, trial)
@@ -241,6 +244,11 @@ def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Differenc
     how = "; ".join([_told_of(change, combined, meaning), *prices])
     verdict: Verdict = "costs" if prices else "combines"
     return _row(change, verdict, how, meaning.remedy if prices else "", refused)
+
+
+def _tried(change: Change, trial: Trial) -> xr.Dataset:
+    """Combine what a difference is about of the files that tell."""
+    return trial.combined(change.among or change.pair, _only(change, trial))
 
 
 def _row(
@@ -359,12 +367,22 @@ def _prices(change: Change, combined: xr.Dataset, trial: Trial) -> Iterator[str]
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "what a file does not have is filled (join='exact' refuses that)"
+    if aspect in (OVERLAP, ORDER):
+        yield from _prices_of_places(combined.indexes[subject])
     arrays = [virtual_data(combined.variables[name]) for name in _about(change, combined)]
     if change.virtual and any(array is None for array in arrays):
         yield "its values are read into memory"
     most = max((len(array.fragments) for array in arrays if array is not None), default=0)
     if most > 1 and aspect.startswith(CUTTING) and not _is_along(aspect, trial.dims):
         yield f"{most} fragments, cut in different ways"
+
+
+def _prices_of_places(index: pd.Index[Any]) -> Iterator[str]:
+    """Yield what is not as one would have it of the coordinate that files are joined along."""
+    if not index.is_unique:
+        yield "values are there several times"
+    if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+        yield "the coordinate goes up and down"
 
 
 def _is_along(aspect: str, dims: Sequence[str]) -> bool:

@@ -13,6 +13,8 @@ from virtualds_cli.options import given, said
 from virtualds_cli.output import end, report
 
 DIAGNOSING = (
+    "sort",
+    "overlap",
     "data_vars",
     "coords",
     "compat",
