@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
+from virtualds.building.opening import FAULTS
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.joining import Placed, Span, spans
-from virtualds.diagnosis.verdicts import FAILURES, told
+from virtualds.diagnosis.verdicts import told
 from virtualds.options import get_options
 from virtualds.structure import Facts, structure
 from virtualds.urls import scheme_of
@@ -104,7 +105,7 @@ def _opened(files: Sequence[Any], opening: Mapping[str, Any]) -> Iterator[xr.Dat
     def opened(file: Any) -> xr.Dataset | str:
         try:
             return open_virtual_dataset(file, **opening)
-        except FAILURES as error:
+        except FAULTS as error:
             return told(error)
 
     if all(scheme_of(os.fspath(file)) == "file" for file in files):
@@ -123,5 +124,5 @@ def _examined(
     try:
         prepared = preprocess(dataset) if preprocess else dataset
         return Examined(structure(prepared), spans(prepared), unlimited & set(prepared.dims))
-    except FAILURES as error:
+    except FAULTS as error:
         return told(error)
