@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
-from virtualds.building.opening import FAULTS
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.joining import Placed, Span, spans
-from virtualds.diagnosis.verdicts import told
+from virtualds.diagnosis.verdicts import FAILURES, told
 from virtualds.options import get_options
 from virtualds.structure import Facts, structure
 from virtualds.urls import scheme_of
@@ -105,7 +104,7 @@ def _opened(files: Sequence[Any], opening: Mapping[str, Any]) -> Iterator[xr.Dat
     def opened(file: Any) -> xr.Dataset | str:
         try:
             return open_virtual_dataset(file, **opening)
-        except FAULTS as error:
+        except FAILURES as error:
             return told(error)
 
     if all(scheme_of(os.fspath(file)) == "file" for file in files):
@@ -124,5 +123,5 @@ def _examined(
     try:
         prepared = preprocess(dataset) if preprocess else dataset
         return Examined(structure(prepared), spans(prepared), unlimited & set(prepared.dims))
-    except FAULTS as error:
+    except FAILURES as error:
         return told(error)

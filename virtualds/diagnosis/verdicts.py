@@ -41,6 +41,8 @@ from virtualds.structure import (
 from virtualds.zarr_hierarchy import Hierarchy
 from virtualds.zarr_v3.planning import plan
 
+FAILURES = FAULTS
+"""What opening or combining may end with, the user's own function included."""
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 TIME_UNITS = "units of time"
 Pair = tuple[str, str]
@@ -197,7 +199,7 @@ def judged(pair: Pair, changes: Sequence[Change], trial: Trial) -> Iterator[Diff
     if any(not meaning_of(change).harmless for change in changes):
         try:
             whole = trial.combined(pair)
-        except FAULTS as error:
+        except FAILURES as error:
             failure = error
     found = [_judged(change, whole, trial) for change in changes]
     yield from found
@@ -209,7 +211,7 @@ def combining(pair: Pair, trial: Trial) -> Iterator[Difference]:
     """Say whether two files combine in which nothing was found to differ."""
     try:
         trial.combined(pair)
-    except FAULTS as error:
+    except FAILURES as error:
         yield _row(_together(pair), "blocks", told(error), MEANINGS[TOGETHER].remedy)
 
 
@@ -223,7 +225,7 @@ def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Differenc
         return _row(change, "combines", meaning.how)
     try:
         combined = trial.combined(change.pair, _only(change, trial)) if whole is None else whole
-    except FAULTS as error:
+    except FAILURES as error:
         return _row(change, "blocks", told(error), meaning.remedy)
     refused = _refused(change, combined, trial)
     prices = [*([meaning.price] if meaning.price else []), *_prices(change, combined, trial)]
