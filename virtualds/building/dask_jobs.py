@@ -6,7 +6,7 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from virtualds.building.opening import Item, Outcome, Work, pieces
+from virtualds.building.opening import Item, Outcome, Work
 
 PIECES = 8
 """Pieces that every thread of the cluster gets at least."""
@@ -56,7 +56,8 @@ def shares_of(client: Any, items: Sequence[Item], largest: int, least: int) -> l
     Of fewer files than that each is a piece.
     """
     threads = sum(client.nthreads().values()) or 1
-    return pieces(items, max(1, min(largest, len(items) // (threads * least))))
+    size = max(1, min(largest, len(items) // (threads * least)))
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def on_cluster(

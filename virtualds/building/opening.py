@@ -198,11 +198,6 @@ class Job(Generic[Opened]):
         return replace(outcome, found=found)
 
 
-def pieces(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
-    """Return files in pieces of so many, to be given to somebody at a time."""
-    return [items[start : start + size] for start in range(0, len(items), size)]
-
-
 def passes(error: BaseException) -> bool:
     """Say whether opening failed for a reason that may pass."""
     return may_pass(error) or any(

@@ -15,7 +15,7 @@ from typing import Any
 
 from virtualds.building.dask_jobs import client_of, on_cluster
 from virtualds.building.files import Files
-from virtualds.building.opening import Item, Outcome, Work, pieces
+from virtualds.building.opening import Item, Outcome, Work
 from virtualds.building.processes import until_ended, worker_processes
 from virtualds.options import get_options
 
@@ -133,15 +133,19 @@ def _as_completed(
     under_way: UnderWay,
 ) -> Outcomes:
     """Yield what becomes of files as pieces of them are done, at most some being under way."""
-    rest = iter(pieces(items, size))
+    pieces = _pieces(items, size)
     while True:
-        for piece in islice(rest, ahead - len(under_way)):
+        for piece in islice(pieces, ahead - len(under_way)):
             under_way[pool.submit(work, piece)] = piece
         if not under_way:
             return
         for future in wait(under_way, return_when=FIRST_COMPLETED).done:
             yield from _result(future, under_way)
             del under_way[future]
+
+
+def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
