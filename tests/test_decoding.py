@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from cases import CASES, Archive
 
 import virtualds
 from virtualds import ManifestArray, dataset
+from virtualds.api import open_group
+from virtualds.dataset import virtual_dataset
 from virtualds.decoding import Outlines
+from virtualds.group import ManifestGroup
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -30,8 +34,7 @@ def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
 def described(ds: xr.Dataset) -> Any:
     """Everything that a dataset shows without being read."""
     variables = [
-        (n, v.dims, str(v.dtype), repr(v.attrs), repr(sorted(v.encoding.items(), key=str)))
-        for n, v in ds.variables.items()
+        (n, v.dims, str(v.dtype), repr(v.attrs), repr(v.encoding)) for n, v in ds.variables.items()
     ]
     kinds = [type(v.data).__name__ for v in ds.variables.values()]
     whole = repr(ds.attrs), repr(ds.encoding), dict(ds.sizes)
@@ -126,3 +129,21 @@ def test_a_dataset_pickles_small(tmp_path: Path) -> None:
     again = pickle.loads(pickled)
     assert isinstance(again["t"].data, ManifestArray)
     xr.testing.assert_identical(again.virtual.load(), ds.virtual.load())
+
+
+def without_source(group: ManifestGroup) -> ManifestGroup:
+    variables = {
+        name: replace(v, encoding={n: x for n, x in v.encoding.items() if n != "source"})
+        for name, v in group.variables.items()
+    }
+    return replace(group, variables=variables)
+
+
+@pytest.mark.parametrize("first", ["named", "nameless"])
+def test_a_variable_has_the_name_of_its_own_file_or_none(tmp_path: Path, first: str) -> None:
+    named = open_group(write(tmp_path / "a.nc", [0.0, 1.0]))
+    groups = {"named": named, "nameless": without_source(named)}
+    virtual_dataset(groups[first])
+    found = {name: virtual_dataset(group)["t"].encoding for name, group in groups.items()}
+    assert "source" not in found["nameless"]
+    assert found["named"] == {**found["nameless"], "source": str(tmp_path / "a.nc")}

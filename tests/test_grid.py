@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtualds import ChunkAxis
-from virtualds.grid import AxisKey, IrregularAxis, Projection, RegularAxis, as_slice
+from virtualds.grid import AxisKey, IrregularAxis, Projection, RegularAxis, Slices, as_slice
 
 
 class Element(NamedTuple):
@@ -298,6 +298,13 @@ def test_a_projection_covers_exactly_what_is_selected(
         assert not run.whole or [(0, n, 1) for n in encoded] == list(taken)
 
 
+def test_slices_are_those_of_a_list() -> None:
+    found = Slices(np.array([0, 4, 9]), np.array([4, 9, 11]), 1)
+    meant = [slice(0, 4, 1), slice(4, 9, 1), slice(9, 11, 1)]
+    assert ([*found], len(found), found[-1]) == (meant, 3, meant[-1])
+    assert [*found[1:]] == meant[1:]
+
+
 @given(st.lists(st.integers(0, 50), min_size=1, unique=True).map(sorted))
 def test_as_slice_means_the_same_positions(positions: list[int]) -> None:
     found = as_slice(np.array(positions))
@@ -312,5 +319,5 @@ def test_projecting_reads_only_the_slabs_it_meets() -> None:
     axis = ChunkAxis.regular(10**12, 10)
     found = axis.project(slice(10**11 + 5, 10**11 + 25, 1))
     assert found.chunk.tolist() == [10**10, 10**10 + 1, 10**10 + 2]
-    assert found.inner == [slice(5, 10, 1), slice(0, 10, 1), slice(0, 5, 1)]
-    assert found.outer == [slice(0, 5), slice(5, 15), slice(15, 20)]
+    assert [*found.inner] == [slice(5, 10, 1), slice(0, 10, 1), slice(0, 5, 1)]
+    assert [*found.outer] == [slice(0, 5), slice(5, 15), slice(15, 20)]

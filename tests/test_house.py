@@ -22,7 +22,7 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
-    {"stores", "fragment", "blocks", "hdf5_lookahead"},
+    {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest"},
     {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},

@@ -312,7 +312,8 @@ def _fetch_coordinates(url: str, *groups: ManifestGroup) -> None:
     for array in arrays:
         for fragment in array.fragments:
             manifest = fragment.manifest
-            if manifest.is_loaded and len(manifest.listed) == 1:
+            if not manifest.is_in_set and len(manifest.listed) == 1:
+                manifest = manifest.loaded()
                 there = manifest.file >= 0
                 rows = zip(manifest.offset[there], manifest.length[there], strict=True)
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)

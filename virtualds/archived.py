@@ -6,11 +6,12 @@ Whoever reads them needs to know nothing of archives: a member that is stored as
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 
 from virtualds.array import ManifestArray
 from virtualds.fragment import Fragment
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.stores import outside_archives
+from virtualds.stores import is_in_archive, outside_archives
 
 
 def in_plain_files(group: ManifestGroup) -> ManifestGroup:
@@ -23,6 +24,9 @@ def in_plain_files(group: ManifestGroup) -> ManifestGroup:
     """
     variables = {name: _variable(v) for name, v in group.variables.items()}
     groups = {name: in_plain_files(child) for name, child in group.groups.items()}
+    before = [*group.variables.values(), *group.groups.values()]
+    if all(map(is_, before, [*variables.values(), *groups.values()])):
+        return group
     return replace(group, variables=variables, groups=groups)
 
 
@@ -38,9 +42,6 @@ def _variable(variable: ManifestVariable) -> ManifestVariable:
 
 def _fragment(fragment: Fragment) -> Fragment:
     manifest = fragment.manifest
-    if not manifest.is_loaded:
+    if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
         return fragment
-    places = outside_archives(manifest.files)
-    if all(place == (file, 0) for place, file in zip(places, manifest.files, strict=True)):
-        return fragment
-    return replace(fragment, manifest=manifest.relocated(places))
+    return replace(fragment, manifest=manifest.relocated(outside_archives(manifest.files)))

@@ -77,6 +77,8 @@ class ManifestArray(DuckArray):
 
     def __post_init__(self) -> None:
         for fragment in self.fragments:
+            if fragment.shape == self.shape and not any(fragment.start):
+                continue
             inside = len(fragment.start) == len(self.shape) and all(
                 a >= 0 and b <= n
                 for a, b, n in zip(fragment.start, fragment.stop, self.shape, strict=True)

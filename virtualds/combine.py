@@ -87,9 +87,9 @@ def open_virtual_mfdataset(
     parallel : int, Executor, "dask" or distributed.Client, optional
         Who opens the files. By default remote ones are opened in threads, so that requests
         wait for each other as little as may be, and local ones one after another. A number is
-        that of processes for local files, and of threads if any is remote. Any executor of
-        `concurrent.futures` will do; ``"dask"`` is the current client of dask. What other
-        processes are to call, ``preprocess`` among it, must pickle.
+        that of processes for local files, this one among them, and of threads if any is remote.
+        Any executor of `concurrent.futures` will do; ``"dask"`` is the current client of dask.
+        What other processes are to call, ``preprocess`` among it, must pickle.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
         joined along it, and the others must be equal in all files; ``compat="override"`` takes

@@ -173,9 +173,11 @@ class Part:
 
     def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable attributes and encoding that no other file's shares."""
-        own = encoding_of(stored)
+        own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        found.encoding = {n: own[n] if n in OWN_ENCODING else v for n, v in self.encoding.items()}
+        # in the order of the first file: who opens which first is not to be seen
+        alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
+        found.encoding = {**alike, **own}
         return found
 
 
@@ -220,12 +222,14 @@ def unpacked(
     alike = array.dtype == dtype and array.fill_value is fill
     if packing is None and alike and not array.has_gaps:
         return array if array.name == name else replace(array, name=name)
-    pipelines = tuple(replace(p, packing=packing) for p in array.pipelines)
+    pipelines = tuple(
+        [p if p.packing is packing else replace(p, packing=packing) for p in array.pipelines]
+    )
     if array.has_gaps:
         # gaps of a file are numbers as stored, and decode as they do
         stored = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
         fill = (packing.decode(stored) if packing else stored.astype(dtype))[0]
-    return replace(array, dtype=dtype, fill_value=fill, pipelines=pipelines, name=name)
+    return ManifestArray(array.shape, dtype, fill, pipelines, array.fragments, name)
 
 
 def encoding_of(variable: ManifestVariable) -> dict[str, Any]:

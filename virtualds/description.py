@@ -138,7 +138,7 @@ def _sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | N
             known = catalogues.setdefault(catalogue.name, (catalogue, manifest))
             if known[0].number < catalogue.number:
                 catalogues[catalogue.name] = catalogue, manifest
-        elif not manifest.is_loaded and manifest.size > LOOKED_THROUGH:
+        elif manifest.is_in_set and manifest.size > LOOKED_THROUGH:
             return None
         else:
             listed = manifest.listed

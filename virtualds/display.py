@@ -38,7 +38,7 @@ def table(array: Any) -> str:
 
 def _sources(array: Any) -> Sequence[SourceFile]:
     """Return the files of an array; what lies in a reference set is not read to be looked at."""
-    if not all(f.manifest.is_loaded for f in array.fragments):
+    if any(f.manifest.is_in_set for f in array.fragments):
         return ()
     found: Sequence[SourceFile] = array.sources
     return found

@@ -36,6 +36,7 @@ def with_one_fill(array: ManifestArray) -> ManifestArray:
 def _filling(manifest: ChunkManifest, count: int) -> list[int]:
     """Return the pipelines that missing chunks have, or may have, out of ``count``."""
     found: list[int] = manifest.used_pipelines(count).tolist()
-    if manifest.is_loaded:
+    if not manifest.is_in_set:
+        manifest = manifest.loaded()
         found = np.unique(manifest.pipeline[manifest.file == MISSING]).tolist()
     return found

@@ -167,7 +167,7 @@ class Fragment:
     manifest: ChunkManifest
 
     def __post_init__(self) -> None:
-        grid = tuple(axis.nchunks for axis in self.axes)
+        grid = tuple([axis.nchunks for axis in self.axes])
         if grid != self.manifest.shape or len(self.start) != len(self.axes):
             raise ValueError(
                 f"Fragment: axes of {grid} chunks at {self.start} with a manifest of "
@@ -177,7 +177,7 @@ class Fragment:
     @property
     def shape(self) -> tuple[int, ...]:
         """Elements per axis."""
-        return tuple(axis.size for axis in self.axes)
+        return tuple([axis.size for axis in self.axes])
 
     @property
     def stop(self) -> tuple[int, ...]:
@@ -251,8 +251,8 @@ def _joins(left: Fragment, right: Fragment, axis: int) -> bool:
     return (
         left.stop[axis] == right.start[axis]
         # what lies in a reference set stays there
-        and left.manifest.is_loaded
-        and right.manifest.is_loaded
+        and not left.manifest.is_in_set
+        and not right.manifest.is_in_set
         and _aside(left.start, axis) == _aside(right.start, axis)
         and _aside(left.axes, axis) == _aside(right.axes, axis)
     )

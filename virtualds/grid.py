@@ -15,11 +15,11 @@ three columns. Both answer the same questions, so nobody else needs to know whic
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,37 @@ class Run(NamedTuple):
     whole: bool
 
 
+class Slices(Sequence[slice]):
+    """Slices that are made when they are asked for: of a million slabs few are, one by one.
+
+    Parameters
+    ----------
+    starts, stops : int64 array, shape (n,)
+    step : int, optional
+    """
+
+    __slots__ = ("_starts", "_step", "_stops")
+
+    def __init__(self, starts: Ints, stops: Ints, step: int | None = None) -> None:
+        self._starts, self._stops, self._step = starts, stops, step
+
+    def __len__(self) -> int:
+        return self._starts.size
+
+    @overload
+    def __getitem__(self, item: int) -> slice: ...
+    @overload
+    def __getitem__(self, item: slice) -> Slices: ...
+    def __getitem__(self, item: int | slice) -> slice | Slices:
+        starts, stops = self._starts[item], self._stops[item]
+        if isinstance(item, slice):
+            return Slices(starts, stops, self._step)
+        return slice(int(starts), int(stops), self._step)
+
+    def __iter__(self) -> Iterator[slice]:
+        return map(slice, self._starts.tolist(), self._stops.tolist(), repeat(self._step))
+
+
 class Projection(NamedTuple):
     """What a selection takes from each slab it meets.
 
@@ -56,8 +87,8 @@ class Projection(NamedTuple):
 
     chunk: Ints
     encoded: Ints
-    inner: list[AxisKey]
-    outer: list[slice]
+    inner: Sequence[AxisKey]
+    outer: Sequence[slice]
     runs: list[Run]
 
     def part(self, first: int, stop: int) -> Projection:
@@ -195,8 +226,8 @@ class ChunkAxis(ABC):
         return Projection(
             np.arange(first, final + 1),
             encoded,
-            [slice(a, b, 1) for a, b in zip(inner.tolist(), (inner + taken).tolist(), strict=True)],
-            [slice(a, b) for a, b in pairwise(outer.tolist())],
+            Slices(inner, inner + taken, 1),
+            Slices(outer[:-1], outer[1:]),
             _runs_of_one_length(np.where(taken == encoded, taken, 0)),
         )
 
@@ -280,6 +311,15 @@ class RegularAxis(ChunkAxis):
 
     def locate(self, positions: Ints) -> Ints:
         return (positions + self.hidden) // self.step
+
+    def crop(self, start: int, stop: int) -> tuple[ChunkAxis, slice]:
+        if stop <= start:
+            return ChunkAxis.crop(self, start, stop)
+        first, inset = divmod(start + self.hidden, self.step)
+        final = (stop - 1 + self.hidden) // self.step
+        last = self.last if final == self.nchunks - 1 else self.step
+        step = last if first == final else self.step
+        return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

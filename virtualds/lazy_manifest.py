@@ -151,7 +151,7 @@ class LazyManifest(ChunkManifest):
     ) -> LazyManifest:
         """Return other chunks of the same table."""
         base = self._base if base is None else base
-        return LazyManifest(self._table, shape, strides, base, self._renumbered)
+        return type(self)(self._table, shape, strides, base, self._renumbered)
 
     # ------------------------------------------------------------------ what is read
 
@@ -174,7 +174,8 @@ class LazyManifest(ChunkManifest):
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""
-        return self.loaded().lookup(chunk_id)
+        places = [np.array([range(n)[i]]) for n, i in zip(self._shape, chunk_id, strict=True)]
+        return self._load(self._numbers(places)).lookup((0,) * len(places))
 
     def at(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of flat numbers in C order, in the shape of the numbers."""
@@ -190,6 +191,11 @@ class LazyManifest(ChunkManifest):
     def is_loaded(self) -> bool:
         """Whether the columns are in memory."""
         return False
+
+    @property
+    def is_in_set(self) -> bool:
+        """Whether the references lie in a reference set."""
+        return True
 
     @property
     def file(self) -> Column:
@@ -331,7 +337,7 @@ class LazyManifest(ChunkManifest):
         if not self._table.has_pipelines:
             number = numbers[self._only]
             after = (number,) if number else None
-        return LazyManifest(self._table, self._shape, self._strides, self._base, after)
+        return type(self)(self._table, self._shape, self._strides, self._base, after)
 
     def used_pipelines(self, count: int) -> Ints:
         """Return the numbers of the pipelines that chunks have, or may have, out of ``count``."""

@@ -243,6 +243,11 @@ class ChunkManifest:
         """Whether the columns are in memory."""
         return True
 
+    @property
+    def is_in_set(self) -> bool:
+        """Whether the references lie in a reference set, and are read from there when needed."""
+        return False
+
     def loaded(self) -> ChunkManifest:
         """Return the manifest with its columns in memory."""
         return self

@@ -319,7 +319,7 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         return array.manifest
     if not array.fragments:
         return ChunkManifest.missing(grid)
-    if not all(f.manifest.is_loaded for f in array.fragments):
+    if any(f.manifest.is_in_set for f in array.fragments):
         return _mosaic(array, chunks, grid)
     # fragments share a table of files once they are concatenated in a row
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import subprocess
@@ -136,6 +137,16 @@ def test_settings_go_along_to_processes(files: list[Path]) -> None:
     with virtualds.set_options(small_variable=0):
         found = open_all(files[:4], parallel=2)
         assert_same(found, open_all(files[:4]))
+
+
+def with_process(dataset: xr.Dataset) -> xr.Dataset:
+    return dataset.assign(process=("time", [os.getpid()] * dataset.sizes["time"]))
+
+
+def test_this_process_opens_files_while_others_start(files: list[Path]) -> None:
+    found = set(open_all(files, parallel=2, preprocess=with_process)["process"].values.tolist())
+    assert os.getpid() in found
+    assert len(found) == 2
 
 
 def test_trees_are_opened_by_processes_too(files: list[Path]) -> None:

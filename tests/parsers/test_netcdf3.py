@@ -1,7 +1,11 @@
 """Files of the classic formats are read as the netCDF library reads them, or refused."""
 
+import os
+import pickle
 import struct
 import tempfile
+import tracemalloc
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,13 @@ from scipy.io import netcdf_file
 
 import virtualds
 from virtualds.blocks import FIRST, PAGE
-from virtualds.errors import FormatError, VirtualdsError
+from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.headers.netcdf3 import Header, MoreNeeded, parse_header
+from virtualds.parsers.netcdf3 import FEW
 
 FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
+HOW: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+MILLION = 1_000_000
 forms = pytest.mark.parametrize("form", FORMS)
 
 
@@ -71,11 +78,73 @@ def test_a_record_is_a_chunk_and_a_plain_variable_is_one(tmp_path: Path) -> None
     }
 
 
-def test_a_hundred_thousand_records_take_eight_bytes_each(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.nc", records=100_000)
-    found = virtualds.open_virtual_dataset(path, loadable_variables=[])
-    assert found.v.data.nbytes_virtual < 8.01 * 100_000
-    assert found.v[99_999].values.tolist() == [299_997, 299_998, 299_999]
+@pytest.fixture(scope="module")
+def million(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A million records of four variables; the last record is 7, all others are zeros."""
+    path = tmp_path_factory.mktemp("million") / "a.nc"
+    with netcdf_file(path, "w", version=2) as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 3)
+        for n in range(4):
+            file.createVariable(f"v{n}", "f8", ("time", "x"))[:] = np.full((1, 3), 7.0)
+    raw = path.read_bytes()
+    record = 4 * 3 * 8
+    head, last = raw[:-record], raw[-record:]
+    with path.open("wb") as handle:
+        handle.write(head[:4] + struct.pack(">I", MILLION) + head[8:])
+        handle.truncate(len(head) + MILLION * record)
+        handle.seek(-record, 2)
+        handle.write(last)
+    return path
+
+
+def test_a_million_records_take_no_memory(million: Path, tmp_path: Path) -> None:
+    """Neither when the file is opened and cropped, nor when a record is read, nor in a pickle."""
+
+    def use(path: Path) -> xr.Dataset:
+        found = virtualds.open_virtual_dataset(path, loadable_variables=[])
+        cropped = found.isel(time=slice(10, None))
+        assert cropped.isel(time=-1)[names[0]].values.tolist() == expected
+        assert cropped[names[1]].isel(time=5, x=slice(0, 2)).load().shape == (2,)
+        return cropped
+
+    names, expected = ["v", "w"], [45, 46, 47]
+    use(write(tmp_path / "small.nc", records=16))
+    names, expected = ["v0", "v3"], [7, 7, 7]
+    tracemalloc.start()
+    try:
+        found = use(million)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**19
+    assert found.sizes["time"] == MILLION - 10
+    assert found.virtual.nbytes < 1000
+    assert len(pickle.dumps(found)) < 20_000
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_records_that_are_computed_are_written_and_joined(suffix: str, tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.nc", records=FEW + 1 + n) for n in range(2)]
+    opened = [virtualds.open_virtual_dataset(path) for path in paths]
+    assert not any(ds.v.data.manifest.is_loaded for ds in opened)
+    joined = xr.concat(opened, "time", **HOW)
+    assert len(joined.v.data.fragments) == 1
+    expected = xr.concat([native(path) for path in paths], "time", **HOW)
+    for number, (found, meant) in enumerate([(opened[0], native(paths[0])), (joined, expected)]):
+        target = tmp_path / f"refs{number}{suffix}"
+        found.virtual.to_manifest(target)
+        with xr.open_dataset(target, engine="virtual") as again:
+            xr.testing.assert_equal(again.load(), meant)
+
+
+def test_records_in_an_archive_are_found_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", records=FEW + 1)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(path, "a.nc")
+    found = virtualds.open_virtual_dataset(f"zip://a.nc::{tmp_path / 'a.zip'}")
+    assert not found.v.data.manifest.is_loaded
+    xr.testing.assert_identical(found.virtual.load(), native(path))
 
 
 @pytest.mark.parametrize("kind", ["i1", "i2", "f4", "S1"])
@@ -145,9 +214,6 @@ def test_a_variable_of_more_than_its_header_can_say_is_read(tmp_path: Path) -> N
     assert found.v.shape == (count,)
     assert found.v[:6].values.tolist() == [0, 1, 2, 3, 4, 0]
     assert found.v[-1].values == 0
-
-
-HOW: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
 
 
 @forms
@@ -317,3 +383,16 @@ def test_a_damaged_header_is_an_error_that_says_where(name: str, tmp_path: Path)
     with pytest.raises(FormatError, match=message) as caught:
         virtualds.open_virtual_dataset(tmp_path / "a.nc")
     assert "a.nc: " in str(caught.value)
+
+
+def test_of_many_records_read_together_the_one_that_is_gone_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.nc", records=FEW + 1)
+    found = virtualds.open_virtual_dataset(path)
+    assert found.w[::1].values.tolist() == native(path).w.values.tolist()
+    os.truncate(path, path.stat().st_size - 8)
+    with (
+        virtualds.set_options(check_sources=False),
+        pytest.raises(ReadError) as caught,
+    ):
+        found.w.values  # noqa: B018
+    assert any(f"chunk ({FEW}, 0)" in note for note in caught.value.__notes__)

@@ -27,6 +27,7 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.codecs import CODECS, Numcodecs
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.even_manifest import EvenManifest
 from virtualds.fragment import CodecPipeline, Fragment, Hidden
 from virtualds.grid import IrregularAxis, RegularAxis, compact
 from virtualds.manifest import COLUMNS, ChunkManifest, SourceFile, StorageOptions
@@ -184,6 +185,7 @@ _PUT: dict[type[Any], Callable[[_Writer, Any], Any]] = {
     complex: lambda _, value: ["complex", value.real, value.imag],
     np.ndarray: _Writer.array,
     ChunkManifest: _Writer.manifest,
+    EvenManifest: lambda to, value: to.manifest(value.loaded()),
     SourceFile: _Writer.file,
     Packed: lambda to, value: ["packed", *map(to.put, value)],
     Small: lambda to, value: ["small", *map(to.put, value)],

@@ -133,5 +133,5 @@ def abandoning(target: Target | None) -> Iterator[None]:
 
 
 def _loaded(array: ManifestArray) -> int:
-    """Return how many references of an array are in memory."""
-    return sum(f.manifest.size for f in array.fragments if f.manifest.is_loaded)
+    """Return how many references of an array lie in no set."""
+    return sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)

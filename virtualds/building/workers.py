@@ -27,12 +27,14 @@ UnderWay = dict[Future[list[Outcome[Any]]], Sequence[Item]]
 
 THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
-LARGEST = 32
+LARGEST = 16
 """Files that a process is given at a time, so that asking costs little of what they take."""
 PIECES = 8
 """Pieces that every worker gets at least, so that all are done at about the same time."""
 AHEAD = 4
 """Pieces that are under way or wait for each worker."""
+NEXT = 2
+"""Pieces that a process of ours has: what it is at, and what it takes up next."""
 UNKNOWN = 64
 """Workers that an executor is taken to have, since none says how many it has."""
 
@@ -107,10 +109,15 @@ def _in_order(
 
 
 def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
-    """Open files in processes of this machine, since HDF5 serves one thread at a time."""
+    """Open files in processes of this machine, since HDF5 serves one thread at a time.
+
+    This process is one of them: it has begun before another has started.
+    """
     size = max(job.smallest, min(LARGEST, len(items) // (number * PIECES)))
-    with worker_processes(number) as pool:
-        yield from _as_completed(pool, partial(until_ended, job), items, size, AHEAD * number, {})
+    others = number - 1
+    with worker_processes(others) as pool:
+        work = partial(until_ended, job)
+        yield from _as_completed(pool, work, items, size, NEXT * others, {}, here=job)
 
 
 def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
@@ -131,15 +138,24 @@ def _as_completed(
     size: int,
     ahead: int,
     under_way: UnderWay,
+    here: Work | None = None,
 ) -> Outcomes:
-    """Yield what becomes of files as pieces of them are done, at most some being under way."""
+    """Yield what becomes of files as pieces of them are done, at most some being under way.
+
+    Rather than to wait for others, this process does a piece ``here``.
+    """
     pieces = _pieces(items, size)
     while True:
         for piece in islice(pieces, ahead - len(under_way)):
             under_way[pool.submit(work, piece)] = piece
         if not under_way:
             return
-        for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+        done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
+        if here and not done:
+            own = next(pieces, ())
+            here = here if own else None
+            yield from here(own) if here else ()
+        for future in done:
             yield from _result(future, under_way)
             del under_way[future]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from struct import unpack
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -199,11 +200,11 @@ class _Parser:
     def variable(self, dimensions: tuple[Dimension, ...]) -> Variable:
         name = self.name()
         count, place = self.number(self.wide), self.place
-        ids = np.frombuffer(self.take(count * self.wide), f">u{self.wide}").tolist()
+        ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
         if any(number >= len(dimensions) for number in ids):
             raise self.damage(
-                f"variable {name!r} has the dimensions {ids[:32]}, of {len(dimensions)} that are "
-                f"there",
+                f"variable {name!r} has the dimensions {[*ids[:32]]}, of {len(dimensions)} that "
+                f"are there",
                 place,
             )
         attributes = self.attributes()
@@ -246,11 +247,17 @@ class _Parser:
         return found
 
     def number(self, width: int) -> int:
-        return int.from_bytes(self.take(width), "big")
+        # most of a header is numbers: this is `take` without a call
+        stop = self.place + width
+        raw = self.data[self.place : stop]
+        if len(raw) < width:
+            raise MoreNeeded(stop)
+        self.place = stop
+        return int.from_bytes(raw, "big")
 
     def padded(self, count: int) -> bytes:
         """Take bytes, and those that pad them."""
-        return self.take(_padded(count))[:count]
+        return self.take(count + -count % 4)[:count]
 
     def take(self, count: int) -> bytes:
         stop = self.place + count

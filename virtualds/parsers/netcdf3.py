@@ -9,6 +9,7 @@ record is a chunk, since the records of all variables lie interleaved
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.blocks import FIRST, PAGE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.even_manifest import EvenManifest, EvenTable
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
@@ -35,6 +37,8 @@ LONGEST = 2**28
 """Bytes of the longest header that is read."""
 DASK_BLOCK = 2**24
 """Bytes of records that dask is advised to take at a time."""
+FEW = 2**10
+"""Records of a variable up to which their offsets are held: 8 KiB, and no work when files join."""
 GROWS = 8
 """How many times as much is fetched of a header that is longer than what was."""
 
@@ -68,6 +72,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     skipped = frozenset(skip)
     header, size = _header(source)
     records = header.records_in(size) if header.numrecs is None else header.numrecs
+    name = local_path(source.url) if scheme_of(source.url) == "file" else source.url
     variables, problems = {}, dict[str, VirtualdsError]()
     for variable in header.variables:
         if variable.name in skipped:
@@ -81,7 +86,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             data = ManifestArray.unreadable(
                 _shape(variable, records), variable.dtype, f"{source.url}: {error}"
             )
-        variables[variable.name] = _variable(variable, data, source)
+        variables[variable.name] = _variable(variable, data, name)
     unlimited = header.record_dimension
     encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
     found = ManifestGroup(variables, header.attributes, {}, encoding, problems)
@@ -139,29 +144,44 @@ def _demand_whole(variable: Variable, header: Header, records: int, source: Sour
 def _array(variable: Variable, header: Header, records: int, source: SourceFile) -> ManifestArray:
     """Return the values as references: of each record, or of everything."""
     shape = _shape(variable, records)
-    axes = [ChunkAxis.regular(n, max(n, 1)) for n in shape]
-    offset: Any = variable.begin
+    axes = _axes(shape)
+    nbytes = variable.nbytes * (records if variable.has_records else 1)
     # the records of the only variable that has any follow each other
-    if variable.has_records and variable.nbytes and header.record_size != variable.nbytes:
-        axes[0] = ChunkAxis.regular(records, 1)
-        offset = variable.begin + header.record_size * np.arange(records, dtype=np.int64)
-        offset = offset.reshape((-1,) + (1,) * len(variable.shape))
-    grid = tuple(axis.nchunks for axis in axes)
-    length = variable.nbytes * (axes[0].chunk or 1 if variable.has_records else 1)
-    manifest = (
-        ChunkManifest.build(grid, files=(source,), offset=offset, length=length)
-        if 0 not in grid
-        else ChunkManifest.missing(grid)
-    )
-    pipeline = CodecPipeline(variable.dtype, layout=tuple(range(len(shape))))
-    return ManifestArray.of_fragment(Fragment((0,) * len(shape), tuple(axes), manifest), pipeline)
+    if variable.has_records and nbytes and header.record_size != variable.nbytes:
+        axes = (ChunkAxis.regular(records, 1), *axes[1:])
+        manifest = _records(variable, header.record_size, records, source)
+    elif nbytes:
+        manifest = ChunkManifest.in_file((1,) * len(shape), source, [variable.begin], [nbytes])
+    else:
+        manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
+    pipeline = _pipeline(variable.dtype, len(shape))
+    fragment = Fragment((0,) * len(shape), axes, manifest)
+    return ManifestArray.of_fragment(fragment, pipeline, variable.name)
 
 
-def _variable(variable: Variable, data: ManifestArray, source: SourceFile) -> ManifestVariable:
-    url = source.url
+def _records(variable: Variable, step: int, count: int, source: SourceFile) -> ChunkManifest:
+    """Return the references of every record, which lie ``step`` bytes apart."""
+    table = EvenTable(source, variable.begin, step, variable.nbytes, count)
+    found = EvenManifest(table, (count,) + (1,) * len(variable.shape))
+    return found if count > FEW else found.loaded()
+
+
+@lru_cache(256)
+def _axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
+    """Return how an array in one piece is cut: not at all."""
+    return tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
+
+
+@lru_cache(256)
+def _pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
+    return CodecPipeline(dtype, layout=tuple(range(ndim)))
+
+
+def _variable(variable: Variable, data: ManifestArray, name: str) -> ManifestVariable:
+    """Return a variable; ``name`` is that of the file."""
     encoding: dict[str, Any] = {
         "dtype": variable.dtype.newbyteorder("="),
-        "source": local_path(url) if scheme_of(url) == "file" else url,
+        "source": name,
         "original_shape": data.shape,
     }
     if data.nchunks > 1:

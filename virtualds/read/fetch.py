@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from virtualds.checksum import mismatch
@@ -32,10 +33,19 @@ from virtualds.read.pool import run_all
 from virtualds.read.ranges import Run, join_ranges
 from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
-from virtualds.store import Range, StoreError
+from virtualds.store import Range, Reach, StoreError
 from virtualds.stores import store_for
 
 Array = npt.NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """The bytes of all chunks of a tile, one behind the other."""
+
+    tile: Tile
+    bytes: Array
+
+
 Data = Sequence[Buffer]
 
 
@@ -91,7 +101,7 @@ def _announced(works: Iterator[Work]) -> Iterator[Work]:
         for work in following:
             if not isinstance(work, Kept) and work.file >= 0:
                 file = work.fragment.manifest.files[work.file]
-                ranges.setdefault(file, []).extend(work.ranges)
+                ranges.setdefault(file, []).extend(_asked(work))
         for file, expected in ranges.items():
             store_for(file.url).expect(file, expected)
         yield from group
@@ -102,7 +112,14 @@ def _way_of(work: Work) -> Way | None:
     if isinstance(work, Kept) or work.file < 0:
         return None
     url = work.fragment.manifest.files[work.file].url
-    return Way.to(url, sum(length for _, length in work.ranges))
+    return Way.to(url, sum(length for _, length in _asked(work)))
+
+
+def _asked(work: Batch | Tile) -> list[Range]:
+    """Return the ranges that a store is asked for, before near ones are joined."""
+    if isinstance(work, Tile) and (teeth := work.teeth(reach_of(work.fragment, work.file))):
+        return [asked for asked, _ in teeth]
+    return work.ranges
 
 
 @dataclass(frozen=True)
@@ -127,7 +144,7 @@ class _Reading:
 
     # ------------------------------------------------------------------ bytes
 
-    def fetch(self, work: Work) -> Data:
+    def fetch(self, work: Work) -> Data | Rows:
         """Return the bytes of every chunk that has to be decoded.
 
         Raises
@@ -142,8 +159,10 @@ class _Reading:
             return [b""] * len(work.ranges)
         if work.file == INLINE:
             return [manifest.inline[number] for number, _ in work.ranges]
-        ranges = work.ranges
         reach = reach_of(work.fragment, work.file)
+        if isinstance(work, Tile) and (rows := self._rows(work, reach)):
+            return rows
+        ranges = work.ranges
         found: list[Buffer] = [b""] * len(ranges)
         runs = join_ranges(ranges, reach.gap, reach.run)
         for run, data in zip(runs, self._runs(work, runs), strict=True):
@@ -152,6 +171,24 @@ class _Reading:
                 offset, length = ranges[member]
                 found[member] = view[offset - run.offset : offset - run.offset + length]
         return found
+
+    def _rows(self, tile: Tile, reach: Reach) -> Rows | None:
+        """Return the bytes of a comb; None of what is got, or has failed, chunk by chunk."""
+        teeth, file = tile.teeth(reach), tile.fragment.manifest.files[tile.file]
+        count, length = tile.offset.size, int(tile.length[0])
+        if not teeth or length != Decoder(tile.pipelines[tile.pipeline], tile.encoded).nbytes:
+            return None
+        try:
+            found = store_for(file.url).get_ranges(file, [asked for asked, _ in teeth])
+        except StoreError:
+            # which of them is it?
+            return None
+        step, first = int(tile.offset[1] - tile.offset[0]), 0
+        rows = np.empty((count, length), np.uint8)
+        for data, (_, some) in zip(found, teeth, strict=True):
+            rows[first : first + some] = np.ndarray((some, length), np.uint8, data, 0, (step, 1))
+            first += some
+        return Rows(tile, rows.reshape(-1))
 
     def _runs(self, work: Batch | Tile, runs: Sequence[Run]) -> Sequence[Buffer]:
         file = work.fragment.manifest.files[work.file]
@@ -172,7 +209,7 @@ class _Reading:
 
     # ------------------------------------------------------------------ values
 
-    def finish(self, item: tuple[Work, Data | None]) -> None:
+    def finish(self, item: tuple[Work, Data | Rows | None]) -> None:
         """Decode and place what has been fetched, or fetch it first.
 
         Raises
@@ -187,6 +224,12 @@ class _Reading:
                 place_stored(decoder, stored, task, self.out)
             return
         data = self.fetch(work) if data is None else data
+        if isinstance(data, Rows):
+            tile = data.tile
+            place_rows(
+                Decoder(tile.pipelines[tile.pipeline], tile.encoded), data.bytes, tile, self.out
+            )
+            return
         for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=True)):
             if expected and work.file != MISSING and (reason := mismatch(encoded, expected)):
                 raise self._error(work, number, reason)

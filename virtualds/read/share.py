@@ -30,7 +30,10 @@ def alike_along(
     if grid[axis].size == 1:
         return None
     line = [ids if i == axis else ids[:1] for i, ids in enumerate(grid)]
-    probe = _mixed(_layers(fragment.manifest, line, axis), grid[axis].size)
+    first = _layers(fragment.manifest, line, axis)
+    if any(rows.shape[1] == 1 and (rows[1:] > rows[:-1]).all() for rows in first):
+        return None
+    probe = _mixed(first, grid[axis].size)
     if np.unique(probe).size == probe.size:
         return None
     layers = _layers(fragment.manifest, grid, axis)

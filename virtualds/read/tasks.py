@@ -119,7 +119,7 @@ def _gathered(projection: Projection, groups: list[Ints] | None) -> Projection:
     count = projection.chunk.size
     places = [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
 
-    def gathered(column: list[Any]) -> list[Any]:
+    def gathered(column: Sequence[Any]) -> list[Any]:
         return [[column[i] for i in group] for group in places]
 
     first = [group[0] for group in places]

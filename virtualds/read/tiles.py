@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.grid import Projection
-from virtualds.manifest import COLUMNS
+from virtualds.grid import Ints, Projection
+from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
 from virtualds.read.tasks import (
@@ -27,7 +27,7 @@ from virtualds.read.tasks import (
     distinct_tasks,
     reach_of,
 )
-from virtualds.store import Range
+from virtualds.store import Range, Reach
 
 TINY = 32 * 1024
 """Decoded bytes of a chunk up to which it is read by the tile."""
@@ -44,7 +44,8 @@ SMALLEST = 2**17
 class Tile(NamedTuple):
     """Chunks of one file, alike, that fill a box of the result, in C order of the chunk grid.
 
-    ``grid`` counts the chunks along every axis; ``encoded`` are the elements of each.
+    ``grid`` counts the chunks along every axis; ``encoded`` are the elements of each. Chunk by
+    chunk, ``offset``, ``length`` and ``checksum`` are as in the manifest.
     """
 
     fragment: Fragment
@@ -54,8 +55,40 @@ class Tile(NamedTuple):
     encoded: tuple[int, ...]
     grid: tuple[int, ...]
     outer: tuple[slice, ...]
-    ranges: list[Range]
-    checksums: Iterable[int]
+    offset: Ints
+    length: Ints
+    checksum: Column
+
+    @property
+    def ranges(self) -> list[Range]:
+        """Where the bytes of every chunk lie."""
+        return list(zip(self.offset.tolist(), self.length.tolist(), strict=True))
+
+    @property
+    def checksums(self) -> Iterable[int]:
+        """The checksum of every chunk."""
+        chunks: list[int] = self.checksum.tolist()
+        return chunks
+
+    def teeth(self, reach: Reach) -> list[tuple[Range, int]]:
+        """Return the ranges to ask for, and how many chunks lie in each, if the tile is a comb.
+
+        The chunks of a comb are plain stretches of bytes at equal distances, near to each other:
+        nothing has to be done about them one by one. Of any other tile there are no teeth.
+        """
+        steps, length = np.diff(self.offset), int(self.length[0])
+        if not steps.size or not length <= steps[0] <= length + reach.gap:
+            return []
+        alike = (steps == steps[0]).all() and (self.length == length).all()
+        if not alike or self.checksum.any() or self.pipelines[self.pipeline].codecs:
+            return []
+        most = max(reach.run // int(steps[0]), 1)
+        found = []
+        for first in range(0, self.offset.size, most):
+            count = min(most, self.offset.size - first)
+            span = (count - 1) * int(steps[0]) + length
+            found.append(((int(self.offset[first]), span), count))
+        return found
 
 
 def box_batches(part: Part) -> Iterator[Batch | Tile]:
@@ -151,6 +184,7 @@ def _tile(part: Part, inside: Sequence[Projection]) -> Tile | None:
         tuple(int(p.encoded[0]) for p in inside),
         tuple(p.chunk.size for p in inside),
         tuple(slice(p.outer[0].start, p.outer[-1].stop) for p in inside),
-        list(zip(cells["offset"].tolist(), cells["length"].tolist(), strict=True)),
-        cells["checksum"].tolist(),
+        cells["offset"],
+        cells["length"],
+        cells["checksum"],
     )

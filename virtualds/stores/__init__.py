@@ -45,6 +45,11 @@ ARCHIVES |= {
 }
 
 
+def is_in_archive(file: SourceFile) -> bool:
+    """Say whether a file is a member of an archive."""
+    return _archives_of(file.url) is not None
+
+
 def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
     """Return for every file the plain file that its bytes lie in, and where they begin there.
 

@@ -49,7 +49,7 @@ def parts_folder(snapshot: str) -> str:
 def write_parts(
     arrays: Mapping[Any, ManifestArray], place: PartsFolder
 ) -> dict[Any, ManifestArray]:
-    """Write the references of arrays that are in memory, and return arrays that refer to them.
+    """Write the references of arrays that lie in no set, and return arrays that refer to them.
 
     Parameters
     ----------
@@ -99,11 +99,11 @@ class _PartWriter:
         self._tables = 0
 
     def tables(self, array: ManifestArray) -> dict[int, str]:
-        """Write the manifests of an array that are in memory; return folders by fragment."""
+        """Write the manifests of an array that lie in no set; return folders by fragment."""
         return {
-            number: self._table(fragment.manifest, len(array.pipelines) > 1)
+            number: self._table(fragment.manifest.loaded(), len(array.pipelines) > 1)
             for number, fragment in enumerate(array.fragments)
-            if fragment.manifest.is_loaded
+            if not fragment.manifest.is_in_set
         }
 
     def _table(self, manifest: ChunkManifest, pipelines: bool) -> str:

@@ -1,0 +1,112 @@
+"""Chunks of one length at equal distances in one file: computed, not held.
+
+Records of a classic netCDF file lie like this, a million of them for each variable. Three numbers
+say where; a column of offsets is made of those chunks that somebody asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from virtualds.grid import Ints
+from virtualds.lazy_manifest import LazyManifest
+from virtualds.manifest import ChunkManifest, SourceFile
+
+
+@dataclass(frozen=True)
+class EvenTable:
+    """References to ``count`` chunks of one length in one file, each ``step`` behind the last.
+
+    Parameters
+    ----------
+    file : SourceFile
+    first, step, length : int
+        Where the first chunk begins, how far apart chunks begin, and how long each is, in bytes.
+    count : int
+
+    Raises
+    ------
+    FormatError
+        They do not lie inside the file.
+    """
+
+    file: SourceFile
+    first: int
+    step: int
+    length: int
+    count: int
+
+    has_pipelines: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        # what lies between two sound chunks is sound
+        self.load(np.array([0, self.count - 1], np.int64))
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the file that they lie in."""
+        if not ids.size:
+            return ChunkManifest.missing(ids.shape)
+        offset = self.first + self.step * ids
+        return ChunkManifest.build(ids.shape, files=(self.file,), offset=offset, length=self.length)
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return the file."""
+        return (self.file,)
+
+    def catalogue(self) -> None:
+        """Return nothing: there is no list of files to be told about."""
+
+
+class EvenManifest(LazyManifest):
+    """A manifest that counts the chunks of an `EvenTable`.
+
+    It is as cheap to ask as columns are, and becomes columns where it is joined with others.
+
+    Examples
+    --------
+    >>> file = SourceFile("file:///a.nc", size=2**30)
+    >>> records = EvenManifest(EvenTable(file, first=96, step=24, length=8, count=10**6), (10**6,))
+    >>> records.lookup((999_999,)).offset, records.nbytes
+    (24000072, 32)
+    """
+
+    __slots__ = ()
+
+    _table: EvenTable
+
+    @property
+    def is_in_set(self) -> bool:
+        """Whether the references lie in a reference set: they do not."""
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory: those of four numbers."""
+        return 32
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The table that the column ``file`` counts."""
+        return self._table.listed()
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """The file that the chunks lie in."""
+        return self._table.listed()
+
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
+        """Return the manifest with its source file replaced by what ``change`` makes of it."""
+        return self._in(change(self._table.file), 0)
+
+    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
+        """Return the manifest with its file being a piece of another one."""
+        [(file, begin)] = places
+        return self._in(file, begin)
+
+    def _in(self, file: SourceFile, begin: int) -> EvenManifest:
+        table = replace(self._table, file=file, first=self._table.first + begin)
+        return EvenManifest(table, self._shape, self._strides, self._base, self._renumbered)
