@@ -7,7 +7,9 @@ from typing import Any
 
 import fsspec
 import pytest
+import xarray as xr
 
+import virtualds
 from virtualds.matching import matching
 
 
@@ -49,8 +51,19 @@ def test_urls_with_a_scheme_are_patterns_too(folder: Path) -> None:
 
 
 def test_a_pattern_without_files_is_an_error(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none\*\.nc: no file is named so"):
+    with pytest.raises(FileNotFoundError, match=r"none\*\.nc: no file matches"):
         matching(["a.nc", "none*.nc"])
+
+
+def test_many_files_are_opened_by_a_pattern_of_a_store(tmp_path: Path) -> None:
+    year = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [0, 1]})
+    year.to_netcdf(tmp_path / "a[1].nc")
+    data = (tmp_path / "a[1].nc").read_bytes()
+    fsspec.filesystem("memory").pipe({"/matching/a.nc": data, "/matching/b.txt": b""})
+    for pattern in ("memory://matching/*.nc", str(tmp_path / "a[1].nc")):
+        found = virtualds.open_virtual_mfdataset(pattern)
+        xr.testing.assert_identical(found.virtual.load(), year)
+    assert virtualds.diagnose("memory://matching/*.nc").files == 1
 
 
 def test_patterns_of_a_bucket(s3_bucket: str, s3_server: dict[str, Any]) -> None:
@@ -60,5 +73,5 @@ def test_patterns_of_a_bucket(s3_bucket: str, s3_server: dict[str, Any]) -> None
     found = matching([f"{s3_bucket}/20*.nc"], s3_server)
     assert found == [f"{s3_bucket}/2001.nc", f"{s3_bucket}/2002.nc"]
     assert matching([f"{s3_bucket}/**/2003.nc"], s3_server) == [f"{s3_bucket}/deep/2003.nc"]
-    with pytest.raises(FileNotFoundError, match="no file is named so"):
+    with pytest.raises(FileNotFoundError, match="no file matches"):
         matching([f"{s3_bucket}/none*.nc"], s3_server)

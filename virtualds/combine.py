@@ -75,8 +75,9 @@ def open_virtual_mfdataset(
     Parameters
     ----------
     paths : str, or sequence of str or paths
-        A glob pattern, or the files; with ``combine="nested"`` nested lists of them, or, for
-        several dimensions too, one list, which is made a grid by the coordinates of the files.
+        A glob pattern, of local files or of a store, or the files, to the letter. With
+        ``combine="nested"`` nested lists of them, or, for several dimensions too, one list, which
+        is made a grid by the coordinates of the files.
     combine : {"by_coords", "nested"}, default "by_coords"
         As in `xarray.open_mfdataset`.
     concat_dim : str, or list of str or None, optional
@@ -170,7 +171,7 @@ def open_virtual_mfdataset(
         "allow": allow,
         "snapshot": snapshot,
     }
-    files = Files.of(paths)
+    files = Files.of(paths, storage_options)
     options = {
         "data_vars": data_vars,
         "coords": coords,
@@ -277,7 +278,7 @@ def open_virtual_mfdatatree(
         "decode_cf": decode_cf,
         "allow": allow,
     }
-    files = Files.of(paths)
+    files = Files.of(paths, storage_options)
     options = {
         "data_vars": data_vars,
         "coords": coords,

@@ -47,7 +47,7 @@ def _of(pattern: str, options: StorageOptions | None) -> list[str]:
         return [pattern]
     found = _local(pattern) if scheme == "file" else _far(pattern, options)
     if not found:
-        raise FileNotFoundError(f"{pattern}: no file is named so; check the path")
+        raise FileNotFoundError(f"{pattern}: no file matches; check the path")
     return found
 
 

@@ -8,39 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from virtualds_cli.options import said
+from virtualds_cli.options import MANY_FILES, said
 from virtualds_cli.output import facts, number
 
 if TYPE_CHECKING:
     import xarray as xr
     from rich.console import RenderableType
-
-OPENING = (
-    "combine",
-    "concat_dim",
-    "coordinates",
-    "sort",
-    "overlap",
-    "data_vars",
-    "coords",
-    "compat",
-    "join",
-    "combine_attrs",
-    "attrs_file",
-    "loadable_variables",
-    "drop_variables",
-    "group",
-    "decode_cf",
-    "parser",
-    "allow",
-    "storage_options",
-    "on_error",
-    "retries",
-    "cache",
-    "parallel",
-    "progress",
-)
-"""The options of `virtualds.open_virtual_mfdataset`."""
 
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a scheduler of dask, whose workers open files."
@@ -53,7 +26,7 @@ def opened(
     """Return files as one dataset, opened as the options say."""
     import virtualds
 
-    chosen = said(options, OPENING) | more
+    chosen = said(options, MANY_FILES) | more
     if dims := chosen.get("concat_dim"):
         chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
         chosen.setdefault("combine", "nested")

@@ -326,31 +326,29 @@ CHOICES = (
 )
 """What the formats let one choose."""
 
+MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
+"""How xarray makes one dataset of several."""
+ONE_FILE = (
+    "group",
+    "drop_variables",
+    "loadable_variables",
+    "parser",
+    "decode_cf",
+    "allow",
+    "storage_options",
+)
+"""How each file is opened."""
+COMBINING = ("combine", "concat_dim", "coordinates", "sort", "overlap", *MERGING, "attrs_file")
+"""How files become one dataset."""
+WORKING = ("on_error", "retries", "cache", "parallel", "progress")
+"""Who opens files, and what is done about those that fail."""
+MANY_FILES = (*COMBINING, *ONE_FILE, *WORKING)
+"""The options of `virtualds.open_virtual_mfdataset`."""
+
 SECTIONS = {
-    "Combining": (
-        "combine",
-        "concat_dim",
-        "coordinates",
-        "sort",
-        "overlap",
-        "data_vars",
-        "coords",
-        "compat",
-        "join",
-        "combine_attrs",
-        "attrs_file",
-    ),
-    "Opening": (
-        "group",
-        "drop_variables",
-        "loadable_variables",
-        "parser",
-        "decode_cf",
-        "allow",
-        "snapshot",
-        "storage_options",
-    ),
-    "Many files": ("on_error", "retries", "cache", "parallel", "dask", "progress"),
+    "Combining": COMBINING,
+    "Opening": (*ONE_FILE, "snapshot"),
+    "Many files": (*WORKING, "dask"),
     "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
     "What formats let one choose": CHOICES,
 }

@@ -50,17 +50,25 @@ def _current() -> Any:
         ) from error
 
 
+def shares_of(client: Any, items: Sequence[Item], largest: int, least: int) -> list[Sequence[Item]]:
+    """Return files in pieces of at most ``largest``, of which every thread gets ``least`` or more.
+
+    Of fewer files than that each is a piece.
+    """
+    threads = sum(client.nthreads().values()) or 1
+    size = max(1, min(largest, len(items) // (threads * least)))
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 def on_cluster(
     client: Any, job: Work, items: Sequence[Item]
 ) -> Generator[Outcome[Any], None, None]:
     """Open files on the workers of a cluster, and yield what becomes of them as it comes."""
     from distributed import as_completed
 
-    threads = sum(client.nthreads().values()) or 1
-    size = max(1, min(LARGEST, len(items) // (threads * PIECES)))
-    pieces = [items[start : start + size] for start in range(0, len(items), size)]
+    shares = shares_of(client, items, LARGEST, PIECES)
     # the same files may have changed since they were opened by an equal task
-    futures = client.map(job, pieces, pure=False, key="virtualds-open")
+    futures = client.map(job, shares, pure=False, key="virtualds-open")
     waiting = dict.fromkeys(futures)
     del futures
     try:

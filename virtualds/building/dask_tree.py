@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from virtualds.building.by_blocks import Share, relieved
+from virtualds.building.dask_jobs import shares_of
 from virtualds.building.opening import Item, Outcome, Work
 from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
@@ -36,11 +37,9 @@ class ClusterBlocks:
         """Open files, and yield what becomes of each, without the blocks."""
         from distributed import as_completed
 
-        threads = sum(self._client.nthreads().values()) or 1
-        size = max(1, min(LARGEST, len(items) // (threads * PIECES)))
-        pieces = [items[start : start + size] for start in range(0, len(items), size)]
+        shares = shares_of(self._client, items, LARGEST, PIECES)
         # the same files may have changed since they were opened by an equal task
-        leaves = self._client.map(job, pieces, pure=False, key="virtualds-block")
+        leaves = self._client.map(job, shares, pure=False, key="virtualds-block")
         told = self._client.map(_without_blocks, leaves, pure=False, key="virtualds-told")
         leaf_of = dict(zip(told, leaves, strict=True))
         try:

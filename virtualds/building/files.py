@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from virtualds.urls import local_path, normalise_url, scheme_of
+from virtualds.matching import matching
+from virtualds.urls import normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
 Places = tuple[tuple[int, Any], ...]
@@ -43,20 +43,17 @@ class Files:
             raise FileNotFoundError(f"no file matches {self.nested!r}; check the path")
 
     @classmethod
-    def of(cls, paths: Paths) -> Files:
-        """Return the files of a pattern, sorted, or those given.
+    def of(cls, paths: Paths, options: Mapping[str, Any] | None = None) -> Files:
+        """Return the files of a pattern, sorted, or those given, which are no patterns.
 
         Raises
         ------
         FileNotFoundError
             No file matches.
         """
-        if isinstance(paths, str) and scheme_of(paths) == "file" and glob.has_magic(paths):
-            found = sorted(glob.glob(local_path(paths), recursive=True))
-            if not found:
-                raise FileNotFoundError(f"no file matches {paths!r}; check the path")
-            return cls(found)
-        return cls([paths] if isinstance(paths, str | os.PathLike) else list(paths))
+        if isinstance(paths, str):
+            return cls(matching([paths], options))
+        return cls([paths] if isinstance(paths, os.PathLike) else list(paths))
 
     @property
     def flat(self) -> tuple[Any, ...]:

@@ -37,7 +37,7 @@ NEIGHBOURLY: dict[str, tuple[Any, ...]] = {
 WIDENED = "SUiuf"
 """Kinds of dtypes, as numpy calls them, that may differ in width."""
 RISING, FALLING = 1, -1
-Structure = tuple[tuple[Any, ...], ...]
+Schema = tuple[tuple[Any, ...], ...]
 
 
 class UnlikeError(Exception):
@@ -69,14 +69,14 @@ class Block:
     Parameters
     ----------
     dataset : Dataset
-    structure : tuple
-        That of every one of them; see `structure_of`.
+    schema : tuple
+        That of every one of them; see `schema_of`.
     place : Place
         Where they lie, if that is told by coordinates.
     """
 
     dataset: xr.Dataset
-    structure: Structure
+    schema: Schema
     place: Place = NOWHERE
 
 
@@ -122,10 +122,10 @@ class Tree:
         UnlikeError
             They are not alike, or do not combine: at once, xarray says why.
         """
-        structure = structure_of(datasets[0])
-        return self.join([Block(dataset, structure_of(dataset)) for dataset in datasets], structure)
+        schema = schema_of(datasets[0])
+        return self.join([Block(dataset, schema_of(dataset)) for dataset in datasets], schema)
 
-    def join(self, blocks: Sequence[Block], structure: Structure | None = None) -> Block:
+    def join(self, blocks: Sequence[Block], schema: Schema | None = None) -> Block:
         """Combine neighbouring blocks.
 
         Raises
@@ -133,8 +133,8 @@ class Tree:
         UnlikeError
             They are not alike, or do not combine: at once, xarray says why.
         """
-        structure = blocks[0].structure if structure is None else structure
-        if any(block.structure != structure for block in blocks):
+        schema = blocks[0].schema if schema is None else schema
+        if any(block.schema != schema for block in blocks):
             raise UnlikeError("their variables differ")
         dim, place = self.combination.concat_dim, NOWHERE
         if self.is_ordered and len(blocks) == 1:
@@ -150,7 +150,7 @@ class Tree:
             )
         except WRONG as error:
             raise UnlikeError(str(error)) from error
-        return Block(joined, structure, place)
+        return Block(joined, schema, place)
 
     def finished(self, block: Block) -> xr.Dataset:
         """Return the block of all datasets as the dataset that combining them at once gives.
@@ -172,7 +172,7 @@ class Tree:
         return whole
 
 
-def structure_of(dataset: xr.Dataset) -> Structure:
+def schema_of(dataset: xr.Dataset) -> Schema:
     """Return what decides how the variables of a dataset are combined with those of others."""
     return tuple(
         (name, variable.dims, _kind(variable), name in dataset.coords, name in dataset.xindexes)

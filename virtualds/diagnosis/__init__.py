@@ -84,7 +84,7 @@ def diagnose(
             f"diagnose: {sorted(unknown)} are no options of open_virtual_mfdataset; there are "
             f"{sorted(OPTIONS)}"
         )
-    files = Files.of(urls).flat
+    files = Files.of(urls, options.get("storage_options")).flat
     chosen = _sampled(files, sample)
     opening = {name: value for name, value in options.items() if name in OPENING}
     survey = surveyed(chosen, opening, preprocess)

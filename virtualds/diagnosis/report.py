@@ -29,6 +29,16 @@ class Era:
         The least and the greatest value of the joined coordinate, where it has one.
     reason : str or None
         Why they cannot be opened, of those that cannot.
+
+    Raises
+    ------
+    ValueError
+        It has no file.
+
+    Examples
+    --------
+    >>> Era(2, "2001.nc", "2002.nc").files
+    2
     """
 
     files: int
@@ -67,6 +77,16 @@ class Difference:
         What to do about it, if there is something to do.
     refused : tuple of str
         Names of the reference formats that cannot hold the result.
+
+    Raises
+    ------
+    ValueError
+        There is no such verdict.
+
+    Examples
+    --------
+    >>> Difference("t", "codecs", "zlib", "none", "2.nc", 1, "combines", "as it is").verdict
+    'combines'
     """
 
     variable: str
@@ -106,6 +126,11 @@ class Diagnosis:
         opened.
     differences : tuple of Difference
         The worst first.
+
+    Raises
+    ------
+    ValueError
+        The eras are not of as many files as were examined.
 
     Examples
     --------

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
+from virtualds.building.opening import FAULTS
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.dataset import group_from_dataset
 from virtualds.diagnosis.report import Difference, Verdict
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import UnsupportedError
 from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
 from virtualds.structure import (
@@ -41,16 +42,7 @@ from virtualds.structure import (
 from virtualds.zarr_hierarchy import Hierarchy
 from virtualds.zarr_v3.planning import plan
 
-FAILURES = (
-    VirtualdsError,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    RuntimeError,
-)
+FAILURES = FAULTS
 """What opening or combining may end with, the user's own function included."""
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 TIME_UNITS = "units of time"

@@ -24,8 +24,6 @@ IGNORED = frozenset(
 )
 """Options that say nothing of how a range is got: of caches, listings and writing."""
 
-HTTP_HEADERS = "default_headers"
-
 
 class Translation(NamedTuple):
     """What obstore is told: which kind of store, which url or bucket, configured how."""

@@ -25,7 +25,7 @@ from virtualds.parsers import COMPLAINTS
 from virtualds.read.pool import cores
 from virtualds.urls import scheme_of
 from virtualds.verification.natives import NATIVES, CannotError, Native, NativeFile
-from virtualds.verification.places import Place, Region, SourceStructure, structure_of
+from virtualds.verification.places import Place, Region, ScannedSource, scanned_source
 from virtualds.verification.report import NOT_COMPARED, Problem
 from virtualds.verification.sampling import Chunk
 from virtualds.verification.stored import in_order, is_undecodable, looked_at, stored_numbers
@@ -125,7 +125,7 @@ def _compare_file(
         found.problems += (_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
     wanted = [(part.offset, part.length) for _, part, _ in chunks]
-    places = source.structure.places(file.url, wanted)
+    places = source.scanned.places(file.url, wanted)
     for chunk, part, numbers in chunks:
         place = places.get((part.offset, part.length))
         if place is None:
@@ -163,9 +163,9 @@ class _Sources:
             self._open.move_to_end(url)
             return self._open[url]
         try:
-            structure = structure_of(file)
-            found: _Source | str = _Source(structure)
-            url = structure.source.url if structure.format == "zarr" else file.url
+            scanned = scanned_source(file)
+            found: _Source | str = _Source(scanned)
+            url = scanned.source.url if scanned.format == "zarr" else file.url
         except FAILURES as error:
             found, url = f"its structure cannot be read anew ({_told(error)})", file.url
         self._open[url] = found
@@ -182,8 +182,8 @@ class _Sources:
 class _Source:
     """A file that was scanned anew, and native readers of it."""
 
-    def __init__(self, structure: SourceStructure) -> None:
-        self.structure = structure
+    def __init__(self, scanned: ScannedSource) -> None:
+        self.scanned = scanned
         self.closing = ExitStack()
         self._opened: dict[str, NativeFile | str] = {}
 
@@ -199,14 +199,14 @@ class _Source:
         if shown is None:
             return NOT_COMPARED, "decoded, but not compared: the file shows none of its elements"
         why: list[str] = []
-        for native in NATIVES.get(self.structure.format, ()):
+        for native in NATIVES.get(self.scanned.format, ()):
             try:
                 text = self._compared(native, chunk, place, *shown)
             except FAILURES as error:
                 why.append(f"{native.package}: {_told(error)}")
                 continue
             return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
-        known = "; ".join(why) or f"no native reader is known of {self.structure.format}"
+        known = "; ".join(why) or f"no native reader is known of {self.scanned.format}"
         return NOT_COMPARED, f"decoded, but not compared: {known}"
 
     def _compared(
@@ -245,7 +245,7 @@ class _Source:
         return found
 
     def _open(self, native: Native) -> NativeFile | str:
-        source = self.structure.source
+        source = self.scanned.source
         if native.name is None:
             return "it is not installed"
         if not native.remote and scheme_of(source.url) != "file":

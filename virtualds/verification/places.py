@@ -100,7 +100,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SourceStructure:
+class ScannedSource:
     """A file that was scanned anew: its format, and what its variables are made of."""
 
     format: str
@@ -202,7 +202,7 @@ def box_of(shape: Sequence[int], start: int, count: int) -> Box | None:
     return None if shape else ()
 
 
-def structure_of(file: SourceFile) -> SourceStructure:
+def scanned_source(file: SourceFile) -> ScannedSource:
     """Scan a source file, or the Zarr store that it is a chunk of.
 
     Raises
@@ -211,15 +211,15 @@ def structure_of(file: SourceFile) -> SourceStructure:
         It cannot be read, or is of no format that is known.
     """
     try:
-        return _scanned(file)
+        return _scan(file)
     except FormatError:
         # a chunk of a Zarr store is a file of no format
         if (folder := _store_around(file)) is None:
             raise
-        return _scanned(file._replace(url=folder))
+        return _scan(file._replace(url=folder))
 
 
-def _scanned(file: SourceFile) -> SourceStructure:
+def _scan(file: SourceFile) -> ScannedSource:
     with scanning(file.url, file.options), warnings.catch_warnings():
         # what cannot be read of it is not what is looked for
         warnings.simplefilter("ignore")
@@ -227,7 +227,7 @@ def _scanned(file: SourceFile) -> SourceStructure:
         if not isinstance(reader, Parser):
             raise FormatError(f"{file.url}: it is a reference set ({reader.name}), no source file")
         found = open_group(file.url, below=True, options=file.options, parser=None, on_error="keep")
-    return SourceStructure(reader.name, source, found)
+    return ScannedSource(reader.name, source, found)
 
 
 def _store_around(file: SourceFile) -> str | None:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from virtualds.array import ManifestArray
 from virtualds.errors import ReadError
-from virtualds.fragment import Fragment
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.stores import store_for
@@ -50,7 +49,7 @@ def parts_folder(snapshot: str) -> str:
 def write_parts(
     arrays: Mapping[Any, ManifestArray], place: PartsFolder
 ) -> dict[Any, ManifestArray]:
-    """Write the references of arrays that are in memory, and return arrays that refer to them.
+    """Write the references of arrays that lie in no set, and return arrays that refer to them.
 
     Parameters
     ----------
@@ -64,34 +63,28 @@ def write_parts(
     """
     pruned = {name: array.pruned() for name, array in arrays.items()}
     writer = _PartWriter(place)
-    tables = {
-        (name, number): writer.table(fragment.manifest.loaded(), len(array.pipelines) > 1)
-        for name, array in pruned.items()
-        for number, fragment in enumerate(array.fragments)
-        if not fragment.manifest.is_in_set
-    }
+    folders = {name: writer.tables(array) for name, array in pruned.items()}
+    # written last: what files there are is known when all tables are
     sources = writer.sources()
     store = StoredManifests(place.root, place.options)
+    return {name: _moved(array, folders[name], store, sources) for name, array in pruned.items()}
 
-    def moved(name: Any, number: int, fragment: Fragment, pipelines: int) -> Fragment:
-        if (name, number) not in tables:
-            return fragment
-        rows = fragment.manifest.size
-        table = ParquetTable(
-            store, tables[name, number], rows, sources, pipelines > 1, max(pipelines, 1)
-        )
-        return replace(fragment, manifest=LazyManifest(table, fragment.manifest.shape))
 
-    return {
-        name: replace(
-            array,
-            fragments=tuple(
-                moved(name, number, fragment, len(array.pipelines))
-                for number, fragment in enumerate(array.fragments)
-            ),
-        )
-        for name, array in pruned.items()
-    }
+def _moved(
+    array: ManifestArray,
+    folders: Mapping[int, str],
+    store: StoredManifests,
+    sources: Sources,
+) -> ManifestArray:
+    """Return an array whose fragments refer to the tables that were written, by their numbers."""
+    fragments = list(array.fragments)
+    count = len(array.pipelines)
+    for number, folder in folders.items():
+        manifest = fragments[number].manifest
+        table = ParquetTable(store, folder, manifest.size, sources, count > 1, max(count, 1))
+        moved = LazyManifest(table, manifest.shape)
+        fragments[number] = replace(fragments[number], manifest=moved)
+    return replace(array, fragments=tuple(fragments))
 
 
 class _PartWriter:
@@ -105,7 +98,15 @@ class _PartWriter:
         )
         self._tables = 0
 
-    def table(self, manifest: ChunkManifest, pipelines: bool) -> str:
+    def tables(self, array: ManifestArray) -> dict[int, str]:
+        """Write the manifests of an array that lie in no set; return folders by fragment."""
+        return {
+            number: self._table(fragment.manifest.loaded(), len(array.pipelines) > 1)
+            for number, fragment in enumerate(array.fragments)
+            if not fragment.manifest.is_in_set
+        }
+
+    def _table(self, manifest: ChunkManifest, pipelines: bool) -> str:
         """Write the records of a manifest, and return the folder that they lie in."""
         folder = f"{self._folder}/{self._tables}"
         self._tables += 1

@@ -8,13 +8,13 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, OPENING, in_words, opened, summary
+from virtualds_cli.building import DASK, in_words, opened, summary
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, said
 from virtualds_cli.output import report
 
-OPENED = tuple(name for name in OPENING if name not in ("combine", "concat_dim"))
+OPENED = tuple(name for name in MANY_FILES if name not in ("combine", "concat_dim"))
 WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
 """The options of ``ds.virtual.to_manifest``."""
 

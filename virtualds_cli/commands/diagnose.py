@@ -9,25 +9,10 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import given, said
+from virtualds_cli.options import MERGING, ONE_FILE, given, said
 from virtualds_cli.output import end, report
 
-DIAGNOSING = (
-    "sort",
-    "overlap",
-    "data_vars",
-    "coords",
-    "compat",
-    "join",
-    "combine_attrs",
-    "loadable_variables",
-    "drop_variables",
-    "group",
-    "decode_cf",
-    "parser",
-    "allow",
-    "storage_options",
-)
+DIAGNOSING = ("sort", "overlap", *MERGING, *ONE_FILE)
 """The options of `virtualds.open_virtual_mfdataset` that make a difference."""
 
 

@@ -8,10 +8,10 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, OPENING, in_words, opened, summary
+from virtualds_cli.building import DASK, in_words, opened, summary
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import CHOICES, Url, given, said
+from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, said
 from virtualds_cli.output import report
 
 WRITING = ("format", "mode", "conflict", *CHOICES)
@@ -42,7 +42,7 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
 )
 @files
 @click.option("-o", "--output", required=True, type=Url(), help="The set that is written.")
-@given(*OPENING, *WRITING, "target_options")
+@given(*MANY_FILES, *WRITING, "target_options")
 @DASK
 def scan(
     urls: Sequence[str], files_from: IO[str] | None, output: str, dask: str | None, **options: Any
