@@ -148,6 +148,19 @@ def test_asking_a_lazy_dataset_about_its_references_reads_nothing(tmp_path: Path
         ds.virtual.to_manifest(tmp_path / "refs.json")
 
 
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_a_file_that_no_set_can_name_is_refused_before_one_is_written(
+    suffix: str, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "two\nlines.nc", tmp_path / f"refs{suffix}"
+    xr.Dataset({"v": ("x", np.arange(3000.0))}).to_netcdf(source)
+    vds = virtualds.open_virtual_dataset(source)
+    assert vds.identical(xr.open_dataset(source))
+    with pytest.raises(UnsupportedError, match="control characters"):
+        vds.virtual.to_manifest(target)
+    assert not target.exists()
+
+
 def test_prefixes_of_paths_end_at_names(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "ab").mkdir()

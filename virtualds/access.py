@@ -161,7 +161,7 @@ def absolute(url: str, base: str) -> str:
     AccessError
         It is neither a url nor a path.
     """
-    if _CONTROL.search(url):
+    if not is_nameable(url):
         raise _neither(url, base)
     url = _SHORT_FILE_URL.sub("file://", url, count=1)
     has_scheme = scheme_of(url) != "file" or url.lower().startswith(("file://", "local://"))
@@ -187,6 +187,11 @@ def is_same_host(url: str, other: str) -> bool:
     if scheme_of(last) == "file" or scheme_of(end) == "file":
         return False
     return outer == others and _place(last)[:2] == _place(end)[:2]
+
+
+def is_nameable(url: str) -> bool:
+    """Say whether a reference set may name a url: one with control characters is taken for none."""
+    return not _CONTROL.search(url)
 
 
 def _neither(url: str, base: str) -> AccessError:

@@ -11,11 +11,13 @@ import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from virtualds.access import is_nameable
 from virtualds.array import ManifestArray, default_fill
 from virtualds.decoding import (
     Outline,
@@ -391,7 +393,22 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
+    _check_urls(variables.values())
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
+
+
+def _check_urls(variables: Iterable[ManifestVariable]) -> None:
+    """Refuse files that no set may name, before one is written that nobody could open."""
+    arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
+    manifests = (f.manifest for array in arrays for f in array.fragments)
+    # what lies in a set has been named already
+    tables = {id(table): table for table in (m.listed for m in manifests if not m.is_in_set)}
+    for file in chain.from_iterable(tables.values()):
+        if not is_nameable(file.url):
+            raise UnsupportedError(
+                f"{file.url!r}: a name with control characters, as line breaks are, cannot stand "
+                f"in a reference set; rename the file"
+            )
 
 
 def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
