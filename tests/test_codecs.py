@@ -1,11 +1,13 @@
 """Codecs take back what was encoded, and never pass damage on as data."""
 
 import gzip
+import sys
 import zlib
 from typing import Any
 
 import google_crc32c
 import h5py
+import imagecodecs
 import numcodecs
 import numpy as np
 import pytest
@@ -374,6 +376,78 @@ def test_the_checksum_without_libraries_of_much_data() -> None:
     for size in (1025, 2**16 - 1, 2**16, 2**16 + 1023, 10**6 + 1):
         data = np.random.default_rng(size).bytes(size)
         assert crc32c(data) == google_crc32c.value(data)
+
+
+# ---------------------------------------------------------------------- zfp and pcodec
+
+ZFPY = {
+    "float32": (
+        "7a667005260000100000c0ca052d71510a698409001200000000000000000000",
+        np.arange(6, dtype="f4") * 1.5,
+    ),
+    "int32": (
+        "7a667005240000100000d081000000e01000000000000000",
+        np.repeat(np.array([0, 8], "i4"), 3),
+    ),
+}
+"""What the package zfpy 1.0.1 wrote of (2, 3) numbers, and the numbers it reads of that."""
+
+
+@pytest.mark.parametrize("dtype", ZFPY)
+def test_streams_of_zfpy_are_read_as_zfpy_reads_them(dtype: str) -> None:
+    stream, values = ZFPY[dtype]
+    codec = codec_from_zarr_v2({"id": "zfpy", "mode": 4, "tolerance": 0.01})
+    for nbytes in (values.nbytes, None):
+        assert bytes(codec.decode(bytes.fromhex(stream), nbytes)) == values.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(70,), (7, 10), (4, 5, 6), (2, 3, 4, 5), (1, 9)], ids=str)
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
+def test_zfp_without_loss_is_taken_back(dtype: str, shape: tuple[int, ...]) -> None:
+    values = np.cumsum(np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype)
+    stream = imagecodecs.zfp_encode(values)
+    codec = codec_from_zarr_v2({"id": "zfpy"})
+    assert bytes(codec.decode(memoryview(stream), values.nbytes)) == values.tobytes()
+    with pytest.raises(CodecError, match="belong"):
+        codec.decode(stream, values.nbytes + 8)
+    with pytest.raises(CodecError, match="zfp"):
+        codec.decode(stream[:11], values.nbytes)
+
+
+NUMBERS = {
+    "zfpy": imagecodecs.zfp_encode(np.arange(70.0)),
+    "pcodec": numcodecs.get_codec({"id": "pcodec"}).encode(np.arange(70.0)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@given(st.data())
+def test_damaged_streams_of_numbers_keep_the_length(name: str, data: st.DataObject) -> None:
+    there = bytearray(NUMBERS[name])
+    for _ in range(data.draw(st.integers(1, 3))):
+        there[data.draw(st.integers(0, len(there) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(there)))
+    codec = codec_from_zarr_v2({"id": name})
+    for damaged in (there, there[:cut]):
+        try:
+            found = codec.decode(bytes(damaged), 560)
+        except CodecError:
+            continue
+        assert len(found) == 560
+
+
+def test_pcodec_of_nothing_is_nothing() -> None:
+    there = numcodecs.get_codec({"id": "pcodec"}).encode(np.arange(0.0))
+    assert bytes(codec_from_zarr_v2({"id": "pcodec"}).decode(there, 0)) == b""
+
+
+@pytest.mark.parametrize(("name", "package"), [("zfpy", "imagecodecs"), ("pcodec", "pcodec")])
+def test_a_package_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UnsupportedError, match=rf"{package}; pip install 'virtualds\[filters\]'"):
+        codec_from_zarr_v2({"id": name}).decode(NUMBERS[name], 560)
 
 
 # ---------------------------------------------------------------------- zlib and gzip

@@ -616,6 +616,8 @@ CHAINS_REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "unknown": ([PLAIN, named("gdeflate")], UnsupportedError, "'gdeflate'"),
     "unknown serialiser": ([named("zarrs.whatever")], UnsupportedError, "'zarrs.whatever'"),
     "unknown filter": ([named("scale_offset"), PLAIN], UnsupportedError, "'scale_offset'"),
+    "two that make bytes": ([named("numcodecs.pcodec"), PLAIN], FormatError, "exactly one"),
+    "numbers behind bytes": ([PLAIN, named("numcodecs.zfpy")], FormatError, "exactly one"),
     "no order": ([named("bytes")], FormatError, "endian None"),
     "odd order": ([named("bytes", endian="middle")], FormatError, "endian 'middle'"),
     "permutation": ([named("transpose", order=[1]), PLAIN], FormatError, r"order \[1\]"),
@@ -633,6 +635,19 @@ def test_chains_that_cannot_be_decoded_are_refused(name: str) -> None:
     chain, error, words = CHAINS_REFUSED[name]
     with pytest.raises(error, match=words):
         pipeline_from_v3(metadata_of(codecs=chain))
+
+
+@pytest.mark.parametrize("name", ["numcodecs.pcodec", "numcodecs.zfpy"])
+def test_chunks_of_numbers_are_not_permuted(name: str) -> None:
+    turned = [named("transpose", order=[1, 0]), named(name)]
+    with pytest.raises(UnsupportedError, match="permuted"):
+        pipeline_from_v3(metadata_of(shape=[2, 3], codecs=turned))
+    straight = pipeline_from_v3(metadata_of(shape=[2, 3], codecs=[named(name)]))
+    assert codecs_to_v3(straight, 2) == [named(name)]
+    codecs = straight.codecs
+    assert codecs_to_v3(CodecPipeline(np.dtype("<i4"), codecs, layout=(1, 0)), 2) is None
+    assert codecs_to_v3(CodecPipeline(np.dtype(">i4"), codecs, layout=(0, 1)), 2) is None
+    assert codecs_to_v3(CodecPipeline(np.dtype("<i4"), codecs * 2, layout=(0, 1)), 2) is None
 
 
 def test_old_spellings_of_codecs_are_read() -> None:

@@ -162,6 +162,9 @@ V2 = {
     "v2 jenkins": v2("<i4", -1, compressor={"id": "jenkins_lookup3", "initval": 3}),
     "v2 astype": v2("<f8", -1, filters=[HALVED]),
     "v2 packbits": v2("|b1", False, filters=[{"id": "packbits"}]),
+    "v2 pcodec": v2("<f4", -1, compressor={"id": "pcodec", "level": 4}),
+    "v2 pcodec of order F": v2("<f4", -1, order="F", compressor={"id": "pcodec", "level": 4}),
+    "v2 delta and pcodec": v2("<i4", -1, filters=[DELTA, {"id": "pcodec"}], compressor=ZLIB),
     "v2 base64": v2("<i4", -1, compressor={"id": "base64"}),
     "v2 separator": v2("<i4", -1, dimension_separator="/"),
     "v2 scalar": v2("<f4", 2.5, (), ()),
@@ -234,6 +237,7 @@ def numcodec(id: str, **how: Any) -> Any:
 FIELDS = [["a", "int16"], ["b", "float32"]]
 V3_PACKED = numcodec("fixedscaleoffset", scale=10, offset=0, dtype="<f8", astype="<i2")
 V3_ROUGH = numcodec("quantize", digits=2, dtype="<f8")
+V3_DELTA = numcodec("delta", dtype="<i4")
 V3_HALVED = numcodec("astype", encode_dtype="<f4", decode_dtype="<f8")
 IN_3D = {"shape": (4, 5, 6), "chunks": (2, 3, 4)}
 TURNED_3D, TURNED_INDEX = (named("transpose", order=order) for order in ([2, 0, 1], [1, 2, 0]))
@@ -284,6 +288,10 @@ V3 = {
     "v3 numcodecs.fixedscaleoffset": v3("float64", 5.0, V3_PACKED, LITTLE),
     "v3 numcodecs.astype": v3("float64", 5.0, V3_HALVED, LITTLE),
     "v3 numcodecs.packbits": v3("bool", False, numcodec("packbits"), PLAIN),
+    "v3 numcodecs.pcodec": v3("float32", 5.0, numcodec("pcodec", level=4)),
+    "v3 numcodecs.pcodec of halves": v3("float16", 5.0, numcodec("pcodec", level=4)),
+    "v3 delta, pcodec, gzip": v3("int32", 5, V3_DELTA, numcodec("pcodec"), GZIP),
+    "shard of pcodec": v3("int32", -5, sharded(numcodec("pcodec", level=4))),
     "v3 keys with dots": v3("int32", 5, chunk_key_encoding=named("default", separator=".")),
     "v3 keys of v2": v3("int32", 5, chunk_key_encoding=named("v2", separator=".")),
     "v3 keys of v2 with slashes": v3("int32", 5, chunk_key_encoding=named("v2", separator="/")),

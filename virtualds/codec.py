@@ -81,6 +81,11 @@ class Codec(ABC):
         return False
 
     @property
+    def serialises(self) -> bool:
+        """Whether Zarr v3 counts it among the codecs that make bytes of an array."""
+        return False
+
+    @property
     def encoding(self) -> dict[str, Any]:
         """What xarray's netCDF backends put into ``Variable.encoding`` for it."""
         return {}

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray, same_scalar
+from virtualds.codec import Buffer
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
@@ -464,4 +465,17 @@ def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
         data = encoder.encode(data)
-    return data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    if _decoded(found, pipeline) != chunk.tobytes():
+        raise UnsupportedError(
+            f"its missing chunks read as {pipeline.fill_value}, which "
+            f"{[codec.to_zarr_v2()['id'] for codec in pipeline.codecs]} would round to another "
+            f"value; load the variable first"
+        )
+    return found
+
+
+def _decoded(data: Buffer, pipeline: CodecPipeline) -> bytes:
+    for codec in reversed(pipeline.codecs):
+        data = codec.decode(data, None)
+    return bytes(data)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from zarr_stores import BYTE_BY_BYTE, STORES
+from zarr_stores import BYTE_BY_BYTE, LITTLE, STORES, numcodec, v3
 
 import virtualds
 
@@ -71,6 +71,19 @@ def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> 
     as_stored = STORES[name].array.get("dtype") != "|O"
     opened(tmp_path / "s", decode_cf=not as_stored).virtual.to_manifest(refs)
     found = virtualds.open_virtual_dataset(refs)
+    xr.testing.assert_identical(found.virtual.load().load(), expected)
+
+
+def test_a_fill_value_that_its_filter_would_round_is_not_written(tmp_path: Path) -> None:
+    """Kerchunk has no place for it but chunks, of which the filter would make 5.125."""
+    filter_ = numcodec("quantize", digits=2, dtype="<f8")
+    v3("float64", 5.123456, filter_, LITTLE).write(tmp_path / "s")
+    vds = virtualds.open_virtual_dataset(tmp_path / "s", loadable_variables=[])
+    with pytest.raises(virtualds.UnsupportedError, match=r"'quantize'.* would round"):
+        vds.virtual.to_manifest(tmp_path / "refs.json")
+    vds.virtual.to_manifest(tmp_path / "refs.virtual.zarr")
+    found = virtualds.open_virtual_dataset(tmp_path / "refs.virtual.zarr")
+    expected = native(tmp_path / "s", consolidated=False)
     xr.testing.assert_identical(found.virtual.load().load(), expected)
 
 

@@ -29,12 +29,13 @@ from virtualds.codecs.numcodecs_family import (
     zstd_from_zarr_v3,
 )
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
+from virtualds.codecs.pcodec import Pcodec
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
 from virtualds.codecs.tiff import Differences, FloatDifferences, Jpeg, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
-from virtualds.codecs.zfp import Zfp
+from virtualds.codecs.zfp import Zfp, Zfpy
 from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import FormatError, UnsupportedError
 
@@ -53,6 +54,8 @@ CODECS: tuple[type[Codec], ...] = (
     BitshuffleBlocks,
     Blosc2Frame,
     Zfp,
+    Zfpy,
+    Pcodec,
     JpegLs,
     Differences,
     FloatDifferences,
@@ -212,12 +215,14 @@ __all__ = [
     "Nbit",
     "Numcodecs",
     "PackBits",
+    "Pcodec",
     "ScaleOffset",
     "Shuffle",
     "SignFlip",
     "Szip",
     "Unreadable",
     "Zfp",
+    "Zfpy",
     "Zlib",
     "codec_from_hdf5",
     "codec_from_zarr_v2",

@@ -3,7 +3,8 @@
 HDF5 filter 32013, H5Z-ZFP, registered with The HDF Group; client data: versions, then the header of
 the zfp stream in words of 32 bits, lowest first, which the chunks leave out. In Zarr streams have
 the name that imagecodecs gives them, ``imagecodecs_zfp``, but those of HDF5 lack the header, so
-that they have a name of their own: ``virtualds_zfp`` in Zarr v2, ``virtualds.zfp`` in Zarr v3.
+that they have a name of their own: ``virtualds_zfp`` in Zarr v2, ``virtualds.zfp`` in Zarr v3. What
+numcodecs calls ``zfpy`` are streams with their header in front.
 
 The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and the codec's version,
 52 bits of type and shape, 12 bits of mode, and 52 more where these are all set.
@@ -11,8 +12,9 @@ The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, ClassVar, Self
 
@@ -33,6 +35,8 @@ ITEMSIZES = (4, 8, 4, 8)
 """Of the types by their number: int32, int64, float32, float64."""
 SIDE = 4
 """Elements of a block along every axis."""
+HEADER = 20
+"""Bytes that hold the longest header."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Zfp(Codec):
     only_virtualds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self._bits & 0xFFFFFFFF != MAGIC or len(self.header) * 32 < self._length:
+        if self._bits & 0xFFFFFFFF != MAGIC or len(self.header) * 32 < self.length:
             raise UnsupportedError(
                 f"zfp: {self.header} is no header of a zfp stream of version 5; leave the "
                 f"variable out with drop_variables"
@@ -77,7 +81,7 @@ class Zfp(Codec):
         return self._bits >> MODE & LONG_MODE
 
     @property
-    def _length(self) -> int:
+    def length(self) -> int:
         """The length of the header in bits."""
         return BEHIND + LONG * (self._mode == LONG_MODE)
 
@@ -101,11 +105,27 @@ class Zfp(Codec):
         lengths = self._bits >> META + 4
         return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
 
+    def room(self, bits: int) -> int:
+        """Return how many bytes blocks ask for at most, of which there are so many bits.
+
+        zfp reads as many bits as the blocks ask for, wherever the stream ends. At most these are
+        every bit plane, a test per plane and element, and the exponent.
+        """
+        blocks = prod(-(-n // SIDE) for n in self.shape)
+        if bits < blocks * self._fewest:
+            raise CodecError(f"zfp: {bits} bits for {blocks} blocks of {self._fewest} bits")
+        most: int = max(self._fewest, SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
+        return max(-(-bits // 8), -(-blocks * most // 8))
+
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "zfp")
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
+        return self.decode_whole(self._stream(data, self.room(8 * len(data))), nbytes)
+
+    def decode_whole(self, stream: bytes, nbytes: int | None) -> bytes:
+        """Return the decoded bytes of a stream with its header, and zeros behind it."""
+        imagecodecs = needed_package("imagecodecs", "zfp")
         try:
-            out = imagecodecs.zfp_decode(self._stream(data))
+            out = imagecodecs.zfp_decode(stream)
         except (RuntimeError, ValueError) as error:
             raise CodecError(f"zfp: {error}") from error
         # h5py reads the numbers of the machine that wrote, whatever the type of the dataset says
@@ -113,23 +133,53 @@ class Zfp(Codec):
         check_length(self, len(found), nbytes)
         return found
 
-    def _stream(self, data: Buffer) -> bytes:
-        """Return a stream with its header, and with zeros behind it.
-
-        zfp reads as many bits as the blocks ask for, wherever the stream ends. The zeros are as
-        many as blocks can ask for at most: every bit plane, a test per plane and element, and the
-        exponent.
-        """
-        blocks = prod(-(-n // SIDE) for n in self.shape)
-        if 8 * len(data) < blocks * self._fewest:
-            raise CodecError(f"zfp: {len(data)} bytes for {blocks} blocks of {self._fewest} bits")
-        most = max(self._fewest, SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
-        start, shift = divmod(self._length, 8)
-        stream = np.zeros(start + 2 + max(len(data), -(-blocks * most // 8)), np.uint8)
+    def _stream(self, data: Buffer, room: int) -> bytes:
+        """Return a stream with its header, and with zeros behind it."""
+        start, shift = divmod(self.length, 8)
+        stream = np.zeros(start + 2 + room, np.uint8)
         body = np.frombuffer(data, np.uint8)
         stream[start : start + body.size] = body << shift
         if shift:
             stream[start + 1 : start + 1 + body.size] |= body >> (8 - shift)
-        known = (self._bits & (1 << self._length) - 1).to_bytes(start + 1, "little")
+        known = (self._bits & (1 << self.length) - 1).to_bytes(start + 1, "little")
         stream[: start + 1] |= np.frombuffer(known, np.uint8)
         return stream.tobytes()
+
+
+@dataclass(frozen=True)
+class Zfpy(Codec):
+    """A zfp stream that begins with its header.
+
+    It is decoded by imagecodecs, as that of HDF5 is, bit for bit as the package zfpy does.
+
+    Parameters
+    ----------
+    config : str
+        The whole configuration, as JSON; only encoding needs it.
+    """
+
+    config: str = field(compare=False)
+
+    zarr_v2_id: ClassVar[str] = "zfpy"
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(json.dumps(dict(config), sort_keys=True))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return dict(json.loads(self.config))
+
+    @property
+    def serialises(self) -> bool:
+        return True
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        stream = bytes(data)
+        words = np.frombuffer(stream[:HEADER].ljust(HEADER, b"\0"), "<u4")
+        try:
+            header = Zfp(tuple(words.tolist()))
+        except UnsupportedError as error:
+            raise CodecError(f"zfpy: no header of a zfp stream: {stream[:HEADER]!r}") from error
+        check_length(self, prod(header.shape) * header.itemsize, nbytes)
+        room = header.room(8 * len(stream) - header.length)
+        return header.decode_whole(stream.ljust(HEADER + room, b"\0"), nbytes)

@@ -31,8 +31,6 @@ ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
 BYTES = ("bytes", "endian")
 """The codec that makes bytes of an array, and what it was called before Zarr v3 was final."""
 OTHER_SERIALISERS = {
-    "numcodecs.pcodec",
-    "numcodecs.zfpy",
     "packbits",
     "sharding_indexed",
     "vlen-array",
@@ -40,7 +38,10 @@ OTHER_SERIALISERS = {
     "vlen-utf8",
     "zfp",
 }
-"""Other codecs that make bytes of an array."""
+"""Other codecs that make bytes of an array, and are not decoded."""
+SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy"}
+"""Those that are; what they make says the type of the numbers, and knows no order of bytes."""
+MAKERS = {*BYTES, *SERIALISERS}
 TYPED = {"numcodecs.delta", "numcodecs.fixedscaleoffset", "numcodecs.quantize"}
 """Filters that are told the data type, unless it is that of the array."""
 NAMING_TYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
@@ -55,7 +56,8 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
 
     There is none for packed values, for data types that Zarr v3 does not have, for compound types
     of mixed byte order, for stored axes that are not shown, and for filters of arrays that come
-    after other codecs or after a permutation of axes.
+    after other codecs or after a permutation of axes. Nor is there one for Pcodec and zfp behind
+    codecs of bytes, or with a permutation or big-endian numbers.
 
     Raises
     ------
@@ -76,16 +78,22 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
     # numcodecs would filter the elements in the order of memory, and not in that of the axes
     if any(codec.maps_arrays for codec in rest) or (filters and permuted):
         return None
+    serialised = bool(rest) and rest[0].serialises
+    if any(codec.serialises for codec in rest[1:]) or (serialised and permuted):
+        return None
     stored = _filtered_dtype(pipeline.dtype, filters)
     if stored is None or (endian := _endian(stored)) is None:
         return None
     # zarr-python before 3.2 asks for an order wherever the data type has one
     endian = endian or _endian(pipeline.dtype)
     itemsize = pipeline.dtype.itemsize
+    if serialised and endian == "big":
+        return None
+    made = {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
     return [
         *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
         *(_in_order(codec, itemsize, "<") for codec in filters),
-        {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"},
+        *([] if serialised else [made]),
         *(codec.to_zarr_v3(itemsize) for codec in rest),
     ]
 
@@ -174,10 +182,15 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
     place = _place_of_bytes(chain)
     layout, filters = _array_codecs(chain[:place], dtype, len(metadata["shape"]))
-    rest = [codec_from_zarr_v3(*entry, dtype.itemsize) for entry in chain[place + 1 :]]
+    serialised = chain[place][0] in SERIALISERS
+    behind = chain[place + (not serialised) :]
+    rest = [codec_from_zarr_v3(*entry, dtype.itemsize) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced(chain)
-    order = _stored_order(chain[place][1], _filtered_dtype(dtype, filters) or dtype)
+    if serialised and layout != tuple(range(len(layout))):
+        raise _permuted(chain)
+    made = _filtered_dtype(dtype, filters) or dtype
+    order = "<" if serialised else _stored_order(chain[place][1], made)
     # numpy spells one type in two ways, of which the shorter one is known to all
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
     entries = [_in_order(codec, dtype.itemsize, order) for codec in filters]
@@ -200,7 +213,7 @@ def _place_of_bytes(chain: Sequence[Entry]) -> int:
                 f"codec {name!r}: virtualds decodes only arrays whose chunks are made with "
                 f"'bytes'; open the data with zarr-python"
             )
-    places = [number for number, (name, _) in enumerate(chain) if name in BYTES]
+    places = [number for number, (name, _) in enumerate(chain) if name in MAKERS]
     if len(places) == 1:
         return places[0]
     for entry in chain:
@@ -214,6 +227,14 @@ def _misplaced(chain: Sequence[Entry]) -> FormatError:
     return FormatError(
         f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
         f"arrays come before it and codecs of bytes behind; the metadata is damaged"
+    )
+
+
+def _permuted(chain: Sequence[Entry]) -> UnsupportedError:
+    # numcodecs would take the elements in the order of memory, and give them back in that of axes
+    return UnsupportedError(
+        f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
+        f"not decoded; open the data with zarr-python"
     )
 
 
@@ -238,10 +259,7 @@ def _array_codecs(
         filters.append(codec)
         made = after
     if filters and layout != tuple(range(ndim)):
-        raise UnsupportedError(
-            f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
-            f"not decoded; open the data with zarr-python"
-        )
+        raise _permuted(chain)
     return layout, filters
 
 
