@@ -155,7 +155,7 @@ def test_a_file_that_no_set_can_name_is_refused_before_one_is_written(
     source, target = tmp_path / "two\nlines.nc", tmp_path / f"refs{suffix}"
     xr.Dataset({"v": ("x", np.arange(3000.0))}).to_netcdf(source)
     vds = virtualds.open_virtual_dataset(source)
-    assert vds.identical(xr.open_dataset(source))
+    assert vds.identical(xr.load_dataset(source))
     with pytest.raises(UnsupportedError, match="control characters"):
         vds.virtual.to_manifest(target)
     assert not target.exists()
