@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, ClassVar, Self
 
@@ -103,6 +105,28 @@ class Codec(ABC):
         CodecError
             The bytes are damaged, or decode to another length.
         """
+
+
+@dataclass(frozen=True)
+class SelfDescribing(Codec):
+    """A codec whose streams say all that decoding needs to know.
+
+    Parameters
+    ----------
+    config : str
+        The whole configuration, as JSON; only encoding needs it.
+    """
+
+    config: str = field(compare=False)
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        """Keep the configuration for those who encode."""
+        return cls(json.dumps(dict(config), sort_keys=True))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        """Return the configuration that was kept."""
+        return dict(json.loads(self.config))
 
 
 def check_length(codec: Codec, found: int, expected: int | None) -> None:

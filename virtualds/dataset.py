@@ -32,6 +32,7 @@ from virtualds.decoding import (
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.joined_table import each_once
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
@@ -402,8 +403,8 @@ def _check_urls(variables: Iterable[ManifestVariable]) -> None:
     arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
     # what lies in a set has been named already
-    tables = {id(table): table for table in (m.listed for m in manifests if not m.is_in_set)}
-    for file in chain.from_iterable(tables.values()):
+    tables = each_once(m.listed for m in manifests if not m.is_in_set)
+    for file in chain.from_iterable(tables):
         if not is_nameable(file.url):
             raise UnsupportedError(
                 f"{file.url!r}: a name with control characters, as line breaks are, cannot stand "

@@ -43,6 +43,19 @@ class ConflictError(VirtualdsError, RuntimeError):
     """Another writer was faster: what was to be replaced is no longer what was read."""
 
 
+FOREIGN = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    TypeError,
+)
+"""What somebody else's code may raise about damaged bytes, beside what well-kept code does."""
+
+
 def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
     """Return an error that names everything that does not fit; nothing has been written."""
     listed = "\n".join(f"  {problem}" for problem in problems)

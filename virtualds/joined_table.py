@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Generic, TypeVar
@@ -52,6 +52,11 @@ class JoinedTable(Generic[Item]):
             part is own or (len(part) == len(own) and all(map(is_, part, own)))
             for part, own in zip(parts, self.parts, strict=True)
         )
+
+
+def each_once(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item, ...]]:
+    """Return every table once that several arrays share."""
+    return list({id(table): table for table in tables}.values())
 
 
 _known: deque[JoinedTable[Any]] = deque(maxlen=KEPT)

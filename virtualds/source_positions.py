@@ -14,6 +14,7 @@ import xarray as xr
 
 from virtualds.array import ManifestArray
 from virtualds.grid import Ints
+from virtualds.joined_table import each_once
 from virtualds.lazy import virtual_data
 from virtualds.lazy_manifest import BLOCK
 from virtualds.manifest import ChunkManifest
@@ -41,8 +42,7 @@ def urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
 def _urls_listed(arrays: Iterable[ManifestArray]) -> set[str]:
     """Return the urls that the tables of arrays list; most arrays of a dataset share theirs."""
     listed = (f.manifest.listed for array in arrays for f in array.fragments)
-    tables = {id(table): table for table in listed}
-    return {file.url for table in tables.values() for file in table}
+    return {file.url for table in each_once(listed) for file in table}
 
 
 def used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:

@@ -55,9 +55,7 @@ def write_manifest(
     """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
-    absolute, options = target_of(url, storage_options)
-    target = format_for(absolute, format, options)
-    _check_choices(target, choices or {})
+    absolute, options, target = _destination(url, format, storage_options, choices or {})
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
@@ -122,9 +120,7 @@ def check_target(
     _check_placing(mode, position, on_duplicate)
     _check_conflict(conflict)
     Allowed.of(allow)
-    absolute, options = target_of(url, storage_options)
-    target = format_for(absolute, format, options)
-    _check_choices(target, choices)
+    absolute, options, target = _destination(url, format, storage_options, choices)
     if mode == "w-" and _format_there(absolute, options) is not None:
         raise FileExistsError(f"{absolute}: exists already; pass mode='w' to replace it")
     return target.name
@@ -156,6 +152,19 @@ def write_tree(
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
     _settling_conflicts(partial(create, replace=mode == "w"), conflict)
+
+
+def _destination(
+    url: Any,
+    format: str | None,
+    storage_options: Mapping[str, Any] | None,
+    choices: Mapping[str, Any],
+) -> tuple[Any, StorageOptions | None, Format]:
+    """Return what is written to, its access options, and its format, which knows the choices."""
+    absolute, options = target_of(url, storage_options)
+    target = format_for(absolute, format, options)
+    _check_choices(target, choices)
+    return absolute, options, target
 
 
 def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:

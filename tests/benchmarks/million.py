@@ -80,30 +80,19 @@ def field(files: tuple[SourceFile, ...], offset: Any, length: Any) -> ManifestAr
     return ManifestArray.of_fragment(Fragment((0, 0, 0), axes, manifest), pipeline)
 
 
-def joined(start: int, stop: int, size: int, variables: int) -> xr.Dataset:
-    """Return blocks of files as one dataset."""
-    blocks = [block(a, min(a + size, stop), variables) for a in range(start, stop, size)]
-    return xr.concat(blocks, **JOINED)
-
-
-class Record:
-    """Seconds and peak memory of every step, printed as they come."""
-
-    def __init__(self) -> None:
-        self.steps: list[dict[str, Any]] = []
-
-    @contextmanager
-    def step(self, name: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        began, worked = time.perf_counter(), time.process_time()
-        yield facts
-        done = {
-            "step": name,
-            "seconds": round(time.perf_counter() - began, 2),
-            "processor": round(time.process_time() - worked, 2),
-            "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-        }
-        self.steps.append(done | facts)
-        print(self.steps[-1], flush=True)
+@contextmanager
+def step(name: str) -> Iterator[dict[str, Any]]:
+    """Print seconds and peak memory of a step, and what is put into the facts about it."""
+    began, worked = time.perf_counter(), time.process_time()
+    facts: dict[str, Any] = {}
+    yield facts
+    done = {
+        "step": name,
+        "seconds": round(time.perf_counter() - began, 2),
+        "processor": round(time.process_time() - worked, 2),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+    print(done | facts, flush=True)
 
 
 def size_of(folder: Path) -> int:
@@ -118,27 +107,26 @@ def main() -> None:
     parser.add_argument("--suffix", default=".zarr")
     args = parser.parse_args()
     target = Path(tempfile.mkdtemp()) / f"refs{args.suffix}"
-    record = Record()
     n, v = args.files, args.variables
-    with record.step("files one by one"):
+    with step("files one by one"):
         xr.concat([block(i, i + 1, v) for i in range(50)], **JOINED)
-    with record.step("make blocks"):
+    with step("make blocks"):
         blocks = [block(a, min(a + args.block, n), v) for a in range(0, n, args.block)]
-    with record.step("combine") as facts:
+    with step("combine") as facts:
         whole = xr.concat(blocks, **JOINED)
         del blocks
         facts["nbytes"] = whole.virtual.nbytes
-    with record.step("write") as facts:
+    with step("write") as facts:
         whole.virtual.to_manifest(target)
         facts["disk"] = size_of(target)
     del whole
-    with record.step("append"):
+    with step("append"):
         block(n, n + args.block, v).virtual.to_manifest(target, append_dim="time")
-    with record.step("open"):
+    with step("open"):
         xr.open_dataset(target, engine="virtual")
-    with record.step("look up one step of all variables") as facts:
-        step = virtualds.open_virtual_dataset(target).isel(time=slice(n // 2, n // 2 + 1))
-        found = [variable.data.manifest.loaded() for variable in step.data_vars.values()]
+    with step("look up one step of all variables") as facts:
+        day = virtualds.open_virtual_dataset(target).isel(time=slice(n // 2, n // 2 + 1))
+        found = [variable.data.manifest.loaded() for variable in day.data_vars.values()]
         facts["bytes"] = sum(int(manifest.length.sum()) for manifest in found)
     shutil.rmtree(target.parent)
 

@@ -17,6 +17,7 @@ from virtualds.building.dask_jobs import client_of, on_cluster
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Outcome, Work
 from virtualds.building.processes import until_ended, worker_processes
+from virtualds.in_turn import in_turn
 from virtualds.options import get_options
 
 Outcomes = Generator[Outcome[Any], None, None]
@@ -89,23 +90,11 @@ def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     try:
-        ordered = _in_order(pool, job.opened, items, ahead=AHEAD * number)
+        ordered = in_turn(pool, job.opened, items, ahead=AHEAD * number)
         yield from job.gathered(job.prepared(item, f.result()) for item, f in ordered)
     finally:
         # who ends early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _in_order(
-    pool: Executor, work: Callable[[Item], Any], items: Sequence[Item], ahead: int
-) -> Iterator[tuple[Item, Future[Any]]]:
-    waiting: list[tuple[Item, Future[Any]]] = []
-    rest = iter(items)
-    while True:
-        waiting += [(item, pool.submit(work, item)) for item in islice(rest, ahead - len(waiting))]
-        if not waiting:
-            return
-        yield waiting.pop(0)
 
 
 def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length
 from virtualds.decompressors import DAMAGE, blosc, lz4, zstd
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FOREIGN, UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams say all that decoding needs."""
@@ -29,17 +29,6 @@ CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
 GROUP = "numcodecs.codecs"
 """The entry point group through which other packages bring codecs to numcodecs."""
-COMPLAINTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    TypeError,
-)
-"""What somebody else's codec may raise about damaged bytes, beside what ours do."""
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """Blosc's ways to shuffle in the order of their numbers in Zarr v2."""
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
@@ -118,7 +107,7 @@ class Numcodecs(Codec):
     @property
     def _complaints(self) -> tuple[type[Exception], ...]:
         """What it may raise about damaged bytes."""
-        return DAMAGE if self.id in NUMCODECS_IDS else (*DAMAGE, *COMPLAINTS)
+        return DAMAGE if self.id in NUMCODECS_IDS else (*DAMAGE, *FOREIGN)
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         direct = DIRECT.get(self.id)

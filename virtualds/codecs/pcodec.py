@@ -6,34 +6,17 @@ which names the type of its numbers, and ends with a mark.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.codec import Buffer, CodecError, SelfDescribing, check_length, needed_package
 
 
 @dataclass(frozen=True)
-class Pcodec(Codec):
-    """A stream of pco's standalone format.
-
-    Parameters
-    ----------
-    config : str
-        The whole configuration, as JSON; only encoding needs it.
-    """
-
-    config: str = field(compare=False)
+class Pcodec(SelfDescribing):
+    """A stream of pco's standalone format."""
 
     zarr_v2_id: ClassVar[str] = "pcodec"
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(json.dumps(dict(config), sort_keys=True))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return dict(json.loads(self.config))
 
     @property
     def serialises(self) -> bool:

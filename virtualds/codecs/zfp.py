@@ -12,15 +12,14 @@ The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.codec import Buffer, Codec, CodecError, SelfDescribing, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
@@ -147,27 +146,13 @@ class Zfp(Codec):
 
 
 @dataclass(frozen=True)
-class Zfpy(Codec):
+class Zfpy(SelfDescribing):
     """A zfp stream that begins with its header.
 
     It is decoded by imagecodecs, as that of HDF5 is, bit for bit as the package zfpy does.
-
-    Parameters
-    ----------
-    config : str
-        The whole configuration, as JSON; only encoding needs it.
     """
 
-    config: str = field(compare=False)
-
     zarr_v2_id: ClassVar[str] = "zfpy"
-
-    @classmethod
-    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(json.dumps(dict(config), sort_keys=True))
-
-    def to_zarr_v2(self) -> dict[str, Any]:
-        return dict(json.loads(self.config))
 
     @property
     def serialises(self) -> bool:

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from virtualds.building.opening import FAULTS
 from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
 from virtualds.diagnosis.joining import Span, disordered, overlapping
 from virtualds.diagnosis.report import VERDICTS, Difference, Era
 from virtualds.diagnosis.survey import Survey
 from virtualds.diagnosis.verdicts import (
-    FAILURES,
     HOLD,
     OPENING,
     ORDER,
@@ -125,7 +125,7 @@ def formats_for(survey: Survey, differences: Sequence[Difference], trial: Trial)
     refused = {name for row in differences for name in row.refused}
     try:
         refused.update(refused_by(trial.combined(survey.files[:3])) if survey.files else HOLD)
-    except FAILURES:
+    except FAULTS:
         return ()  # what blocks is told
     return tuple(name for name in HOLD if name not in refused)
 

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
+from virtualds.building.opening import FAULTS
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.joining import Placed, Span, spans
-from virtualds.diagnosis.verdicts import FAILURES, told
+from virtualds.diagnosis.verdicts import told
+from virtualds.in_turn import in_turn
 from virtualds.options import get_options
 from virtualds.structure import Facts, structure
 from virtualds.urls import scheme_of
@@ -104,7 +106,7 @@ def _opened(files: Sequence[Any], opening: Mapping[str, Any]) -> Iterator[xr.Dat
     def opened(file: Any) -> xr.Dataset | str:
         try:
             return open_virtual_dataset(file, **opening)
-        except FAILURES as error:
+        except FAULTS as error:
             return told(error)
 
     if all(scheme_of(os.fspath(file)) == "file" for file in files):
@@ -112,8 +114,8 @@ def _opened(files: Sequence[Any], opening: Mapping[str, Any]) -> Iterator[xr.Dat
         return
     threads = min(get_options().max_requests, THREADS)
     with ThreadPoolExecutor(threads, thread_name_prefix="virtualds-diagnose") as pool:
-        for start in range(0, len(files), AT_ONCE):
-            yield from pool.map(opened, files[start : start + AT_ONCE])
+        for _, future in in_turn(pool, opened, files, ahead=AT_ONCE):
+            yield future.result()
 
 
 def _examined(
@@ -123,5 +125,5 @@ def _examined(
     try:
         prepared = preprocess(dataset) if preprocess else dataset
         return Examined(structure(prepared), spans(prepared), unlimited & set(prepared.dims))
-    except FAILURES as error:
+    except FAULTS as error:
         return told(error)

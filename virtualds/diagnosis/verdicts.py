@@ -42,8 +42,6 @@ from virtualds.structure import (
 from virtualds.zarr_hierarchy import Hierarchy
 from virtualds.zarr_v3.planning import plan
 
-FAILURES = FAULTS
-"""What opening or combining may end with, the user's own function included."""
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 TIME_UNITS = "units of time"
 Pair = tuple[str, str]
@@ -200,7 +198,7 @@ def judged(pair: Pair, changes: Sequence[Change], trial: Trial) -> Iterator[Diff
     if any(not meaning_of(change).harmless for change in changes):
         try:
             whole = trial.combined(pair)
-        except FAILURES as error:
+        except FAULTS as error:
             failure = error
     found = [_judged(change, whole, trial) for change in changes]
     yield from found
@@ -212,7 +210,7 @@ def combining(files: Sequence[str], trial: Trial) -> Iterator[Difference]:
     """Say whether files combine in which nothing was found to differ."""
     try:
         trial.combined(files)
-    except FAILURES as error:
+    except FAULTS as error:
         yield _row(
             _together((files[0], files[-1])), "blocks", told(error), MEANINGS[TOGETHER].remedy
         )
@@ -228,7 +226,7 @@ def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Differenc
         return _row(change, "combines", meaning.how)
     try:
         combined = _tried(change, trial) if whole is None or change.among else whole
-    except FAILURES as error:
+    except FAULTS as error:
         return _row(change, "blocks", told(error), meaning.remedy)
     refused = _refused(change, combined, trial)
     prices = [*([meaning.price] if meaning.price else []), *_prices(change, combined, trial)]

@@ -20,6 +20,7 @@ import virtualds.parsers.numpy_files as numpy_files
 import virtualds.parsers.safetensors as safetensors
 import virtualds.parsers.tiff as tiff
 import virtualds.parsers.zarr as zarr
+from virtualds.errors import FOREIGN
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
 
@@ -93,19 +94,7 @@ PARSERS: tuple[Parser, ...] = (
 
 GROUP = "virtualds.parsers"
 """The entry point group through which other packages bring parsers."""
-COMPLAINTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+COMPLAINTS = (*FOREIGN, RuntimeError, SyntaxError, ValueError)
 """What somebody else's code may raise that must not keep others from opening their files."""
 
 

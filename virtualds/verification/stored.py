@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from virtualds.array import ManifestArray
 from virtualds.codec import CodecError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
+from virtualds.in_turn import in_turn
 from virtualds.manifest import ChunkManifest
 from virtualds.verification.sampling import Chunk
 
@@ -85,16 +85,8 @@ def in_order(
 ) -> Iterator[tuple[Item, Result]]:
     """Yield items with what ``work`` makes of them, done by threads some way ahead."""
     with ThreadPoolExecutor(at_once, thread_name_prefix="virtualds verify") as pool:
-        waiting: deque[tuple[Item, Future[Result]]] = deque()
         try:
-            for item in items:
-                waiting.append((item, pool.submit(work, item)))
-                if len(waiting) > at_once:
-                    done, future = waiting.popleft()
-                    yield done, future.result()
-            while waiting:
-                done, future = waiting.popleft()
-                yield done, future.result()
+            for item, future in in_turn(pool, work, items, ahead=at_once + 1):
+                yield item, future.result()
         finally:
-            for _, future in waiting:
-                future.cancel()
+            pool.shutdown(cancel_futures=True)
