@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -110,11 +110,11 @@ def rows_of_records(
     return joined.at(where.reshape(ids.shape))
 
 
-def parquet_table(data: bytes, url: str, **how: Any) -> Any:
-    """Return the content of a Parquet file as an Arrow table.
+def parquet_table(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any:
+    """Return the content of a Parquet file as an Arrow table, some columns as dictionaries.
 
-    Only this thread touches the bytes. A thread of Arrow that lets go of them needs Python,
-    and one that is late finds it gone, which ends the whole process with a crash.
+    Only this thread touches the bytes. A thread of Arrow that lets go of them needs Python, and one
+    that is late finds it gone, which ends the whole process with a crash.
 
     Raises
     ------
@@ -125,7 +125,11 @@ def parquet_table(data: bytes, url: str, **how: Any) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False, **how)
+        metadata = pq.read_metadata(pa.BufferReader(data))
+        there = set(dictionaries).intersection(metadata.schema.names)
+        file = pq.ParquetFile(
+            pa.BufferReader(data), metadata=metadata, read_dictionary=there, pre_buffer=False
+        )
         return file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise FormatError(f"{url}: it is no Parquet file ({error}); write it anew") from error

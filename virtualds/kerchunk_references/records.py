@@ -195,7 +195,7 @@ class Records:
             ) from error
         except OSError as error:
             raise unreachable(url, error) from error
-        table = parquet_table(data, url, read_dictionary=["path"])
+        table = parquet_table(data, url, ["path"])
         token = (table.schema.metadata or {}).get(TOKEN, b"").decode()
         if self.token is not None and token != self.token:
             raise ReadError(
