@@ -1,0 +1,251 @@
+"""Codecs of the registry zarr-extensions decode as their specifications lay down."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+from registered_codecs import CHAINS, REGISTERED, Case, case, cast, packed, scaled
+from zarr_stores import BIG, LITTLE, named, sharded, v3
+
+import virtualds
+from virtualds.errors import FormatError, ReadError, UnsupportedError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    # numcodecs warns of what does not fit into a float
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]
+NOT_IN_ZARR_V2 = {"scaled int16": "would have to be encoded, which cannot be done with virtualds_"}
+"""Missing chunks are encoded in kerchunk's sets, unless they are zero or ``_FillValue``."""
+EVERY = pytest.mark.parametrize("name", REGISTERED)
+
+
+def opened(path: Path, **how: Any) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(path, loadable_variables=[], decode_cf=False, **how)
+
+
+def same_bytes(found: Any, expected: Any) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert np.ascontiguousarray(found).tobytes() == expected.tobytes()
+
+
+@EVERY
+def test_what_is_stored_is_decoded_bit_for_bit(tmp_path: Path, name: str) -> None:
+    one = REGISTERED[name]
+    found = opened(one.write(tmp_path / "s"))
+    same_bytes(found.a.values, one.expected)
+    same_bytes(found.a.isel(x=slice(1, None)).values, one.expected[..., 1:])
+
+
+@EVERY
+@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json", ".parquet"])
+def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:
+    one = REGISTERED[name]
+    if (reason := NOT_IN_ZARR_V2.get(name)) and suffix != ".virtual.zarr":
+        with pytest.raises(UnsupportedError, match=reason):
+            written(one, tmp_path, suffix)
+        return
+    refs = written(one, tmp_path, suffix)
+    same_bytes(opened(refs).a.values, one.expected)
+    same_bytes(xr.open_dataset(refs, engine="virtual", decode_cf=False).a.values, one.expected)
+
+
+def written(one: Case, path: Path, suffix: str) -> Path:
+    opened(one.write(path / "s")).virtual.to_manifest(path / f"refs{suffix}")
+    return path / f"refs{suffix}"
+
+
+@EVERY
+def test_a_set_names_the_codecs_that_the_store_names(tmp_path: Path, name: str) -> None:
+    one = REGISTERED[name]
+    refs = written(one, tmp_path, ".virtual.zarr")
+    chain = json.loads((refs / "a/zarr.json").read_text())["codecs"]
+    # they are moved to the front, and the usual name of rounding has its prefix
+    names = {"bitround": "numcodecs.bitround"}
+    said = sorted(names.get(entry["name"], entry["name"]) for entry in one.store.array["codecs"])
+    assert sorted(entry["name"] for entry in chain) == said
+
+
+@EVERY
+def test_pipelines_survive_pickles(tmp_path: Path, name: str) -> None:
+    found = opened(REGISTERED[name].write(tmp_path / "s"))
+    again = pickle.loads(pickle.dumps(found))
+    assert again.a.variable._data.pipelines == found.a.variable._data.pipelines
+    same_bytes(again.a.values, REGISTERED[name].expected)
+
+
+@pytest.mark.parametrize("name", ["tenths", "tenths, big-endian", "cast and packed"])
+def test_parts_that_are_stored_otherwise_are_one_array(tmp_path: Path, name: str) -> None:
+    """Two pipelines in one array, each with the byte order that its numbers have."""
+    one = CHAINS[name]
+    plain = case(one.values, one.values.astype(one.values.dtype.newbyteorder(">")), BIG)
+    both = [opened(c.write(tmp_path / str(n))) for n, c in enumerate((one, plain))]
+    joined = xr.concat(both, dim="z" if "z" in both[0].dims else "y")
+    joined.virtual.to_manifest(tmp_path / "refs.virtual.zarr")
+    expected = np.concatenate([one.expected, plain.expected])
+    same_bytes(joined.a.values, expected)
+    same_bytes(opened(tmp_path / "refs.virtual.zarr").a.values, expected)
+
+
+def test_casts_of_types_without_an_order_keep_the_one_of_what_is_stored(tmp_path: Path) -> None:
+    one = REGISTERED["cast from float32 to bytes in either order"]
+    little = case(
+        one.values, one.values.astype("<f4"), named("cast_value", data_type="float32"), LITTLE
+    )
+    both = [opened(c.write(tmp_path / str(n))) for n, c in enumerate((one, little))]
+    xr.concat(both, dim="x").virtual.to_manifest(tmp_path / "refs.virtual.zarr")
+    expected = np.concatenate([one.expected, little.expected])
+    same_bytes(opened(tmp_path / "refs.virtual.zarr").a.values, expected)
+
+
+def test_chunks_in_shards_are_filtered(tmp_path: Path) -> None:
+    """A shard of one chunk: its bytes, then offset and length of these, and no checksum."""
+    one = CHAINS["tenths"]
+    index = np.array([0, len(one.chunk)], "<u8").tobytes()
+    inner = sharded(*one.store.array["codecs"], chunk=one.values.shape, index=[LITTLE])
+    store = v3(one.values.dtype.name, 7, inner, shape=(6, 4), chunks=(3, 4))
+    shard = Case(store, one.chunk + index, one.values)
+    same_bytes(opened(shard.write(tmp_path / "s")).a.values, one.expected)
+
+
+# ---------------------------------------------------------------------- other readers
+
+
+@EVERY
+def test_names_of_numcodecs_are_only_said_where_it_decodes_the_same(
+    tmp_path: Path, name: str
+) -> None:
+    one = REGISTERED[name]
+    codecs = opened(one.write(tmp_path / "s")).a.variable._data.pipelines[0].codecs
+    configs = [codec.to_zarr_v2() for codec in codecs]
+    if any(config["id"].startswith("virtualds_") for config in configs):
+        for config in (c for c in configs if c["id"].startswith("virtualds_")):
+            with pytest.raises(ValueError, match="codec not available"):
+                numcodecs.get_codec(dict(config))
+        return
+    data: Any = one.chunk
+    with np.errstate(all="ignore"):
+        for config in reversed(configs):
+            data = numcodecs.get_codec(dict(config)).decode(data)
+    ours: Any = one.chunk
+    for codec in reversed(codecs):
+        ours = codec.decode(ours, None)
+    assert np.asarray(data).tobytes() == bytes(ours)
+
+
+# ---------------------------------------------------------------------- damage
+
+WRONG_STORED: dict[str, tuple[Case, str]] = {
+    "a rest": (scaled("<i4", 0, 2, (2, 4)), "no multiple of the scale 2"),
+    "too many": (scaled("|i1", 100, 1, (0, 1)), "beyond the limits of int8"),
+    "too few": (scaled("<i2", -5, 1, (0, 0)), "beyond the limits of int16"),
+    "out of range": (cast(np.zeros(2, "u1"), np.zeros(2, "i2")), "out of range"),
+    "no number": (cast(np.zeros(2, "u1"), np.zeros(2, "f4")), "NaN"),
+    "an overflow": (cast(np.zeros(2, "f2"), np.zeros(2, "f8")), "out of range"),
+    "a count": (packed([True] * 9, padding_encoding="first_byte"), "fill up"),
+}
+STORED = {
+    "a rest": np.array([2, 3], "<i4").tobytes(),
+    "too many": np.array([0, 28], "i1").tobytes(),
+    "too few": np.array([0, -32764], "<i2").tobytes(),
+    "out of range": np.array([0, 256], "<i2").tobytes(),
+    "no number": np.array([0, np.nan], "<f4").tobytes(),
+    "an overflow": np.array([0, 65520], "<f8").tobytes(),
+    "a count": b"\x06\xff\x01",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_STORED)
+def test_what_no_value_was_encoded_to_is_an_error(tmp_path: Path, name: str) -> None:
+    one, words = WRONG_STORED[name]
+    path = one.write(tmp_path / "s")
+    next((path / "a/c").iterdir()).write_bytes(STORED[name])
+    with pytest.raises(ReadError, match=words) as caught:
+        opened(path).a.values  # noqa: B018
+    assert "a/c/0" in str(caught.value)
+
+
+@EVERY
+@pytest.mark.parametrize("change", [-1, 1], ids=["a byte less", "a byte more"])
+def test_chunks_of_another_length_are_an_error(tmp_path: Path, name: str, change: int) -> None:
+    path = REGISTERED[name].write(tmp_path / "s")
+    file = next(f for f in (path / "a/c").rglob("*") if f.is_file())
+    file.write_bytes(file.read_bytes()[:change] if change < 0 else file.read_bytes() + b"\0")
+    # nothing at all is no chunk
+    with pytest.raises((ReadError, FormatError)):
+        opened(path).a.values  # noqa: B018
+
+
+DAMAGED: dict[str, tuple[str, Any, str]] = {
+    "another key": ("int32", named("scale_offset", offset=1, scale=2, astype="int8"), "astype"),
+    "a scale of zero": ("int32", named("scale_offset", offset=1, scale=0), "scale of 0"),
+    "a fraction": ("int32", named("scale_offset", offset=0.5, scale=2), "not an integer"),
+    "an offset too large": ("int8", named("scale_offset", offset=128, scale=1), "128"),
+    "a word": ("float32", named("scale_offset", offset="many", scale=1), "NaN, Infinity"),
+    "scaled booleans": ("bool", named("scale_offset", offset=0, scale=1), "neither integer"),
+    "scaled complex numbers": ("complex64", named("scale_offset"), "neither integer"),
+    "no type": ("int32", named("cast_value"), "data_type"),
+    "an unknown way to round": (
+        "int32", named("cast_value", data_type="float32", rounding="up"), "'up'"),
+    "an unknown limit": (
+        "int32", named("cast_value", data_type="int8", out_of_range="saturate"), "'saturate'"),
+    "floats that wrap": (
+        "int32", named("cast_value", data_type="float32", out_of_range="wrap"), "do not wrap"),
+    "another key of a cast": ("int32", named("cast_value", data_type="int8", range="x"), "'range'"),
+    "cast booleans": ("bool", named("cast_value", data_type="int8"), "neither integer"),
+    "a map of nothing": (
+        "int32", named("cast_value", data_type="int8", scalar_map=[1]), "scalar_map"),
+    "a map in no direction": (
+        "int32", named("cast_value", data_type="int8", scalar_map={"up": []}), "scalar_map"),
+    "a map of another type": (
+        "int32",
+        named("cast_value", data_type="int8", scalar_map={"decode": [[128, 0]]}),
+        "128"),
+    "a map of no pairs": (
+        "int32", named("cast_value", data_type="int8", scalar_map={"decode": [1]}), "cast_value"),
+    "bits in the wrong order": ("int32", named("packbits", first_bit=5, last_bit=4), "5 to 4"),
+    "too many bits": ("int32", named("packbits", last_bit=32), "0 to 32"),
+    "two bits of a boolean": ("bool", named("packbits", last_bit=1), "0 to 1"),
+    "negative bits": ("int32", named("packbits", first_bit=-1), "-1"),
+    "half a bit": ("int32", named("packbits", first_bit=0.5), "0.5"),
+    "an unknown padding": ("bool", named("packbits", padding_encoding="start_byte"), "start_byte"),
+    "another key of bits": ("bool", named("packbits", start_bit=1), "'start_bit'"),
+    "no bits to keep": ("float32", named("bitround"), "keepbits"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_configurations_that_make_no_sense_are_refused(tmp_path: Path, name: str) -> None:
+    kind, codec, words = DAMAGED[name]
+    chain = [codec] if codec["name"] == "packbits" else [codec, LITTLE]
+    fill: Any = [0, 0] if kind == "complex64" else 0
+    path = packed([True]).write(tmp_path / "s", data_type=kind, codecs=chain, fill_value=fill)
+    with pytest.raises(FormatError, match=words) as caught:
+        opened(path)
+    assert repr(codec["name"]) in str(caught.value)
+    assert "variable a" in str(caught.value.__notes__)
+
+
+REFUSED: dict[str, tuple[str, list[Any], str]] = {
+    "types that numpy lacks": (
+        "float32", [named("cast_value", data_type="bfloat16"), LITTLE], "bfloat16"),
+    "bits behind bytes": ("int32", [LITTLE, named("packbits")], "exactly one"),
+    "a cast behind bytes": (
+        "int32", [LITTLE, named("cast_value", data_type="int8")], "exactly one"),
+    "no bytes": ("int32", [named("cast_value", data_type="int8")], "exactly one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_chains_that_are_not_decoded_are_refused(tmp_path: Path, name: str) -> None:
+    kind, chain, words = REFUSED[name]
+    path = packed([True]).write(tmp_path / "s", data_type=kind, codecs=chain, fill_value=0)
+    with pytest.raises((FormatError, UnsupportedError), match=words):
+        opened(path)
