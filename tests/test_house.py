@@ -88,6 +88,7 @@ STAGES = {
         "data_types",
         "codecs",
         "metadata",
+        "chunk_keys",
         "json_table",
         "parquet_table",
         "manifests",

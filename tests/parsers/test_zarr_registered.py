@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from zarr_stores import BIG, LITTLE, named, sharded, v3
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.stores.local import LocalStore
+from virtualds.zarr_v3.chunk_keys import chunk_key
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -249,3 +252,99 @@ def test_chains_that_are_not_decoded_are_refused(tmp_path: Path, name: str) -> N
     path = packed([True]).write(tmp_path / "s", data_type=kind, codecs=chain, fill_value=0)
     with pytest.raises((FormatError, UnsupportedError), match=words):
         opened(path)
+
+
+# ---------------------------------------------------------------------- keys of chunks
+
+V2_KEYS = {"name": "v2", "configuration": {"separator": "."}}
+SUFFIXED = named("suffix", suffix=".p", base_encoding=V2_KEYS)
+KEYS: dict[str, tuple[Any, dict[tuple[int, ...], str]]] = {
+    "suffix": (
+        named("suffix", suffix=".tiff", base_encoding={"name": "default"}),
+        {(1, 12): "c/1/12.tiff"},
+    ),
+    "suffix, as the registry's example has it": (
+        {"name": "suffix", "configuration": {"suffix": ".s", "base-encoding": {"name": "v2"}}},
+        {(1, 12): "1.12.s"},
+    ),
+    "prefix": (named("prefix", prefix="x/", base_encoding="v2"), {(1, 12): "x/1.12"}),
+    "prefix and suffix": (
+        named("prefix", prefix="im-", base_encoding=SUFFIXED),
+        {(1, 12): "im-1.12.p"},
+    ),
+    "fanout": (
+        named("fanout", max_children=101),
+        {(123, 0): "d0/1/23/d1/0/c", (1234, 5): "d0/12/34/d1/5/c", (9, 67890): "d0/9/d1/6/78/90/c"},
+    ),
+    "fanout by itself": ("fanout", {(999, 1000): "d0/999/d1/1/0/c"}),
+}
+"""Encodings, and keys that the registry gives or that its rules make."""
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_are_those_of_the_registry_and_are_read_back(name: str) -> None:
+    encoding, keys = KEYS[name]
+    made = chunk_key({"chunk_key_encoding": encoding})
+    assert chunk_key({"chunk_key_encoding": made.to_json()}) == made
+    for place, key in keys.items():
+        assert made(place) == key
+        assert made.place(key, 2) == place
+        # neither another number of axes nor another spelling of it
+        assert made.place(key, 3) is None
+        assert made.place(key.replace("1", "01"), 2) is None
+        assert made.place(f"y{key}", 2) is None
+    assert made.place(made(()), 0) == ()
+
+
+@pytest.mark.parametrize("name", KEYS)
+@pytest.mark.parametrize("listed", [True, False])
+def test_stores_of_such_keys_are_opened(
+    tmp_path: Path, name: str, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that are called otherwise are none of the array."""
+    encoding, _ = KEYS[name]
+    one = packed([True, False, True])
+    path = one.write(tmp_path / "s", chunk_key_encoding=encoding)
+    shutil.rmtree(path / "a/c")
+    chunk = path / "a" / chunk_key({"chunk_key_encoding": encoding})((0,))
+    chunk.parent.mkdir(parents=True, exist_ok=True)
+    chunk.write_bytes(one.chunk)
+    (chunk.parent / "other").write_bytes(b"")
+    if not listed:
+        group = {"zarr_format": 3, "node_type": "group"}
+        node = json.loads((path / "a/zarr.json").read_text())
+        group["consolidated_metadata"] = {"metadata": {"a": node}}
+        (path / "zarr.json").write_text(json.dumps(group))
+        monkeypatch.setattr(LocalStore, "list_files", no_listing)
+    found = opened(path)
+    same_bytes(found.a.values, one.expected)
+    monkeypatch.undo()
+    found.virtual.to_manifest(tmp_path / "refs.virtual.zarr")
+    same_bytes(opened(tmp_path / "refs.virtual.zarr").a.values, one.expected)
+
+
+def no_listing(self: Any, *args: Any) -> Any:
+    raise PermissionError("no listing here")
+
+
+WRONG_KEYS: dict[str, tuple[Any, type[Exception], str]] = {
+    "a prefix that leads out": (
+        named("prefix", prefix="../x/", base_encoding="v2"), FormatError, "leads elsewhere"),
+    "a prefix from the root": (
+        named("prefix", prefix="/x/", base_encoding="v2"), FormatError, "leads elsewhere"),
+    "no suffix": (named("suffix", base_encoding="v2"), FormatError, "suffix None"),
+    "no base": (named("suffix", suffix=".x"), FormatError, "no base_encoding"),
+    "an unknown base": (
+        named("suffix", suffix=".x", base_encoding="hashed"), UnsupportedError, "'hashed'"),
+    "too few children": (named("fanout", max_children=3), FormatError, "max_children 3"),
+    "templates": (named("template", template="{0}"), UnsupportedError, "'template'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_KEYS)
+def test_keys_that_make_no_sense_are_refused(tmp_path: Path, name: str) -> None:
+    encoding, error, words = WRONG_KEYS[name]
+    path = packed([True]).write(tmp_path / "s", chunk_key_encoding=encoding)
+    with pytest.raises(error, match=words) as caught:
+        opened(path)
+    assert "variable a" in str(caught.value.__notes__)
