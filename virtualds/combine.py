@@ -20,6 +20,7 @@ from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.files import Files, Paths
 from virtualds.building.opening import Job, Opened, Step
 from virtualds.building.progress import Wanted
+from virtualds.building.stored_file import StoredFile, open_stored
 from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
@@ -182,11 +183,16 @@ def open_virtual_mfdataset(
     combination = Combination(combine, concat_dim, options | kwargs)
     arrangement = Arrangement(sort, overlap)
     steps = _steps(coordinates, combination, preprocess)
-    job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, steps)
+    client = client_of(parallel)
+    # steps take datasets, the cache keeps them, blocks are made of them; and what is to be left out
+    # has to fail when it is opened
+    taken = steps or cache or client or to or on_error in ("skip", "collect")
+    opener: Any = open_virtual_dataset if taken or files.are_remote else open_stored
+    job = _job(opener, choices, storage_options, on_error, retries, cache, steps)
     number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
     build = Build(files, job, workers_for(parallel, files), on_error, progress)
     target = None if to is None else Target.begin(to, target_options)
-    whole = Whole(build, combination, arrangement, client_of(parallel), target)
+    whole = Whole(build, combination, arrangement, client, target)
     with abandoning(target):
         combined, found, report = whole.built()
         if number is not None:
@@ -346,17 +352,18 @@ def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Open
     return preprocess(found)
 
 
-def _of_file(number: int, build: Build[xr.Dataset], found: Mapping[int, Any]) -> xr.Dataset:
+def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> xr.Dataset:
     """Return the dataset of one file, which is opened again if it went into a block."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
             f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    if isinstance(found[number], xr.Dataset):
-        dataset: xr.Dataset = found[number]
-        return dataset
-    [outcome] = build.job([(number, file)])
-    if outcome.found is None:
-        raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
-    return outcome.found
+    known = found[number]
+    if not isinstance(known, xr.Dataset | StoredFile):
+        [outcome] = build.job([(number, file)])
+        if outcome.found is None:
+            raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
+        known = outcome.found
+    dataset: xr.Dataset = known.dataset() if isinstance(known, StoredFile) else known
+    return dataset
