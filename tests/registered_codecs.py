@@ -195,7 +195,8 @@ def fields(
     numbers = values.reshape(-1).view(f"u{size}").tolist()
     top = (0 if values.dtype.kind == "b" else 8 * size - 1) if last is None else last
     width = top - first + 1
-    whole = sum(((n >> first) & ((1 << width) - 1)) << i * width for i, n in enumerate(numbers))
+    parts = [(n >> first) & ((1 << width) - 1) for n in numbers]
+    whole = int("".join(f"{part:0{width}b}" for part in reversed(parts)), 2)
     length = -(-len(numbers) * width // 8)
     said = bytes([8 * length - len(numbers) * width])
     found = whole.to_bytes(length, "little")
@@ -220,6 +221,7 @@ PACKED = {
     "packed bool of whole bytes": packed(TRUTH[:16], padding_encoding="last_byte"),
     "packed bool in two dimensions": packed(TRUTH.reshape(3, 7), padding_encoding="none"),
     "packed uint8": packed(np.arange(16, dtype="u1") % 8, last_bit=2),
+    "packed uint8 of many": packed((np.arange(70_000) % 29).astype("u1"), last_bit=4),
     "packed uint16": packed(np.arange(0, 4096, 97, dtype="u2"), last_bit=11),
     "packed uint16 of higher bits": packed(
         np.arange(0, 4096, 16, dtype="u2"), first_bit=4, last_bit=11),
