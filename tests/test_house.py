@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "in_turn", "joined_table", "options"}
-    | {"build_report", "grib_sections", "packed_columns", "urls"},
+    | {"build_report", "grib_sections", "json_numbers", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
@@ -90,6 +90,7 @@ STAGES = {
         "data_types",
         "codecs",
         "metadata",
+        "chunk_keys",
         "json_table",
         "parquet_table",
         "manifests",

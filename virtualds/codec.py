@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
 
 from virtualds.decompressors import Buffer as Buffer
 from virtualds.errors import UnsupportedError
@@ -23,6 +25,9 @@ NO_FILTERS: dict[str, Any] = {
     "fletcher32": False,
 }
 """What xarray's netCDF4 backend says of a variable without filters."""
+
+Order = Literal["<", ">", "="]
+"""Of the bytes of a number."""
 
 ONLY_VIRTUALDS = "virtualds_"
 """What ids begin with that no other reader of Zarr v2 knows."""
@@ -57,12 +62,12 @@ class Codec(ABC):
         """Return the Zarr v2 configuration, ``id`` included."""
 
     @classmethod
-    def from_zarr_v3(cls, config: Mapping[str, Any], itemsize: int) -> Self:
-        """Build the codec from its Zarr v3 configuration; elements have ``itemsize`` bytes."""
+    def from_zarr_v3(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+        """Build the codec from its Zarr v3 configuration; what it encodes is of ``dtype``."""
         return cls.from_zarr_v2({**config, "id": cls.zarr_v2_id})
 
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        """Return the Zarr v3 name and configuration; elements have ``itemsize`` bytes.
+        """Return a Zarr v3 name and configuration that say all; elements have ``itemsize`` bytes.
 
         What Zarr v2 calls by a name of numcodecs has that name behind ``numcodecs.`` in Zarr v3,
         and what only virtualds decodes stands behind ``virtualds.``, which no other reader takes
@@ -77,6 +82,10 @@ class Codec(ABC):
             return {"name": f"virtualds.{name}", "configuration": config}
         return {"name": f"numcodecs.{name}", "configuration": config}
 
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        """Return its entry in a chain of Zarr v3, where data type and byte order are known."""
+        return self.in_order("<").to_zarr_v3(itemsize)
+
     @property
     def maps_arrays(self) -> bool:
         """Whether Zarr v3 counts it among the codecs that make arrays of arrays."""
@@ -86,6 +95,19 @@ class Codec(ABC):
     def serialises(self) -> bool:
         """Whether Zarr v3 counts it among the codecs that make bytes of an array."""
         return False
+
+    @property
+    def heeds_memory(self) -> bool:
+        """Whether those who know it take elements in the order of memory, not in that of axes."""
+        return self.maps_arrays or self.serialises
+
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        """Return the type of what it makes of an array; None if it takes that for another type."""
+        return dtype
+
+    def in_order(self, order: Order) -> Self:
+        """Return the codec that takes and makes numbers of one byte order."""
+        return self
 
     @property
     def encoding(self) -> dict[str, Any]:

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-
-NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-"""How JSON spells what it has no number for; Zarr does the same ("Fill value encoding")."""
+from virtualds.json_numbers import NON_FINITE
 
 
 def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

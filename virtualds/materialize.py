@@ -30,8 +30,8 @@ from virtualds.store import StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import obstacles
 from virtualds.zarr_v3.arrays import is_extended
+from virtualds.zarr_v3.chunk_keys import chunk_key
 from virtualds.zarr_v3.document import CHUNKS, MARKER, consolidated
-from virtualds.zarr_v3.manifests import chunk_key
 from virtualds.zarr_v3.planning import PlannedArray, plan
 from virtualds.zarr_v3.snapshots import GRACE, needed_files, opened
 

@@ -458,13 +458,12 @@ def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
     data: Any = chunk
     for codec in pipeline.codecs:
         try:
-            encoder = numcodecs.get_codec(codec.to_zarr_v2())
-        except ValueError as error:
+            data = numcodecs.get_codec(codec.to_zarr_v2()).encode(data)
+        except (KeyError, TypeError, ValueError) as error:
             raise UnsupportedError(
                 f"its missing chunks have a fill value that would have to be encoded, which cannot "
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
-        data = encoder.encode(data)
     found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
     if _decoded(found, pipeline) != chunk.tobytes():
         raise UnsupportedError(

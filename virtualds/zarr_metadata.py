@@ -21,7 +21,7 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, compact
-from virtualds.json_attributes import NON_FINITE
+from virtualds.json_numbers import NON_FINITE
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
 

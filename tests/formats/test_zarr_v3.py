@@ -696,7 +696,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
     "codec": ({"codecs": [{"name": "bytes", "configuration": {"endian": "little"}},
                           {"name": "lzma9"}]}, "'lzma9'"),
     "data type": ({"data_type": "int128"}, "'int128'"),
-    "chunk key encoding": ({"chunk_key_encoding": {"name": "suffix"}}, "'suffix'"),
+    "chunk key encoding": ({"chunk_key_encoding": {"name": "template"}}, "'template'"),
     "key": ({"compass": EXTRA}, "'compass'"),
     "codec of fragments": ({"chunk_grid": {"name": "virtualds.fragments",
                                            "configuration": {"fragments": []}}}, "'bytes'"),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from virtualds.codec import ONLY_VIRTUALDS, Buffer, Codec, CodecError
+from virtualds.codecs.bit_fields import BitFields
 from virtualds.codecs.blosc2 import Blosc2Frame
+from virtualds.codecs.cast_values import CastValues
 from virtualds.codecs.compressed_blocks import (
     Bitshuffle,
     BitshuffleBlocks,
@@ -21,15 +26,18 @@ from virtualds.codecs.lzf import Lzf
 from virtualds.codecs.numcodecs_family import (
     NUMCODECS_IDS,
     Numcodecs,
+    bitround_from_zarr_v3,
     blosc_from_hdf5,
     blosc_from_zarr_v3,
     bzip2_from_hdf5,
     is_brought,
+    numcodecs_from_zarr_v3,
     zstd_from_hdf5,
     zstd_from_zarr_v3,
 )
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.pcodec import Pcodec
+from virtualds.codecs.scaled_values import ScaledValues
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
@@ -64,6 +72,9 @@ CODECS: tuple[type[Codec], ...] = (
     Jpeg,
     SignFlip,
     GribMessage,
+    ScaledValues,
+    CastValues,
+    BitFields,
 )
 """Every codec with code of its own.
 
@@ -71,7 +82,8 @@ CODECS: tuple[type[Codec], ...] = (
 """
 
 BY_ZARR_V2_ID = {codec.zarr_v2_id: codec for codec in CODECS}
-BY_ZARR_V3_NAME: dict[str, Callable[[Mapping[str, Any], int], Codec]] = {
+FromZarrV3 = Callable[[Mapping[str, Any], np.dtype[Any]], Codec]
+BY_ZARR_V3_NAME: dict[str, FromZarrV3] = {
     **{c.zarr_v3_name: c.from_zarr_v3 for c in CODECS if c.zarr_v3_name is not None},
     **{f"numcodecs.{c.zarr_v2_id}": c.from_zarr_v3 for c in CODECS if not c.only_virtualds},
     **{
@@ -79,7 +91,11 @@ BY_ZARR_V3_NAME: dict[str, Callable[[Mapping[str, Any], int], Codec]] = {
         for c in CODECS
         if c.only_virtualds
     },
+    "bitround": bitround_from_zarr_v3,
     "blosc": blosc_from_zarr_v3,
+    "cast_value": CastValues.from_registry,
+    "packbits": BitFields.from_registry,
+    "scale_offset": ScaledValues.from_registry,
     "zstd": zstd_from_zarr_v3,
 }
 """Codecs by their names in Zarr v3; those of numcodecs have others besides."""
@@ -130,7 +146,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
 
 
-def codec_from_zarr_v3(name: str, config: Mapping[str, Any], itemsize: int) -> Codec:
+def codec_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec:
     """Return the codec of one entry of ``codecs`` of a Zarr v3 array.
 
     Parameters
@@ -139,8 +155,8 @@ def codec_from_zarr_v3(name: str, config: Mapping[str, Any], itemsize: int) -> C
         What it is called there.
     config : mapping
         Its configuration.
-    itemsize : int
-        Bytes per element of the array.
+    dtype : dtype
+        Of the array that it encodes, or that has become the bytes that it encodes.
 
     Raises
     ------
@@ -153,17 +169,29 @@ def codec_from_zarr_v3(name: str, config: Mapping[str, Any], itemsize: int) -> C
     ----------
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
-    inner = name.removeprefix("numcodecs.")
+    make = from_zarr_v3(name)
     try:
-        if name in BY_ZARR_V3_NAME:
-            return BY_ZARR_V3_NAME[name](config, itemsize)
-        if name != inner and (inner in NUMCODECS_IDS or is_brought(inner)):
-            return Numcodecs.from_zarr_v2({**config, "id": inner})
-    except (KeyError, TypeError, ValueError) as error:
+        return make(config, dtype)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(
-            f"codec {name!r}: its configuration {dict(config)} makes no sense ({error}); "
-            f"the metadata is damaged"
+            f"codec {name!r}: its configuration {dict(config)} makes no sense for {dtype} "
+            f"({error}); the metadata is damaged"
         ) from error
+
+
+def from_zarr_v3(name: str) -> FromZarrV3:
+    """Return what makes the codec that Zarr v3 calls by a name.
+
+    Raises
+    ------
+    UnsupportedError
+        No codec of that name is known.
+    """
+    if name in BY_ZARR_V3_NAME:
+        return BY_ZARR_V3_NAME[name]
+    inner = name.removeprefix("numcodecs.")
+    if name != inner and (inner in NUMCODECS_IDS or is_brought(inner)):
+        return partial(numcodecs_from_zarr_v3, inner)
     known = sorted([*BY_ZARR_V3_NAME, *(f"numcodecs.{one}" for one in NUMCODECS_IDS)])
     raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
 
@@ -195,10 +223,12 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
 
 
 __all__ = [
+    "BitFields",
     "Bitshuffle",
     "BitshuffleBlocks",
     "Blosc2Frame",
     "Buffer",
+    "CastValues",
     "Codec",
     "CodecError",
     "Crc32c",
@@ -217,6 +247,7 @@ __all__ = [
     "PackBits",
     "Pcodec",
     "ScaleOffset",
+    "ScaledValues",
     "Shuffle",
     "SignFlip",
     "Szip",
@@ -227,4 +258,5 @@ __all__ = [
     "codec_from_hdf5",
     "codec_from_zarr_v2",
     "codec_from_zarr_v3",
+    "from_zarr_v3",
 ]

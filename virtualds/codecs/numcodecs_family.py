@@ -16,13 +16,31 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+import numpy as np
+
+from virtualds.codec import Buffer, Codec, CodecError, Order, check_length
 from virtualds.decompressors import DAMAGE, blosc, lz4, zstd
 from virtualds.errors import FOREIGN, UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams say all that decoding needs."""
-ARRAY_IDS = frozenset({"astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize"})
+TAKEN = {
+    "astype": "decode_dtype",
+    "delta": "dtype",
+    "fixedscaleoffset": "dtype",
+    "quantize": "dtype",
+}
+"""Filters of arrays that are told the data type they take, and what they call it."""
+MADE = {
+    "astype": "encode_dtype",
+    "delta": "astype",
+    "fixedscaleoffset": "astype",
+    "quantize": "astype",
+}
+"""What they call the data type that they make; it is the one they take where they are not told."""
+PACKBITS = (np.dtype("?"), np.dtype("u1"))
+"""What the filter ``packbits`` takes and makes."""
+ARRAY_IDS = TAKEN.keys() | {"bitround", "packbits"}
 """Codecs that in Zarr v3 make arrays of arrays."""
 CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 """Codecs that put four bytes beside the data, and verify them."""
@@ -85,6 +103,22 @@ class Numcodecs(Codec):
     def maps_arrays(self) -> bool:
         return self.id in ARRAY_IDS
 
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        if self.id not in TAKEN:
+            taken, made = PACKBITS if self.id == "packbits" else (dtype, dtype)
+        else:
+            config = self.to_zarr_v2()
+            taken = np.dtype(config.get(TAKEN[self.id]) or dtype)
+            made = np.dtype(config.get(MADE[self.id]) or taken)
+        return made if taken == dtype else None
+
+    def in_order(self, order: Order) -> Self:
+        config = self.to_zarr_v2()
+        names = [table[self.id] for table in (TAKEN, MADE) if self.id in table]
+        spelled = {name: config[name] for name in names if config.get(name) is not None}
+        turned = {name: np.dtype(text).newbyteorder(order).str for name, text in spelled.items()}
+        return self.from_zarr_v2(config | turned)
+
     @property
     def encoding(self) -> dict[str, Any]:
         config = self.to_zarr_v2()
@@ -119,6 +153,22 @@ class Numcodecs(Codec):
         return out
 
 
+def numcodecs_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
+    """Return the codec that Zarr v3 calls by its name in numcodecs behind ``numcodecs.``."""
+    said = dict(config)
+    if name in TAKEN:
+        said[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
+    for table in (TAKEN, MADE):
+        # who asks for it later expects a type
+        np.dtype(said.get(table.get(name, "")) or dtype)
+    return Numcodecs.from_zarr_v2({**said, "id": name})
+
+
+def bitround_from_zarr_v3(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
+    """Return the codec that Zarr v3 calls ``bitround``; what is rounded stays as it is."""
+    return Numcodecs.from_zarr_v2({"keepbits": int(config["keepbits"]), "id": "bitround"})
+
+
 @cache
 def is_brought(name: str) -> bool:
     """Say whether another package brings a codec of this name to numcodecs."""
@@ -150,12 +200,12 @@ def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     return Numcodecs.from_zarr_v2(config)
 
 
-def zstd_from_zarr_v3(config: Mapping[str, Any], itemsize: int) -> Numcodecs:
+def zstd_from_zarr_v3(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
     """Return the codec that Zarr v3 calls ``zstd``."""
     return Numcodecs.from_zarr_v2({**config, "id": "zstd"})
 
 
-def blosc_from_zarr_v3(config: Mapping[str, Any], itemsize: int) -> Numcodecs:
+def blosc_from_zarr_v3(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
     """Return the codec that Zarr v3 calls ``blosc``, without the type size, which only encodes."""
     known = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
     shuffle = BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle"))

@@ -45,9 +45,9 @@ class Shuffle(Codec):
         return cls(values[0] if values else itemsize)
 
     @classmethod
-    def from_zarr_v3(cls, config: Mapping[str, Any], itemsize: int) -> Self:
+    def from_zarr_v3(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
         size = config.get("elementsize")
-        return cls(itemsize if size is None else int(size))
+        return cls(dtype.itemsize if size is None else int(size))
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, "elementsize": self.itemsize}

@@ -31,8 +31,9 @@ from virtualds.icechunk_references.places import Place, containers, location, pl
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import ReferencedFiles, stored_bytes
+from virtualds.zarr_v3.chunk_keys import chunk_key
 from virtualds.zarr_v3.manifest_files import fingerprints
-from virtualds.zarr_v3.manifests import Part, chunk_key
+from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.nodes import NodesReader
 from virtualds.zarr_v3.planning import Plan, PlannedArray, plan

@@ -20,6 +20,7 @@ from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.zarr_v3.arrays import Manifests
+from virtualds.zarr_v3.chunk_keys import chunk_key
 from virtualds.zarr_v3.document import (
     FOLDER,
     MARKER,
@@ -30,7 +31,7 @@ from virtualds.zarr_v3.document import (
     new_snapshot,
     snapshot_path,
 )
-from virtualds.zarr_v3.manifests import Part, StoredManifests, chunk_key, json_manifest
+from virtualds.zarr_v3.manifests import Part, StoredManifests, json_manifest
 from virtualds.zarr_v3.nodes import NodesReader
 from virtualds.zarr_v3.part_writing import PartsFolder, check_parts, remove_parts
 from virtualds.zarr_v3.planning import plan

@@ -27,11 +27,10 @@ from virtualds.strict_json import parsed
 from virtualds.urls import below, name_of
 from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
-from virtualds.zarr_v3.json_table import ChunkKeys
+from virtualds.zarr_v3.chunk_keys import ChunkKeys, Separated, chunk_key
 from virtualds.zarr_v3.manifests import (
     Part,
     StoredManifests,
-    chunk_key,
     json_manifest,
 )
 from virtualds.zarr_v3.nodes import NodesReader
@@ -248,7 +247,7 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
 
     def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
-        return store.chunks(folder_of.get(path, path), ChunkKeys("v2", separator), grid)
+        return store.chunks(folder_of.get(path, path), Separated("v2", separator), grid)
 
     return HierarchyReader(store.source, metadata, {}, chunks, skip, keeps_problems=True).tree(
         group

@@ -281,8 +281,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
 def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
     dtype = _dtype_from_json(said["dtype"])
     codecs = tuple(
-        codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype.itemsize)
-        for c in said["codecs"]
+        codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
     )
     layout = tuple(
         Hidden(e["length"], e["index"]) if isinstance(e, Mapping) else int(e)

@@ -8,12 +8,12 @@ where is its layout, and the order of bytes belongs to its data type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from virtualds.codec import Codec
-from virtualds.codecs import codec_from_zarr_v3
+from virtualds.codec import Codec, Order
+from virtualds.codecs import codec_from_zarr_v3, from_zarr_v3
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline
 from virtualds.zarr_v3.data_types import (
@@ -23,7 +23,6 @@ from virtualds.zarr_v3.data_types import (
     name_and_configuration,
 )
 
-Order = Literal["<", ">", "="]
 Entry = tuple[str, Mapping[str, Any]]
 """Name and configuration of one codec."""
 
@@ -31,7 +30,6 @@ ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
 BYTES = ("bytes", "endian")
 """The codec that makes bytes of an array, and what it was called before Zarr v3 was final."""
 OTHER_SERIALISERS = {
-    "packbits",
     "sharding_indexed",
     "vlen-array",
     "vlen-bytes",
@@ -39,13 +37,9 @@ OTHER_SERIALISERS = {
     "zfp",
 }
 """Other codecs that make bytes of an array, and are not decoded."""
-SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy"}
+SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy", "packbits"}
 """Those that are; what they make says the type of the numbers, and knows no order of bytes."""
 MAKERS = {*BYTES, *SERIALISERS}
-TYPED = {"numcodecs.delta", "numcodecs.fixedscaleoffset", "numcodecs.quantize"}
-"""Filters that are told the data type, unless it is that of the array."""
-NAMING_TYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
-"""What configurations of filters call data types."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -56,8 +50,8 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
 
     There is none for packed values, for data types that Zarr v3 does not have, for compound types
     of mixed byte order, for stored axes that are not shown, and for filters of arrays that come
-    after other codecs or after a permutation of axes. Nor is there one for Pcodec and zfp behind
-    codecs of bytes, or with a permutation or big-endian numbers.
+    after other codecs. Nor is there one for what makes bytes of an array behind codecs of bytes or
+    of big-endian numbers, and for a permutation with what heeds the order of memory.
 
     Raises
     ------
@@ -75,13 +69,13 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
     permuted = order != list(range(ndim))
     count = sum(codec.maps_arrays for codec in pipeline.codecs)
     filters, rest = pipeline.codecs[:count], pipeline.codecs[count:]
-    # numcodecs would filter the elements in the order of memory, and not in that of the axes
-    if any(codec.maps_arrays for codec in rest) or (filters and permuted):
+    if any(codec.maps_arrays for codec in rest) or any(codec.serialises for codec in rest[1:]):
+        return None
+    # others would filter the elements in the order of memory, and not in that of the axes
+    if permuted and any(codec.heeds_memory for codec in pipeline.codecs):
         return None
     serialised = bool(rest) and rest[0].serialises
-    if any(codec.serialises for codec in rest[1:]) or (serialised and permuted):
-        return None
-    stored = _filtered_dtype(pipeline.dtype, filters)
+    stored = _filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
     if stored is None or (endian := _endian(stored)) is None:
         return None
     # zarr-python before 3.2 asks for an order wherever the data type has one
@@ -92,9 +86,9 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
     made = {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
     return [
         *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
-        *(_in_order(codec, itemsize, "<") for codec in filters),
+        *(codec.in_chain(itemsize) for codec in filters),
         *([] if serialised else [made]),
-        *(codec.to_zarr_v3(itemsize) for codec in rest),
+        *(codec.in_chain(itemsize) for codec in rest),
     ]
 
 
@@ -140,28 +134,10 @@ def _has_order(dtype: np.dtype[Any]) -> bool:
 
 def _filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
     """Return what filters make of a dtype, or None if they take it for another one."""
+    made: np.dtype[Any] | None = dtype
     for codec in filters:
-        config = codec.to_zarr_v2()
-        taken = config.get("dtype", config.get("decode_dtype", dtype))
-        made = config.get("astype") or config.get("encode_dtype") or dtype
-        if config["id"] == "packbits":
-            taken, made = "bool", "uint8"
-        if np.dtype(taken) != dtype:
-            return None
-        dtype = np.dtype(made)
-    return dtype
-
-
-def _in_order(codec: Codec, itemsize: int, order: Order) -> dict[str, Any]:
-    """Return the entry of a filter that takes and makes numbers of one byte order.
-
-    In Zarr v3 a filter works on values: how they are stored, the codec ``bytes`` alone says.
-    """
-    entry = codec.to_zarr_v3(itemsize)
-    config = entry["configuration"]
-    dtypes = {key: config[key] for key in NAMING_TYPES if config.get(key) is not None}
-    turned = {key: np.dtype(text).newbyteorder(order).str for key, text in dtypes.items()}
-    return {"name": entry["name"], "configuration": {**config, **turned}}
+        made = None if made is None else codec.filtered(made)
+    return made
 
 
 # ---------------------------------------------------------------------- reading
@@ -182,27 +158,22 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
     place = _place_of_bytes(chain)
     layout, filters = _array_codecs(chain[:place], dtype, len(metadata["shape"]))
+    made = _filtered_dtype(dtype, filters) or dtype
     serialised = chain[place][0] in SERIALISERS
     behind = chain[place + (not serialised) :]
-    rest = [codec_from_zarr_v3(*entry, dtype.itemsize) for entry in behind]
+    rest = [codec_from_zarr_v3(*entry, made) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced(chain)
-    if serialised and layout != tuple(range(len(layout))):
+    if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
         raise _permuted(chain)
-    made = _filtered_dtype(dtype, filters) or dtype
     order = "<" if serialised else _stored_order(chain[place][1], made)
     # numpy spells one type in two ways, of which the shorter one is known to all
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
-    entries = [_in_order(codec, dtype.itemsize, order) for codec in filters]
-    turned = [codec_from_zarr_v3(**_arguments(e), itemsize=dtype.itemsize) for e in entries]
     native = np.asarray(fill, dtype)
     # numpy's casts leave times without a unit in the order that they have
     raw = (native if stored == dtype else native.byteswap()).tobytes()
+    turned = [codec.in_order(order) for codec in filters]
     return CodecPipeline(stored, (*turned, *rest), raw, layout)
-
-
-def _arguments(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": entry["name"], "config": entry["configuration"]}
 
 
 def _place_of_bytes(chain: Sequence[Entry]) -> int:
@@ -210,8 +181,8 @@ def _place_of_bytes(chain: Sequence[Entry]) -> int:
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
             raise UnsupportedError(
-                f"codec {name!r}: virtualds decodes only arrays whose chunks are made with "
-                f"'bytes'; open the data with zarr-python"
+                f"codec {name!r}: virtualds decodes only arrays whose chunks are made with one of "
+                f"{sorted(MAKERS)}; open the data with zarr-python"
             )
     places = [number for number, (name, _) in enumerate(chain) if name in MAKERS]
     if len(places) == 1:
@@ -219,7 +190,7 @@ def _place_of_bytes(chain: Sequence[Entry]) -> int:
     for entry in chain:
         # a name that is not known may be that of another such codec
         if entry[0] not in (*BYTES, "transpose"):
-            codec_from_zarr_v3(*entry, itemsize=1)
+            from_zarr_v3(entry[0])
     raise _misplaced(chain)
 
 
@@ -248,38 +219,18 @@ def _array_codecs(
         if name == "transpose":
             layout = tuple(layout[i] for i in order_of_axes(config, ndim))
             continue
-        codec = _filter(name, config, made)
+        codec = codec_from_zarr_v3(name, config, made)
         if not codec.maps_arrays:
             raise _misplaced(chain)
-        if (after := _filtered_dtype(made, [codec])) is None:
+        codec = codec.in_order("=")
+        if (after := codec.filtered(made)) is None:
             raise UnsupportedError(
                 f"codec {name!r}: {dict(config)} takes {made} for something else; open the data "
                 f"with zarr-python"
             )
         filters.append(codec)
         made = after
-    if filters and layout != tuple(range(ndim)):
-        raise _permuted(chain)
     return layout, filters
-
-
-def _filter(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec:
-    """Return a filter of numbers in the byte order of the machine."""
-    if name in TYPED and config.get("dtype") is None:
-        config = {**config, "dtype": dtype.str}
-    if name == "numcodecs.astype" and config.get("decode_dtype") is None:
-        config = {**config, "decode_dtype": dtype.str}
-    codec = codec_from_zarr_v3(name, config, dtype.itemsize)
-    if not codec.maps_arrays:
-        return codec
-    try:
-        entry = _in_order(codec, dtype.itemsize, "=")
-    except TypeError as error:
-        raise FormatError(
-            f"codec {name!r}: {dict(config)} names no data type of numpy ({error}); the metadata "
-            f"is damaged"
-        ) from error
-    return codec_from_zarr_v3(**_arguments(entry), itemsize=dtype.itemsize)
 
 
 def order_of_axes(config: Mapping[str, Any], ndim: int) -> Sequence[int]:

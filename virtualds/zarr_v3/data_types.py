@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import base64
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.json_attributes import NON_FINITE
+from virtualds.json_numbers import NON_FINITE, float_bytes, int_bytes
 
 NAMES = {
     "bool": "?",
@@ -285,37 +284,17 @@ def _bool_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     return np.asarray(value, dtype).tobytes()
 
 
-def _int_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
-    # writers without integers say 0.0
-    if isinstance(value, str) or int(value) != value:
-        raise ValueError("not an integer")
-    # numpy itself refuses what lies beyond the limits of a type
-    return np.asarray(int(value), dtype).tobytes()
-
-
-def _float_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
-    if not isinstance(value, str):
-        with np.errstate(over="ignore"):
-            return np.asarray(float(value)).astype(dtype).tobytes()
-    if value in NON_FINITE:
-        return np.asarray(NON_FINITE[value], dtype).tobytes()
-    if not re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * dtype.itemsize}}}", value):
-        raise ValueError(f"neither {', '.join(NON_FINITE)}, nor 0x and {2 * dtype.itemsize} digits")
-    raw = bytes.fromhex(value[2:])
-    return raw[::-1] if sys.byteorder == "little" else raw
-
-
 def _complex_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("not a pair of numbers")
     part = np.dtype(f"f{dtype.itemsize // 2}")
-    return b"".join(_float_bytes(one, part) for one in value)
+    return b"".join(float_bytes(one, part) for one in value)
 
 
 def _time_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     if value == "NaT":
         return np.asarray("NaT", dtype).tobytes()
-    return _int_bytes(value, np.dtype("i8"))
+    return int_bytes(value, np.dtype("i8"))
 
 
 def _text_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
@@ -334,9 +313,9 @@ def _raw_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 _READ: dict[str, Callable[[Any, np.dtype[Any]], bytes]] = {
     "b": _bool_bytes,
-    "i": _int_bytes,
-    "u": _int_bytes,
-    "f": _float_bytes,
+    "i": int_bytes,
+    "u": int_bytes,
+    "f": float_bytes,
     "c": _complex_bytes,
     "M": _time_bytes,
     "m": _time_bytes,

@@ -22,6 +22,7 @@ from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.read.gather import gathered
+from virtualds.zarr_v3.chunk_keys import ChunkKeys
 
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
@@ -30,40 +31,6 @@ SPARSE = 16
 """Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
 
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
-
-
-@dataclass(frozen=True)
-class ChunkKeys:
-    """Keys of chunks below the folder of their array, in an encoding and with a separator."""
-
-    name: str
-    separator: str
-
-    def __call__(self, place: tuple[int, ...]) -> str:
-        """Return the key of a chunk."""
-        indices = self.separator.join(map(str, place))
-        if self.name == "v2":
-            return indices or "0"
-        return f"c{self.separator}{indices}" if place else "c"
-
-    def place(self, key: str, ndim: int) -> tuple[int, ...] | None:
-        """Return which chunk has a key, None if it is no key of a chunk."""
-        if not ndim:
-            return () if key == self(()) else None
-        indices = key
-        if self.name != "v2":
-            indices = key.removeprefix(f"c{self.separator}")
-            if indices == key:
-                return None
-        parts = indices.split(self.separator)
-        if len(parts) != ndim or not all(p.isdecimal() and p.isascii() for p in parts):
-            return None
-        place = tuple(map(int, parts))
-        return place if self(place) == key else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the ``chunk_key_encoding``."""
-        return {"name": self.name, "configuration": {"separator": self.separator}}
 
 
 class SetFiles(Protocol):

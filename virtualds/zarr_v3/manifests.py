@@ -19,7 +19,8 @@ from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
-from virtualds.zarr_v3.json_table import UNKNOWN, ChunkKeys, Fingerprint, JsonTable
+from virtualds.zarr_v3.chunk_keys import ChunkKeys
+from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint, JsonTable
 from virtualds.zarr_v3.parquet_table import ParquetTable, Sources, columns_of
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
@@ -288,28 +289,6 @@ def inside(folder: str, path: str) -> str:
     if "\\" in path or path.startswith("/"):
         raise FormatError(f"{path!r} is no path inside the set")
     return "/".join(parts)
-
-
-def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
-    """Return how chunks of an array are called (core specification, "Chunk key encoding").
-
-    Raises
-    ------
-    UnsupportedError
-        The encoding is not known.
-    """
-    encoding = metadata.get("chunk_key_encoding", {"name": "default"})
-    said = encoding if isinstance(encoding, Mapping) else {"name": encoding}
-    name, how = said.get("name"), said.get("configuration", {})
-    if name not in ("default", "v2"):
-        raise UnsupportedError(f"chunk key encoding {name!r}; 'default' and 'v2' are known")
-    separator = how.get("separator", "/" if name == "default" else ".")
-    if separator not in ("/", "."):
-        raise FormatError(
-            f"chunk key encoding {name!r}: separator {separator!r}, where '/' or '.' belongs; the "
-            f"metadata is damaged"
-        )
-    return ChunkKeys(name, separator)
 
 
 def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:

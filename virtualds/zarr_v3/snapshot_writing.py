@@ -17,6 +17,7 @@ from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
 from virtualds.zarr_v3.arrays import is_extended
+from virtualds.zarr_v3.chunk_keys import chunk_key
 from virtualds.zarr_v3.document import FOLDER, Document, entries_of_values
 from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.manifest_files import (
@@ -31,7 +32,6 @@ from virtualds.zarr_v3.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
     Part,
-    chunk_key,
     json_manifest,
 )
 from virtualds.zarr_v3.metadata import axes_from_v3

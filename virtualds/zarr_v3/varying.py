@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.varying_array import BYTES, TEXT, VaryingArray
@@ -65,7 +67,7 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
             )
         layout = tuple(layout[i] for i in order_of_axes(config, len(shape)))
     for name, config in chain[place + 1 :]:
-        codecs.append(codec_from_zarr_v3(name, config, 1))
+        codecs.append(codec_from_zarr_v3(name, config, np.dtype("u1")))
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
     parts = manifests([grid], 0) if prod(grid) else []

@@ -1,0 +1,180 @@
+"""A few bits of every number, side by side, least significant bit first.
+
+Zarr v3 ``packbits``, registered in zarr-extensions. The filter of numcodecs that has this name in
+Zarr v2 begins with the most significant bit of a byte, and is another; this one has a name of its
+own there: ``virtualds_bit_fields``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.codec import Buffer, Codec, CodecError
+
+Bytes = npt.NDArray[np.uint8]
+PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
+"""Bytes before and behind the bits, which say how many bits fill up the last byte of these."""
+KEYS = {"padding_encoding", "first_bit", "last_bit"}
+NUMBERS = 2**16
+"""Numbers that are unpacked at a time: a multiple of eight, so that they begin with a byte."""
+
+
+@dataclass(frozen=True)
+class BitFields(Codec):
+    """Some of the bits of booleans, integers, floats or parts of complex numbers.
+
+    Decoding yields little-endian numbers, whose bits below are zero, and above either zero or, of
+    signed integers, like the highest one.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the numbers.
+    first_bit, last_bit : int
+        The lowest and the highest bit that is stored.
+    padding : str
+        Where the number of bits stands that fill up the last byte: a key of `PADDING_BYTE`.
+
+    Raises
+    ------
+    ValueError
+        There are no such numbers, bits or places.
+    """
+
+    dtype: str
+    first_bit: int
+    last_bit: int
+    padding: str = "none"
+
+    zarr_v2_id: ClassVar[str] = "virtualds_bit_fields"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).kind not in "biufc":
+            raise ValueError(f"packbits: {self.dtype} is no number")
+        if not 0 <= self.first_bit <= self.last_bit < self._all_bits:
+            raise ValueError(
+                f"packbits: bits {self.first_bit} to {self.last_bit} of {self._all_bits} are none"
+            )
+        if self.padding not in PADDING_BYTE:
+            raise ValueError(f"packbits: padding {self.padding!r} is none of {list(PADDING_BYTE)}")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        first, last = (_whole(config[name]) for name in ("first_bit", "last_bit"))
+        return cls(str(config["dtype"]), first, last, str(config["padding_encoding"]))
+
+    @classmethod
+    def from_registry(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+        """Build it from the configuration of ``packbits``."""
+        if unknown := config.keys() - KEYS:
+            raise ValueError(f"{min(unknown)!r} is not known")
+        first, last = config.get("first_bit"), config.get("last_bit")
+        said = {
+            "dtype": dtype.newbyteorder("<").str,
+            "first_bit": 0 if first is None else first,
+            "last_bit": _bits(dtype) - 1 if last is None else last,
+            "padding_encoding": config.get("padding_encoding", "none"),
+        }
+        return cls.from_zarr_v2(said)
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "dtype": self.dtype, **self._parameters}
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        return {"name": "packbits", "configuration": self._parameters}
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        bits = {"first_bit": self.first_bit, "last_bit": self.last_bit}
+        return {"padding_encoding": self.padding, **bits}
+
+    @property
+    def _all_bits(self) -> int:
+        """Bits of a number, or of either part of a complex one."""
+        return _bits(np.dtype(self.dtype))
+
+    @property
+    def _parts(self) -> int:
+        return 2 if np.dtype(self.dtype).kind == "c" else 1
+
+    @property
+    def serialises(self) -> bool:
+        return True
+
+    @property
+    def heeds_memory(self) -> bool:
+        return False
+
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        return dtype if dtype == np.dtype(self.dtype) else None
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        numbers = nbytes // np.dtype(self.dtype).itemsize * self._parts
+        return -(-numbers * self._width // 8) + sum(PADDING_BYTE[self.padding])
+
+    @property
+    def _width(self) -> int:
+        """Bits that are stored of a number or part of one."""
+        return self.last_bit - self.first_bit + 1
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        packed, padding = self._packed(np.frombuffer(data, np.uint8))
+        each = np.dtype(self.dtype).itemsize // self._parts
+        if nbytes is None:
+            count = (8 * packed.size - (padding or 0)) // self._width
+        else:
+            count = nbytes // each
+        filled = 8 * packed.size - count * self._width
+        if not 0 <= filled < 8 or padding not in (None, filled):
+            raise CodecError(
+                f"packbits: {packed.size} bytes, of which {padding} bits are said to fill up, hold "
+                f"other than {count} numbers of {self._width} bits"
+            )
+        return self._unpacked(packed, count, each).data
+
+    def _packed(self, data: Bytes) -> tuple[Bytes, int | None]:
+        """Return the bits alone, and how many of them are said to fill up the last byte."""
+        before, behind = PADDING_BYTE[self.padding]
+        if data.size < before + behind:
+            raise CodecError("packbits: no bytes, where one says how many bits fill up the last")
+        packed = data[before : data.size - behind]
+        return packed, int(data[0 if before else -1]) if before or behind else None
+
+    def _unpacked(self, packed: Bytes, count: int, each: int) -> Bytes:
+        """Return the bytes of all numbers; each takes so many."""
+        width, all_bits = self._width, self._all_bits
+        if all_bits == 1:
+            return np.unpackbits(packed, count=count, bitorder="little")
+        if width == all_bits:
+            return packed
+        signed = np.dtype(self.dtype).kind == "i"
+        out = np.empty((count, each), np.uint8)
+        for start in range(0, count, NUMBERS):
+            some = out[start : start + NUMBERS]
+            part = packed[start // 8 * width :]
+            bits = np.unpackbits(part, count=len(some) * width, bitorder="little")
+            fields = bits.reshape(len(some), width)
+            spread = np.zeros((len(some), all_bits), np.uint8)
+            spread[:, self.first_bit : self.last_bit + 1] = fields
+            if signed:
+                spread[:, self.last_bit + 1 :] = fields[:, -1:]
+            some[:] = np.packbits(spread, axis=1, bitorder="little")
+        return out.reshape(-1)
+
+
+def _bits(dtype: np.dtype[Any]) -> int:
+    if dtype.kind == "b":
+        return 1
+    return 8 * dtype.itemsize // (2 if dtype.kind == "c" else 1)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"packbits: {value!r} counts no bits")
+    return value

@@ -1,0 +1,142 @@
+"""Numbers less an offset, times a scale, in the arithmetic of their type.
+
+Zarr v3 ``scale_offset``, registered in zarr-extensions; where zarr-python leaves out ``offset`` and
+``scale``, they are 0 and 1. Floats have a name in Zarr v2 too: ``fixedscaleoffset``, whose decoding
+is the same as long as it is told one type. Integers have one of their own, since numcodecs would
+reckon with floats: ``virtualds_scaled_values``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.codec import Buffer, Codec, CodecError, Order, check_length
+from virtualds.json_numbers import number
+
+PARAMETERS = {"offset": 0, "scale": 1}
+"""What the configuration may say, and what it means where it does not."""
+
+
+@dataclass(frozen=True)
+class ScaledValues(Codec):
+    """Integers or floats that were scaled: ``(x - offset) * scale``.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the numbers, byte order included.
+    offset, scale : int, float or str
+        As JSON spells them.
+
+    Raises
+    ------
+    ValueError
+        They are no numbers of that type, or the scale is zero.
+    """
+
+    dtype: str
+    offset: Any
+    scale: Any
+
+    zarr_v2_id: ClassVar[str] = "virtualds_scaled_values"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).kind not in "iuf":
+            raise ValueError(f"scale_offset: {self.dtype} is neither integer nor float")
+        if self._numbers[1] == 0:
+            raise ValueError("scale_offset: a scale of 0 leaves nothing of a number")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(str(config["dtype"]), config["offset"], config["scale"])
+
+    @classmethod
+    def from_registry(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+        """Build it from the configuration of ``scale_offset``."""
+        if unknown := config.keys() - PARAMETERS.keys():
+            raise ValueError(f"{min(unknown)!r} is not known")
+        return cls(dtype.str, **{**PARAMETERS, **config})
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        offset, scale = (float(one) for one in self._numbers)
+        if np.dtype(self.dtype).kind == "f" and np.isfinite([offset, scale]).all():
+            types = {"dtype": self.dtype, "astype": self.dtype}
+            return {"id": "fixedscaleoffset", "offset": offset, "scale": scale, **types}
+        return {"id": self.zarr_v2_id, **self._parameters}
+
+    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
+        return {"name": "virtualds.scaled_values", "configuration": self._parameters}
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        said = {"offset": self.offset, "scale": self.scale}
+        return {"name": "scale_offset", "configuration": said}
+
+    @property
+    def _parameters(self) -> dict[str, Any]:
+        return {"dtype": self.dtype, "offset": self.offset, "scale": self.scale}
+
+    @cached_property
+    def _numbers(self) -> tuple[Any, Any]:
+        """Offset and scale as scalars of the type."""
+        dtype = np.dtype(self.dtype)
+        return number(self.offset, dtype), number(self.scale, dtype)
+
+    @property
+    def maps_arrays(self) -> bool:
+        return True
+
+    @property
+    def heeds_memory(self) -> bool:
+        return False
+
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        return dtype if dtype == np.dtype(self.dtype) else None
+
+    def in_order(self, order: Order) -> Self:
+        return replace(self, dtype=np.dtype(self.dtype).newbyteorder(order).str)
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        check_length(self, len(data), nbytes)
+        dtype = np.dtype(self.dtype)
+        if len(data) % dtype.itemsize:
+            raise CodecError(f"scale_offset: {len(data)} bytes are no whole numbers of {dtype}")
+        stored = np.frombuffer(data, dtype)
+        native = stored.astype(dtype.newbyteorder("="), copy=False)
+        found = (_floats if dtype.kind == "f" else _integers)(native, *self._numbers)
+        return found.astype(dtype, copy=False).view(np.uint8).data
+
+
+def _floats(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
+    # an infinity or NaN is a value like another
+    with np.errstate(all="ignore"):
+        found: npt.NDArray[Any] = stored / scale + offset
+    return found
+
+
+def _integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
+    """Divide without a rest, and add what stays within the type."""
+    if not stored.size:
+        return stored
+    with np.errstate(over="ignore"):
+        quotients = stored // scale
+        if (quotients * scale != stored).any():
+            raise CodecError(f"scale_offset: a stored number is no multiple of the scale {scale}")
+        limits = np.iinfo(stored.dtype)
+        ends = [int(n) // int(scale) + int(offset) for n in (stored.min(), stored.max())]
+        if min(ends) < limits.min or max(ends) > limits.max:
+            raise CodecError(
+                f"scale_offset: {min(ends)} to {max(ends)} go beyond the limits of {stored.dtype}"
+            )
+        # quotients may have wrapped, and wrap back
+        found: npt.NDArray[Any] = quotients + offset
+    return found

@@ -1,0 +1,204 @@
+"""What chunks of an array are called, below its folder.
+
+``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
+``suffix`` and ``fanout`` are registered in zarr-extensions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.errors import FormatError, UnsupportedError
+
+Place = tuple[int, ...]
+SEPARATORS = {"default": "/", "v2": "."}
+"""What stands between indices where nothing else is said."""
+NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
+"""What what is put before and behind keys must not hold."""
+MOST_CHILDREN = 1001
+"""Entries of a folder of ``fanout`` where nothing else is said."""
+
+
+class ChunkKeys(ABC):
+    """Keys of chunks in one encoding; equal ones give equal keys."""
+
+    @abstractmethod
+    def __call__(self, place: Place) -> str:
+        """Return the key of a chunk."""
+
+    @abstractmethod
+    def read(self, key: str, ndim: int) -> Place | None:
+        """Return the chunk that a key of this encoding is of; of another key, anything."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_key_encoding``."""
+
+    def place(self, key: str, ndim: int) -> Place | None:
+        """Return which chunk has a key, None if it is no key of a chunk."""
+        found = self.read(key, ndim)
+        # one chunk has one key, without more zeros
+        return found if found is not None and self(found) == key else None
+
+
+@dataclass(frozen=True)
+class Separated(ChunkKeys):
+    """Indices with a separator between them; ``default`` has a ``c`` before them."""
+
+    name: str
+    separator: str
+
+    def __call__(self, place: Place) -> str:
+        """Return the key of a chunk."""
+        indices = self.separator.join(map(str, place))
+        if self.name == "v2":
+            return indices or "0"
+        return f"c{self.separator}{indices}" if place else "c"
+
+    def read(self, key: str, ndim: int) -> Place | None:
+        """Return the chunk that a key is of, if it is one."""
+        if not ndim:
+            return ()
+        before = "" if self.name == "v2" else f"c{self.separator}"
+        return _indices(key.removeprefix(before).split(self.separator), ndim)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_key_encoding``."""
+        return {"name": self.name, "configuration": {"separator": self.separator}}
+
+
+@dataclass(frozen=True)
+class Affixed(ChunkKeys):
+    """Keys of another encoding with text before or behind them."""
+
+    name: str
+    text: str
+    base: ChunkKeys
+
+    def __call__(self, place: Place) -> str:
+        """Return the key of a chunk."""
+        key = self.base(place)
+        return f"{self.text}{key}" if self.name == "prefix" else f"{key}{self.text}"
+
+    def read(self, key: str, ndim: int) -> Place | None:
+        """Return the chunk that a key is of, if it is one."""
+        cut = key.removeprefix if self.name == "prefix" else key.removesuffix
+        return self.base.read(cut(self.text), ndim)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_key_encoding``."""
+        said = {self.name: self.text, "base_encoding": self.base.to_json()}
+        return {"name": self.name, "configuration": said}
+
+
+@dataclass(frozen=True)
+class Fanout(ChunkKeys):
+    """Digits of indices as folders, so that none has more than so many entries."""
+
+    most: int
+
+    def __call__(self, place: Place) -> str:
+        """Return the key of a chunk."""
+        axes = (f"d{axis}/{'/'.join(self._digits(index))}/" for axis, index in enumerate(place))
+        return "".join(axes) + "c"
+
+    def _digits(self, index: int) -> list[str]:
+        digits = [str(index % (self.most - 1))]
+        while index := index // (self.most - 1):
+            digits.append(str(index % (self.most - 1)))
+        return digits[::-1]
+
+    def read(self, key: str, ndim: int) -> Place | None:
+        """Return the chunk that a key is of, if it is one."""
+        found: list[int] = []
+        for part in key.split("/")[:-1]:
+            if part == f"d{len(found)}":
+                found.append(0)
+            elif found and part.isdecimal() and part.isascii():
+                found[-1] = found[-1] * (self.most - 1) + int(part)
+            else:
+                return None
+        return tuple(found) if len(found) == ndim else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the ``chunk_key_encoding``."""
+        return {"name": "fanout", "configuration": {"max_children": self.most}}
+
+
+def _indices(parts: list[str], ndim: int) -> Place | None:
+    if len(parts) != ndim or not all(part.isdecimal() and part.isascii() for part in parts):
+        return None
+    return tuple(map(int, parts))
+
+
+def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
+    """Return how chunks of an array are called.
+
+    Raises
+    ------
+    UnsupportedError
+        The encoding is not known.
+    FormatError
+        Its configuration makes no sense.
+
+    Examples
+    --------
+    >>> said = {"suffix": ".tiff", "base_encoding": "default"}
+    >>> keys = chunk_key({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
+    >>> keys((1, 2)), keys.place("c/1/2.tiff", 2)
+    ('c/1/2.tiff', (1, 2))
+    """
+    return _encoding(metadata.get("chunk_key_encoding", "default"))
+
+
+def _encoding(said: Any) -> ChunkKeys:
+    encoding = said if isinstance(said, Mapping) else {"name": said}
+    name, how = encoding.get("name"), encoding.get("configuration", {})
+    if not isinstance(name, str) or name not in ENCODINGS:
+        raise UnsupportedError(
+            f"chunk key encoding {name!r}; {list(ENCODINGS)} are known; open the data with "
+            f"zarr-python"
+        )
+    return ENCODINGS[name](name, how)
+
+
+def _separated(name: str, how: Mapping[str, Any]) -> Separated:
+    separator = how.get("separator", SEPARATORS[name])
+    if separator not in ("/", "."):
+        raise _damaged(name, f"separator {separator!r}, where '/' or '.' belongs")
+    return Separated(name, separator)
+
+
+def _affixed(name: str, how: Mapping[str, Any]) -> Affixed:
+    text = how.get(name)
+    if not isinstance(text, str) or text.startswith("/") or any(n in text for n in NOT_IN_KEYS):
+        raise _damaged(name, f"{name} {text!r} leads elsewhere, or is none")
+    # the registry's own example spells it with a hyphen
+    base = how.get("base_encoding", how.get("base-encoding"))
+    if base is None:
+        raise _damaged(name, "no base_encoding")
+    return Affixed(name, text, _encoding(base))
+
+
+def _fanout(name: str, how: Mapping[str, Any]) -> Fanout:
+    most = how.get("max_children", MOST_CHILDREN)
+    if type(most) is not int or most <= 3:
+        raise _damaged(name, f"max_children {most!r}, where a number above 3 belongs")
+    return Fanout(most)
+
+
+def _damaged(name: str, what: str) -> FormatError:
+    return FormatError(f"chunk key encoding {name!r}: {what}; the metadata is damaged")
+
+
+ENCODINGS: dict[str, Callable[[str, Mapping[str, Any]], ChunkKeys]] = {
+    "default": _separated,
+    "v2": _separated,
+    "prefix": _affixed,
+    "suffix": _affixed,
+    "fanout": _fanout,
+}
+"""What makes the keys of an encoding, by its name."""
