@@ -396,6 +396,17 @@ def test_diagnose_tells_what_does_not_combine() -> None:
     assert "2003.nc" in run("diagnose", "20*.nc", "--concat-dim", "time").stdout
 
 
+def test_diagnose_takes_what_scan_takes() -> None:
+    for name in ("2001", "2002"):
+        year = xr.load_dataset(f"{name}.nc").isel(time=0).drop_vars("time")
+        year.to_netcdf(f"only_{name}.nc")
+    how = ("only_*.nc", "--concat-dim", "time", "--coordinates", r"time:%Y=_(\d{4})")
+    document = said("diagnose", *how)
+    assert (document["joined"], document["blocks"]) == (["time"], False)
+    assert [era["start"] for era in document["eras"]] == ["2001-01-01"]
+    assert said("scan", *how, "-o", "refs.json")["dims"]["time"] == 2
+
+
 def test_demo() -> None:
     assert "identical" in done("demo", "--folder", "new").output
     assert Path("new/picture.png").exists()

@@ -532,6 +532,111 @@ def test_a_dimension_that_is_given_is_taken(archives: Archives) -> None:
     assert not found.blocks and combined.sizes["member"] == 3
 
 
+# ---------------------------------------------------------------------- as it is built
+
+
+def parts_without_time(folder: Path) -> list[Path]:
+    """Files of one day each, of two members, which only their names and attributes tell."""
+    for member in (1, 2):
+        for day in (1, 2, 3):
+            field = xr.DataArray(np.full((2, 3), 10 * member + day, "f4"), dims=("y", "x"))
+            attrs = {"day": f"2001-01-{day:02}", "member": member}
+            name = f"t_2001-01-{day:02}_r{member}.nc"
+            xr.Dataset({"t": field}, attrs=attrs).to_netcdf(folder / name)
+    return sorted(folder.glob("*.nc"))
+
+
+DAY = virtualds.FromName(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)")
+MEMBER = virtualds.FromName(r"_r(\d+)", int)
+BUILDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "a new dimension from names": (
+        "r1",
+        {"combine": "nested", "concat_dim": "time", "coordinates": {"time": DAY}},
+        ("time",),
+    ),
+    "from an attribute, by coordinates": (
+        "r1",
+        {"coordinates": {"time": virtualds.FromAttribute("day", format="%Y-%m-%d")}},
+        ("time",),
+    ),
+    "from a function, and another one along it": (
+        "r1",
+        {
+            "combine": "nested",
+            "concat_dim": "day",
+            "coordinates": {"day": lambda url, ds: int(ds.attrs["day"][-2:]), "name": MEMBER},
+        },
+        ("day",),
+    ),
+    "a grid of files": (
+        "r",
+        {
+            "combine": "nested",
+            "concat_dim": ["member", "time"],
+            "coordinates": {"member": MEMBER, "time": DAY},
+        },
+        ("member", "time"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_an_archive_is_diagnosed_with_what_it_is_built_with(name: str, tmp_path: Path) -> None:
+    which, how, dims = BUILDS[name]
+    files = [path for path in parts_without_time(tmp_path) if which in path.stem]
+    found = virtualds.diagnose(files, **how)
+    assert (found.joined, found.blocks) == (dims, False)
+    assert all(era.reason is None for era in found.eras)
+    combined = virtualds.open_virtual_mfdataset(files, **how)
+    assert dict(combined["t"].sizes) == {**dict.fromkeys(dims, 3), "y": 2, "x": 3} | (
+        {"member": 2} if "member" in dims else {}
+    )
+    if dims == ("time",):
+        assert (found.eras[0].start, found.eras[0].stop) == ("2001-01-01", "2001-01-03")
+
+
+def test_a_name_that_tells_nothing_is_told_of_its_file(tmp_path: Path) -> None:
+    files = [path for path in parts_without_time(tmp_path) if "r1" in path.stem]
+    files.append(files[0].rename(tmp_path / "t_2001.nc"))
+    found = virtualds.diagnose(files[1:], concat_dim="time", coordinates={"time": DAY})
+    assert found.blocks and found.eras[-1].first_file == str(files[-1])
+    assert "is not found in 't_2001.nc'" in str(found.eras[-1].reason)
+    with pytest.raises(virtualds.CombineError, match=r"is not found in 't_2001\.nc'"):
+        virtualds.open_virtual_mfdataset(
+            files[1:], combine="nested", concat_dim="time", coordinates={"time": DAY}
+        )
+
+
+def test_names_that_tell_the_same_time_overlap(tmp_path: Path) -> None:
+    files = parts_without_time(tmp_path)
+    (row,) = virtualds.diagnose(files, concat_dim="time", coordinates={"time": DAY}).of("blocks")
+    assert (row.aspect, row.files) == ("overlap", 3)
+
+
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_progress_is_told_of_the_files_that_are_looked_at(
+    parallel: int | None, tmp_path: Path
+) -> None:
+    files = years(tmp_path, *({} for _ in range(11)))
+    files[5].write_text("nothing")
+    told: list[virtualds.Progress] = []
+    found = virtualds.diagnose(files, sample=9, progress=told.append, parallel=parallel)
+    assert [p.done for p in told] == [*range(1, 12), 11]
+    assert {p.total for p in told} == {11}
+    report = told[-1].report
+    assert report is not None and [lost.url for lost in report.left_out] == [str(files[5])]
+    assert [era.first_file for era in found.eras] == [str(files[0]), str(files[5])]
+    assert found == virtualds.diagnose(files)
+
+
+def test_what_a_diagnosis_has_opened_is_there_for_the_build(tmp_path: Path) -> None:
+    files = years(tmp_path, {}, {}, {})
+    options = {"cache": tmp_path / "cache", "drop_variables": ["x"]}
+    virtualds.diagnose(files, **options)
+    built = virtualds.open_virtual_mfdataset(files, **options)
+    assert built.virtual.report.cached == 3
+
+
 # ---------------------------------------------------------------------- forms
 
 

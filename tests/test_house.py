@@ -56,6 +56,7 @@ STAGES = {
         "dask_jobs",
         "workers",
         "combining",
+        "preparing",
         "tree",
         "target",
         "by_blocks",

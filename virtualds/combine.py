@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xarray as xr
@@ -12,20 +11,17 @@ import xarray as xr
 from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.arrangement import Arrangement, Overlap
-from virtualds.building.build import Build, on_error_of_variables
-from virtualds.building.cache import FileCache, choices_of
+from virtualds.building.build import Build
 from virtualds.building.combining import Combination
 from virtualds.building.dask_jobs import client_of
-from virtualds.building.file_coordinates import FileCoordinates, Source
+from virtualds.building.file_coordinates import Source
 from virtualds.building.files import Files, Paths
-from virtualds.building.opening import Job, Opened, Step
+from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
 from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
-from virtualds.manifest import StorageOptions
-from virtualds.urls import normalise_url
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -181,8 +177,16 @@ def open_virtual_mfdataset(
     }
     combination = Combination(combine, concat_dim, options | kwargs)
     arrangement = Arrangement(sort, overlap)
-    steps = _steps(coordinates, combination, preprocess)
-    job = _job(open_virtual_dataset, choices, storage_options, on_error, retries, cache, steps)
+    steps = steps_for(coordinates, combination, preprocess)
+    job = job_for(
+        open_virtual_dataset,
+        choices,
+        steps=steps,
+        storage_options=storage_options,
+        on_error=on_error,
+        retries=retries,
+        cache=cache,
+    )
     number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
     build = Build(files, job, workers_for(parallel, files), on_error, progress)
     target = None if to is None else Target.begin(to, target_options)
@@ -288,62 +292,21 @@ def open_virtual_mfdatatree(
     }
     combination = Combination("nested", concat_dim, options)
     arrangement = Arrangement(sort, overlap)
-    steps = _steps(coordinates, combination, preprocess)
-    job = _job(open_virtual_datatree, choices, storage_options, on_error, retries, cache, steps)
+    steps = steps_for(coordinates, combination, preprocess)
+    job = job_for(
+        open_virtual_datatree,
+        choices,
+        steps=steps,
+        storage_options=storage_options,
+        on_error=on_error,
+        retries=retries,
+        cache=cache,
+    )
     build = Build(files, job, workers_for(parallel, files), on_error, progress)
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found, arrangement)
     combined.virtual.report = report
     return combined
-
-
-def _job(
-    opener: Callable[..., Opened],
-    choices: dict[str, Any],
-    storage_options: Mapping[str, Any] | None,
-    on_error: str,
-    retries: int,
-    cache: str | os.PathLike[str] | None,
-    steps: tuple[Step[Opened], ...],
-) -> Job[Opened]:
-    """Return what is done with each file, whatever is made of them."""
-    choices = {name: _again(value) for name, value in choices.items()}
-    choices["on_error"] = on_error_of_variables(on_error)
-    kept = None
-    if cache is not None:
-        decided = choices_of(opener=opener.__name__, **choices)
-        kept = FileCache(normalise_url(cache), decided, StorageOptions.of(storage_options))
-    return Job(
-        partial(opener, storage_options=storage_options, **choices),
-        steps,
-        retries,
-        kept,
-        stops=on_error in ("raise", "keep"),
-    )
-
-
-def _steps(
-    coordinates: Mapping[str, Source] | None,
-    combination: Combination,
-    preprocess: Callable[[Opened], Opened] | None,
-) -> tuple[Step[Opened], ...]:
-    """Return how what was opened is prepared."""
-    steps: list[Step[Opened]] = []
-    if coordinates:
-        named = tuple(dim for dim in combination.dims if isinstance(dim, str))
-        steps.append(FileCoordinates(coordinates, named if combination.dims else None))
-    if preprocess is not None:
-        steps.append(partial(_preprocessed, preprocess))
-    return tuple(steps)
-
-
-def _again(value: Any) -> Any:
-    """Return what can be gone through once for every file."""
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
-
-
-def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
-    return preprocess(found)
 
 
 def _of_file(number: int, build: Build[xr.Dataset], found: Mapping[int, Any]) -> xr.Dataset:

@@ -13,16 +13,10 @@ from virtualds.building.arrangement import Arrangement, Outline, datasets_of, le
 from virtualds.building.combining import Combination, named
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
+from virtualds.building.preparing import on_error_of_variables
 from virtualds.building.progress import Count, Wanted, teller
 from virtualds.building.workers import Workers
 from virtualds.errors import CombineError
-
-ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""What is done about files that fail, and then about variables of a file that do.
-
-A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
-of it for missing values.
-"""
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,9 @@ class Build(Generic[Opened]):
                         failed[outcome.number] = outcome.error
             if not found:
                 raise _none_left(failed)
-            report = count.finish(self._left_out(failed))
+            names = self.files.flat
+            lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
+            report = count.finish(lost)
         if failed and self.on_error == "skip":
             lines = "\n".join(told(report.left_out))
             warnings.warn(
@@ -121,25 +117,6 @@ class Build(Generic[Opened]):
         if outcome.error is None:
             return False
         return not outcome.is_fault or self.on_error in ("raise", "keep")
-
-    def _left_out(self, failed: dict[int, Exception]) -> Iterator[LeftOut]:
-        for number, wrong in sorted(failed.items(), key=lambda item: item[0]):
-            notes: list[str] = getattr(wrong, "__notes__", [])
-            text = "; ".join([str(wrong), *notes])
-            yield LeftOut(str(self.files.flat[number]), type(wrong).__name__, text)
-
-
-def on_error_of_variables(on_error: str) -> str:
-    """Return what is done about variables of a file, given what is done about files.
-
-    Raises
-    ------
-    ValueError
-        There is no such thing.
-    """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
-    return ON_ERROR[on_error]
 
 
 def _displaced(file: Any) -> CombineError:
