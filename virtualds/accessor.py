@@ -311,7 +311,7 @@ class VirtualDatasetAccessor:
         -------
         Verification
             True in its ``ok`` if all of this was looked at and nothing found; else with a row for
-            every problem. A bad file is no error.
+            every problem, among which is that there was nothing to compare. A bad file is no error.
 
         Raises
         ------
