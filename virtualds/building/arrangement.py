@@ -19,6 +19,8 @@ from virtualds.errors import CombineError
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
+CUTTING = ("first", "last")
+"""Those by which files lose what others have, too."""
 REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
     "that has them, or overlap='keep' to have them several times"
@@ -172,7 +174,7 @@ class Arrangement:
 
     def _by_coordinates(self, files: Sequence[int], outlines: Mapping[int, Outline]) -> list[Part]:
         """Return parts of files for `xarray.combine_by_coords`, which puts them in order itself."""
-        if self.overlap not in ("first", "last"):
+        if self.overlap == "keep":
             return [Part(number) for number in files]
         groups: dict[Any, list[int]] = {}
         for number in files:
@@ -181,8 +183,11 @@ class Arrangement:
         found: list[Part] = []
         for group in groups.values():
             dims = grid.differing(group)
-            cells = grid.cells(group, dims)
-            found += leaves(grid.parts(cells, dims) if dims else list(map(Part, group)))
+            if dims and self.overlap in CUTTING:
+                found += leaves(grid.parts(grid.cells(group, dims), dims))
+            else:
+                one_place = not dims and len(group) > 1
+                found += map(Part, [grid.counting(group)] if one_place else group)
         # what has no element has no place by its coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
@@ -211,6 +216,34 @@ class _Grid:
             for dim, index in first.items()
             if not all(dim in other and index.equals(other[dim]) for other in others)
         )
+
+    def counting(self, files: Sequence[int]) -> int:
+        """Return the file that counts among those of which all coordinates are the same.
+
+        Raises
+        ------
+        CombineError
+            None does, or it is not certain that they are all of one place.
+        """
+        outlines = [self.outlines[number] for number in files]
+        first, last = outlines[0], outlines[-1]
+        told = f"{first.file} and {last.file} have the same coordinates"
+        bare = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
+        if bare or not first.indexes:
+            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "that is none"
+            raise CombineError(
+                f"{told}, but {lacking} to tell where they lie; give them one (coordinates=...), "
+                f"or name the dimension to join along (combine='nested', concat_dim=...)"
+            )
+        dims = ", ".join(map(repr, first.indexes))
+        if self.overlap not in CUTTING:
+            raise CombineError(f"overlap along {dims}: {told}; {REMEDY}")
+        if any(outline.variables != first.variables for outline in outlines):
+            raise CombineError(
+                f"overlap={self.overlap!r} along {dims}: {told}, but not the same variables, so "
+                f"that data would be lost; drop variables before (preprocess=...)"
+            )
+        return files[0] if self.overlap == "first" else files[-1]
 
     def cells(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
         """Nest files: those with the same coordinate along the first dimension are one row."""
@@ -273,8 +306,7 @@ class _Grid:
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep" and (pairs := line.sharing(order)):
             self._check(nodes, dims, line, pairs)
-        cuts = self.overlap in ("first", "last")
-        for piece in line.cut(order) if cuts else _whole(line):
+        for piece in line.cut(order) if self.overlap in CUTTING else _whole(line):
             yield piece, piece.stop - piece.start == known[piece.file].size
 
     def _common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
