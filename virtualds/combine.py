@@ -12,10 +12,12 @@ from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.arrangement import Arrangement, Overlap
 from virtualds.building.build import Build
+from virtualds.building.by_blocks import Share
 from virtualds.building.combining import Combination
 from virtualds.building.dask_jobs import client_of
 from virtualds.building.file_coordinates import Source
 from virtualds.building.files import Files, Paths
+from virtualds.building.opening import Opened, Step
 from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
 from virtualds.building.target import Target, abandoning
@@ -167,34 +169,34 @@ def open_virtual_mfdataset(
         "allow": allow,
         "snapshot": snapshot,
     }
-    files = Files.of(paths, storage_options)
-    options = {
+    merging = {
         "data_vars": data_vars,
         "coords": coords,
         "compat": compat,
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination(combine, concat_dim, options | kwargs)
+    combination = Combination(combine, concat_dim, merging | kwargs)
     arrangement = Arrangement(sort, overlap)
-    steps = steps_for(coordinates, combination, preprocess)
-    job = job_for(
+    build = _build(
         open_virtual_dataset,
+        paths,
         choices,
-        steps=steps,
+        steps_for(coordinates, combination, preprocess),
+        parallel=parallel,
         storage_options=storage_options,
         on_error=on_error,
         retries=retries,
+        progress=progress,
         cache=cache,
     )
-    number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
-    build = Build(files, job, workers_for(parallel, files), on_error, progress)
+    number = _number(attrs_file, build)
     target = None if to is None else Target.begin(to, target_options)
     whole = Whole(build, combination, arrangement, client_of(parallel), target)
     with abandoning(target):
         combined, found, report = whole.built()
         if number is not None:
-            combined.attrs = _of_file(number, build, found).attrs
+            _take_attributes(combined, _of_file(number, build, found))
         if target is not None:
             target.commit(combined)
     if target is not None:
@@ -220,6 +222,7 @@ def open_virtual_mfdatatree(
     compat: str = "equals",
     join: Any = "outer",
     combine_attrs: Any = "override",
+    attrs_file: str | os.PathLike[str] | None = None,
     coordinates: Mapping[str, Source] | None = None,
     sort: bool = True,
     overlap: Overlap = "error",
@@ -228,11 +231,13 @@ def open_virtual_mfdatatree(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
+    parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = RETRIES,
     progress: Wanted = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> xr.DataTree:
     """Open many source files with groups as one tree of virtual arrays, joined group by group.
 
@@ -252,11 +257,13 @@ def open_virtual_mfdatatree(
         As in `open_virtual_mfdataset`.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
+    attrs_file : str or path, optional
+        Which of the files the attributes of all groups are those of.
     coordinates, sort, overlap
         As in `open_virtual_mfdataset`. A function is given the root of the tree as a dataset, and
         what overlaps is cut in all groups, which must have the same coordinate.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, allow
-        As in `open_virtual_datatree`.
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, allow, snapshot
+        As in `open_virtual_datatree`, for every file.
     on_error, retries, progress, cache
         As in `open_virtual_mfdataset`; the report is at ``tree.virtual.report``.
 
@@ -269,7 +276,7 @@ def open_virtual_mfdatatree(
     FileNotFoundError
         No file matches, or one is missing.
     ValueError
-        The trees do not combine; the notes name the files.
+        ``attrs_file`` is none of the files, or the trees do not combine; the notes name the files.
 
     Examples
     --------
@@ -280,46 +287,84 @@ def open_virtual_mfdatatree(
         "drop_variables": drop_variables,
         "group": group,
         "decode_cf": decode_cf,
+        "parser": parser,
         "allow": allow,
+        "snapshot": snapshot,
     }
-    files = Files.of(paths, storage_options)
-    options = {
+    merging = {
         "data_vars": data_vars,
         "coords": coords,
         "compat": compat,
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination("nested", concat_dim, options)
+    combination = Combination("nested", concat_dim, merging)
     arrangement = Arrangement(sort, overlap)
-    steps = steps_for(coordinates, combination, preprocess)
-    job = job_for(
+    build = _build(
         open_virtual_datatree,
+        paths,
         choices,
-        steps=steps,
+        steps_for(coordinates, combination, preprocess),
+        parallel=parallel,
         storage_options=storage_options,
         on_error=on_error,
         retries=retries,
+        progress=progress,
         cache=cache,
     )
-    build = Build(files, job, workers_for(parallel, files), on_error, progress)
+    number = _number(attrs_file, build)
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found, arrangement)
+    if number is not None:
+        _take_attributes(combined, _of_file(number, build, found))
     combined.virtual.report = report
     return combined
 
 
-def _of_file(number: int, build: Build[xr.Dataset], found: Mapping[int, Any]) -> xr.Dataset:
-    """Return the dataset of one file, which is opened again if it went into a block."""
+def _build(
+    opener: Callable[..., Opened],
+    paths: Paths,
+    choices: Mapping[str, Any],
+    steps: tuple[Step[Opened], ...],
+    *,
+    parallel: Parallel,
+    storage_options: Mapping[str, Any] | None,
+    on_error: str,
+    progress: Wanted,
+    **working: Any,
+) -> Build[Opened]:
+    """Return how files are opened, whatever they are opened as."""
+    files = Files.of(paths, storage_options)
+    job = job_for(
+        opener, choices, steps=steps, storage_options=storage_options, on_error=on_error, **working
+    )
+    return Build(files, job, workers_for(parallel, files), on_error, progress)
+
+
+def _number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
+    return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
+
+
+def _of_file(number: int, build: Build[Opened], found: Mapping[int, Any]) -> Opened:
+    """Return what one file was opened as; it is opened again if it went into a block."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
             f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    if isinstance(found[number], xr.Dataset):
-        dataset: xr.Dataset = found[number]
-        return dataset
+    if not isinstance(found[number], Share):
+        opened: Opened = found[number]
+        return opened
     [outcome] = build.job([(number, file)])
     if outcome.found is None:
         raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
     return outcome.found
+
+
+def _take_attributes(combined: Opened, file: Opened) -> None:
+    """Give a dataset, or the groups of a tree, the attributes that a file has."""
+    if isinstance(combined, xr.DataTree):
+        for path, node in combined.subtree_with_keys:
+            node.attrs = file[path].attrs
+    else:
+        combined.attrs = file.attrs
