@@ -26,7 +26,9 @@ FLOORS = (
     {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},
-    {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
+    {"group", "zarr_metadata", "concatenation", "comparison"}
+    | {"fill_values", "tiff_pages"}
+    | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
