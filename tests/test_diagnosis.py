@@ -522,6 +522,24 @@ def test_the_joined_dimension_is_found_and_told(name: str, archives: Archives) -
     assert reason in str(found)
 
 
+def test_time_is_joined_along_rather_than_text(tmp_path: Path) -> None:
+    for number in range(3):
+        dataset = xr.Dataset(
+            {"t": (("run", "time"), numbers(1, 2, seed=number))},
+            {
+                "run": [f"run {number}"],
+                "time": np.array(["2001-01-01", "2001-01-02"], "M8[ns]")
+                + np.timedelta64(2 * number, "D"),
+            },
+        )
+        dataset.to_netcdf(tmp_path / f"{number}.nc")
+    files = sorted(tmp_path.glob("*.nc"))
+    found = virtualds.diagnose(
+        files, preprocess=lambda ds: ds.assign_coords(run=ds["run"].astype(object))
+    )
+    assert found.joined == ("time",)
+
+
 def test_a_dimension_that_is_given_is_taken(archives: Archives) -> None:
     files = archives.files("side_by_side_along_a_new_axis")
     found = virtualds.diagnose(files, concat_dim="member", data_vars="all", join="override")

@@ -51,6 +51,7 @@ STAGES = {
         "files",
         "file_coordinates",
         "sequence",
+        "extents",
         "arrangement",
         "notation",
         "records",

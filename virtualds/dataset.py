@@ -20,13 +20,13 @@ import xarray as xr
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray, default_fill
 from virtualds.decoding import (
+    MisfitError,
     Outline,
     Outlines,
     Part,
-    UnlikeError,
     encoding_of,
     indexed,
-    structure_of,
+    outline_key,
     unpacked,
 )
 from virtualds.errors import UnsupportedError, VirtualdsError
@@ -113,12 +113,12 @@ def virtual_dataset(
     """
     if loadable is not None and not callable(loadable):
         loadable = [loadable] if isinstance(loadable, str) else list(loadable)
-    key = None if callable(loadable) else structure_of(group, loadable, decode_cf, get_options())
+    key = None if callable(loadable) else outline_key(group, loadable, decode_cf, get_options())
     outline = OUTLINES.get(key) if key is not None else None
     if outline is not None:
         try:
             return _outlined(outline, group)
-        except (UnlikeError, ValueError, OverflowError):
+        except (MisfitError, ValueError, OverflowError):
             # xarray says what is wrong with the values, if anything is
             pass
     outline, dataset = _decoded_dataset(group, loadable, decode_cf)
@@ -132,7 +132,7 @@ def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
 
     Raises
     ------
-    UnlikeError
+    MisfitError
         Values decode to something else.
     """
     variables: dict[Any, xr.Variable] = {}

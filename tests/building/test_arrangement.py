@@ -18,8 +18,9 @@ from virtual_arrays import no_reads, virtual
 
 import virtualds
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.building.arrangement import Arrangement, Outline, datasets_of
+from virtualds.building.arrangement import Arrangement, datasets_of
 from virtualds.building.combining import Combination
+from virtualds.building.extents import Extent
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 COMBINED: dict[str, Any] = {
@@ -308,9 +309,9 @@ def test_any_overlap_is_what_xarray_makes_of_values(
     combination = Combination(
         *(("by_coords", None) if by_coords else ("nested", "time")), dict(COMBINED)
     )
-    outlines = {n: Outline.of(f"{n}.nc", ds) for n, ds in opened.items()}
+    extents = {n: Extent.of(f"{n}.nc", ds) for n, ds in opened.items()}
     with no_reads():
-        parts = Arrangement(sort, policy).parts(list(opened), outlines, combination.dims)
+        parts = Arrangement(sort, policy).parts(list(opened), extents, combination.dims)
         found = combination(datasets_of(parts, opened))
     sign = -1 if any(times[-1] < times[0] for times in files) else 1
     every = xr.concat(native[:: -1 if policy == "last" else 1], "time")

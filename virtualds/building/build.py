@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from virtualds.build_report import BuildReport, LeftOut, told
-from virtualds.building.arrangement import Arrangement, Outline, datasets_of, leaves, takes_rows
+from virtualds.building.arrangement import Arrangement, datasets_of, leaves, takes_rows
 from virtualds.building.combining import Combination, named
+from virtualds.building.extents import Extent
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
 from virtualds.building.preparing import on_error_of_variables
@@ -83,17 +84,17 @@ class Build(Generic[Opened]):
     ) -> Any:
         """Arrange what was opened, and combine it."""
         names = self.files.flat
-        outlines = {number: Outline.of(names[number], each) for number, each in found.items()}
+        extents = {number: Extent.of(names[number], each) for number, each in found.items()}
         if combination.dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})
-        parts = arrangement.parts(numbers, outlines, combination.dims)
+        parts = arrangement.parts(numbers, extents, combination.dims)
         placed = [part.file for part in leaves(parts)]
         files, opened = [names[n] for n in placed], [found[n] for n in placed]
         combine = combination.by_rows if takes_rows(numbers, parts) else combination
         joined = None if combination.concat_dim is None else combination.dims
         combined = named(combine, joined, datasets_of(parts, found), files, opened)
-        arrangement.check(Outline.of("the result", combined), outlines.values())
+        arrangement.check(Extent.of("the result", combined), extents.values())
         return combined
 
     def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:

@@ -27,7 +27,6 @@ from virtualds.diagnosis.verdicts import (
 from virtualds.structure import (
     ABSENT,
     ATTRIBUTE,
-    CALENDAR,
     CHUNKS,
     CODECS,
     DIMENSIONS,
@@ -46,7 +45,6 @@ from virtualds.structure import (
 
 OWN = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """What files may have each for themselves; such texts are no eras."""
-TIMES = ("datetime64", "timedelta64")
 
 
 def eras_of(survey: Survey, joined: Sequence[str]) -> tuple[Era, ...]:
@@ -182,7 +180,7 @@ def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change
             text,
             pair,
             count,
-            _is_time(survey, fact),
+            survey.courses.counts_time(fact.subject),
             _is_virtual(survey, fact),
         )
         if _is_collapsed(fact, len(counts)):
@@ -222,13 +220,6 @@ def _follows(survey: Survey, fact: Fact) -> bool:
 def _dims(survey: Survey, subject: str) -> list[str]:
     runs = survey.courses.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
     return [dim for _, text in runs for dim in (text or "").split(", ")]
-
-
-def _is_time(survey: Survey, fact: Fact) -> bool:
-    runs = survey.courses.runs
-    texts = [text for _, text in runs.get(Fact(fact.subject, DTYPE), ())]
-    has_calendar = Fact(fact.subject, CALENDAR) in runs
-    return has_calendar or any(str(text).startswith(TIMES) for text in texts)
 
 
 def _is_virtual(survey: Survey, fact: Fact) -> bool:
