@@ -113,13 +113,7 @@ def open_virtual_dataset(
         )
         if loadable_variables is None and scheme_of(absolute) != "file":
             _fetch_coordinates(absolute, found)
-        try:
-            dataset = virtual_dataset(found, loadable_variables, decode_cf)
-        except VirtualdsError as error:
-            error.add_note(f"file {absolute}")
-            raise
-    dataset.encoding["source"] = _source_of(url)
-    return dataset
+        return dataset_of(url, found, loadable_variables, decode_cf)
 
 
 def open_virtual_datatree(
@@ -195,6 +189,25 @@ def open_virtual_datatree(
             raise
     tree.encoding["source"] = _source_of(url)
     return tree
+
+
+def dataset_of(
+    url: str | os.PathLike[str], group: ManifestGroup, loadable: Loadable, decode_cf: bool
+) -> xr.Dataset:
+    """Return a group that was read of a file as a dataset that knows where it is from.
+
+    Raises
+    ------
+    VirtualdsError
+        As `virtual_dataset`; its notes name the file.
+    """
+    try:
+        dataset = virtual_dataset(group, loadable, decode_cf)
+    except VirtualdsError as error:
+        error.add_note(f"file {called(url)}")
+        raise
+    dataset.encoding["source"] = _source_of(url)
+    return dataset
 
 
 def open_group(

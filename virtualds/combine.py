@@ -20,6 +20,7 @@ from virtualds.building.files import Files, Paths
 from virtualds.building.opening import Opened, Step
 from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
+from virtualds.building.stored_file import StoredFile, open_stored
 from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
@@ -178,11 +179,17 @@ def open_virtual_mfdataset(
     }
     combination = Combination(combine, concat_dim, merging | kwargs)
     arrangement = Arrangement(sort, overlap)
+    steps = steps_for(coordinates, combination, preprocess)
+    files, client = Files.of(paths, storage_options), client_of(parallel)
+    # steps take datasets, the cache keeps them, blocks are made of them; and what is to be left out
+    # has to fail when it is opened
+    taken = steps or cache or client or to or on_error in ("skip", "collect")
+    opener: Any = open_virtual_dataset if taken or files.are_remote else open_stored
     build = _build(
-        open_virtual_dataset,
-        paths,
+        opener,
+        files,
         choices,
-        steps_for(coordinates, combination, preprocess),
+        steps,
         parallel=parallel,
         storage_options=storage_options,
         on_error=on_error,
@@ -192,7 +199,7 @@ def open_virtual_mfdataset(
     )
     number = _number(attrs_file, build)
     target = None if to is None else Target.begin(to, target_options)
-    whole = Whole(build, combination, arrangement, client_of(parallel), target)
+    whole = Whole(build, combination, arrangement, client, target)
     with abandoning(target):
         combined, found, report = whole.built()
         if number is not None:
@@ -302,7 +309,7 @@ def open_virtual_mfdatatree(
     arrangement = Arrangement(sort, overlap)
     build = _build(
         open_virtual_datatree,
-        paths,
+        Files.of(paths, storage_options),
         choices,
         steps_for(coordinates, combination, preprocess),
         parallel=parallel,
@@ -323,7 +330,7 @@ def open_virtual_mfdatatree(
 
 def _build(
     opener: Callable[..., Opened],
-    paths: Paths,
+    files: Files,
     choices: Mapping[str, Any],
     steps: tuple[Step[Opened], ...],
     *,
@@ -334,7 +341,6 @@ def _build(
     **working: Any,
 ) -> Build[Opened]:
     """Return how files are opened, whatever they are opened as."""
-    files = Files.of(paths, storage_options)
     job = job_for(
         opener, choices, steps=steps, storage_options=storage_options, on_error=on_error, **working
     )
@@ -345,23 +351,23 @@ def _number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int
     return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
 
 
-def _of_file(number: int, build: Build[Opened], found: Mapping[int, Any]) -> Opened:
-    """Return what one file was opened as; it is opened again if it went into a block."""
+def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
+    """Return the dataset, or tree, of one file, which is opened again if it went into a block."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
             f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    if not isinstance(found[number], Share):
-        opened: Opened = found[number]
-        return opened
-    [outcome] = build.job([(number, file)])
-    if outcome.found is None:
-        raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
-    return outcome.found
+    known = found[number]
+    if isinstance(known, Share):
+        [outcome] = build.job([(number, file)])
+        if outcome.found is None:
+            raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
+        known = outcome.found
+    return known.dataset() if isinstance(known, StoredFile) else known
 
 
-def _take_attributes(combined: Opened, file: Opened) -> None:
+def _take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:
     """Give a dataset, or the groups of a tree, the attributes that a file has."""
     if isinstance(combined, xr.DataTree):
         for path, node in combined.subtree_with_keys:

@@ -26,6 +26,7 @@ from virtualds.decoding import (
     Part,
     encoding_of,
     indexed,
+    noted,
     outline_key,
     unpacked,
 )
@@ -113,8 +114,8 @@ def virtual_dataset(
     """
     if loadable is not None and not callable(loadable):
         loadable = [loadable] if isinstance(loadable, str) else list(loadable)
-    key = None if callable(loadable) else outline_key(group, loadable, decode_cf, get_options())
-    outline = OUTLINES.get(key) if key is not None else None
+    key = _key(group, loadable, decode_cf)
+    outline = OUTLINES.get(key)
     if outline is not None:
         try:
             return _outlined(outline, group)
@@ -125,6 +126,18 @@ def virtual_dataset(
     if key is not None:
         OUTLINES.put(key, outline)
     return dataset
+
+
+def known_outline(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> Outline | None:
+    """Return how a group decodes, if a dataset has been made of one like it."""
+    return OUTLINES.get(_key(group, loadable, decode_cf))
+
+
+def _key(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
+    if callable(loadable):
+        return None
+    names = [loadable] if isinstance(loadable, str) else loadable
+    return outline_key(group, None if names is None else list(names), decode_cf, get_options())
 
 
 def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
@@ -139,14 +152,11 @@ def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
     indexes: dict[Any, xr.Index] = {}
     for name, part in outline.parts.items():
         stored = group.variables[name]
-        try:
+        with noted(part):
             if part.is_index:
                 variables[part.name], indexes[part.name] = part.index(stored)
             else:
                 variables[part.name] = part.variable(stored)
-        except VirtualdsError as error:
-            error.add_note(f"variable {part.name!r}")
-            raise
     attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
     return _assembled(variables, indexes, attributes, outline.coordinates, group)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,9 +23,10 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.array import ManifestArray, default_fill
+from virtualds.errors import VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import lazily
-from virtualds.packing import Decoding
+from virtualds.packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.stored_blocks import preferred
 
 OWN_ENCODING = ("source", "preferred_chunks")
@@ -121,15 +123,25 @@ class Part:
         MisfitError
             Its values decode to something else.
         """
-        data = stored.data
         if self.is_loaded:
             return self._own(self._by_xarray(self._read(stored)).compute(), stored)
-        if not isinstance(data, ManifestArray):
+        if not isinstance(stored.data, ManifestArray):
             return self._own(self._by_xarray(stored), stored)
+        return self._own(xr.Variable(self.decoded[0], self.array(stored)), stored)
+
+    def array(self, stored: ManifestVariable) -> ManifestArray:
+        """Return the array of a variable that stays virtual, decoded.
+
+        Raises
+        ------
+        MisfitError
+            Its values decode to something else, or it is none that could stay virtual.
+        """
+        if self.is_loaded or not isinstance(stored.data, ManifestArray):
+            raise MisfitError
         if self.depends_on_values:
             self._by_xarray(stored)
-        array = unpacked(data, self.packing, self.decoded[1], str(self.name))
-        return self._own(xr.Variable(self.decoded[0], array), stored)
+        return unpacked(stored.data, self.packing, self.decoded[1], str(self.name))
 
     def index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
         """Return a dimension coordinate decoded, and its index, which other files may share.
@@ -146,14 +158,61 @@ class Part:
             found, index = _shared_index(self, read.data.tobytes())
         return self._own(found.copy(deep=False), stored), index
 
-    def _read(self, stored: ManifestVariable) -> _Read:
-        """Return a variable with its values in memory, as stored."""
+    def values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
+        """Return the values of a variable as stored.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
             # for errors
             data = replace(data, name=str(self.name))
-        values = data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
-        return _Read(stored.dims, values, stored.attributes)
+        return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
+
+    def _read(self, stored: ManifestVariable) -> _Read:
+        return _Read(stored.dims, self.values(stored), stored.attributes)
+
+    def decodes_like(self, other: Part) -> bool:
+        """Say whether the same stored values mean the same in both."""
+        return self is other or (
+            (self.stored, self.decoded, self.decodes)
+            == (other.stored, other.decoded, other.decodes)
+            and same_attributes(self._declared, other._declared)
+        )
+
+    @property
+    def _declared(self) -> dict[str, Any]:
+        """The attributes that decoding goes by."""
+        return {**self.declared, **self.inherited}
+
+    def decoded_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return values decoded.
+
+        Raises
+        ------
+        MisfitError
+            They decode to something else.
+        """
+        read = _Read(self.stored[0], values, self.declared)
+        return np.asarray(self._by_xarray(read).compute().data)
+
+    def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
+        """Say whether what one of these values decodes to has nothing to do with the others.
+
+        Of dates xarray looks for the finest unit that all of them need, which is no matter for
+        whole numbers.
+        """
+        if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
+            return False
+        if not self.depends_on_values:
+            return True
+        if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
+            return False
+        whole = values.dtype.kind in "iu" or bool((np.rint(values) == values).all())
+        return self.decoded[1].kind in "mM" and whole
 
     def _by_xarray(self, stored: ManifestVariable | _Read) -> xr.Variable:
         """Return a variable as xarray decodes it by itself, read when somebody looks."""
@@ -198,6 +257,56 @@ class Outline:
     parts: Mapping[str, Part]
     coordinates: frozenset[Hashable]
     used: frozenset[str]
+
+    def values(self, group: ManifestGroup) -> dict[str, npt.NDArray[Any]]:
+        """Return what is loaded of a group, as stored, by the names of variables as stored.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        found = {}
+        for name, part in self.parts.items():
+            if part.is_loaded:
+                with noted(part):
+                    found[name] = part.values(group.variables[name])
+        return found
+
+
+@contextmanager
+def noted(part: Part) -> Iterator[None]:
+    """Let errors within the block say what variable it was."""
+    try:
+        yield
+    except VirtualdsError as error:
+        error.add_note(f"variable {part.name!r}")
+        raise
+
+
+def decoded_together(
+    parts: Sequence[Part], values: Sequence[npt.NDArray[Any]], dim: Hashable
+) -> npt.NDArray[Any]:
+    """Return stored values of a variable of several groups, decoded and joined along a dimension.
+
+    Raises
+    ------
+    MisfitError
+        Some decode to something else.
+    """
+    one, *others = parts
+    if all(part.decodes_like(one) for part in others):
+        whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
+        if one.goes_by_elements(whole):
+            return one.decoded_values(whole)
+    decoded = [part.decoded_values(some) for part, some in zip(parts, values, strict=True)]
+    return np.concatenate(decoded, axis=one.decoded[0].index(dim))
+
+
+def same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Say whether attributes are the same to xarray."""
+    first, second = (xr.Variable((), 0, attributes) for attributes in (one, other))
+    return bool(first.identical(second))  # type: ignore[no-untyped-call]
 
 
 @lru_cache(256)

@@ -22,6 +22,11 @@ ARCHIVES = {"zip": is_zip, "tar": is_tar}
 READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
 """Reference sets first: some are Zarr stores to those who do not know better."""
 
+USUAL = PARSERS[0]
+"""What most files are of."""
+FEW = 4096
+"""Bytes that mostly tell such a file: more of a local one take as long to read as to open it."""
+
 
 def named(name: str, url: str, options: StorageOptions | None) -> Found:
     """Return the parser or format of a name.
@@ -57,15 +62,17 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     """
     head = b""
     try:
-        source, head = head_of(url, options)
+        source, head = head_of(url, options, FEW)
+        if (reader := _by_bytes(head)) is not USUAL and len(head) == FEW != source.size:
+            source, head = head_of(url, options)
+            reader = _by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError):
         # object stores know no folders, and may say that one may not look at them
         if (found := _marked(url, options)) is None:
             raise
         return found
-    for reader in READERS:
-        if not reader.markers and reader.detect(head):
-            return reader, source
+    if reader is not None:
+        return reader, source
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
             return _only_content(f"{scheme}://::{url}", options)
@@ -81,6 +88,11 @@ def detected(url: str, options: StorageOptions | None) -> Found:
         f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
         f"or open the file with xarray's own engines"
     )
+
+
+def _by_bytes(head: bytes) -> Parser | Format | None:
+    """Return who reads a file that begins so, None if it is nobody of ours."""
+    return next((r for r in READERS if not r.markers and r.detect(head)), None)
 
 
 def _only_content(root: str, options: StorageOptions | None) -> Found:

@@ -226,8 +226,12 @@ def _scan_of(url: str, options: StorageOptions | None) -> Scan | None:
     return scan if scan is not None and (scan.url, scan.options) == (url, options) else None
 
 
-def head_of(url: str, options: StorageOptions | None) -> tuple[SourceFile, bytes]:
+def head_of(
+    url: str, options: StorageOptions | None, length: int = FIRST * PAGE
+) -> tuple[SourceFile, bytes]:
     """Return a file with its fingerprint, and the first bytes that it has.
+
+    Of a file that is scanned they are as many as are fetched first, whatever ``length`` says.
 
     Raises
     ------
@@ -235,7 +239,7 @@ def head_of(url: str, options: StorageOptions | None) -> tuple[SourceFile, bytes
         The file does not exist or may not be read.
     """
     scan = _scan_of(url, options)
-    return store_for(url).head(url, options, FIRST * PAGE) if scan is None else scan.head()
+    return store_for(url).head(url, options, length) if scan is None else scan.head()
 
 
 def described(url: str, options: StorageOptions | None) -> SourceFile:

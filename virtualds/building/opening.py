@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import xarray as xr
 
 from virtualds.building.cache import FileCache
+from virtualds.building.stored_file import StoredFile
 from virtualds.errors import VirtualdsError
 from virtualds.options import Options, get_options, set_options
 from virtualds.stores.retry import causes, may_pass, pause, wait_before
@@ -164,8 +165,7 @@ class Job(Generic[Opened]):
         number, file = item
         kept = self.cache.look(file) if self.cache else None
         if kept is not None and kept.found is not None:
-            found = kept.found
-            return Outcome(number, found, cached=True, references=found.virtual.nchunks)
+            return Outcome(number, kept.found, cached=True, references=_references(kept.found))
         outcome = self._opened(number, file)
         if self.cache and kept is not None and outcome.found is not None:
             self.cache.keep(kept, outcome.found)
@@ -177,7 +177,7 @@ class Job(Generic[Opened]):
             attempt += 1
             try:
                 found = self.open(file)
-                return Outcome(number, found, references=found.virtual.nchunks)
+                return Outcome(number, found, references=_references(found))
             except FAULTS as error:
                 if attempt > self.retries or not passes(error):
                     return Outcome(number, error=error, is_fault=True)
@@ -196,6 +196,11 @@ class Job(Generic[Opened]):
             error.add_note(f"file {file}")
             return Outcome(number, error=error)
         return replace(outcome, found=found)
+
+
+def _references(found: Any) -> int:
+    counted = found if isinstance(found, StoredFile) else found.virtual
+    return int(counted.nchunks)
 
 
 def passes(error: BaseException) -> bool:

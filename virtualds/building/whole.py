@@ -9,11 +9,13 @@ from typing import Any
 import xarray as xr
 
 from virtualds.build_report import BuildReport
+from virtualds.building.alike import Alike
 from virtualds.building.arrangement import Arrangement
 from virtualds.building.build import Build
 from virtualds.building.by_blocks import BlockJob, joined
 from virtualds.building.combining import Combination
 from virtualds.building.dask_tree import ClusterBlocks
+from virtualds.building.stored_file import StoredFile
 from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
 
@@ -36,7 +38,7 @@ class Whole:
         The set that their references go to.
     """
 
-    build: Build[xr.Dataset]
+    build: Build[Any]
     combination: Combination
     arrangement: Arrangement
     client: Any = None
@@ -51,7 +53,21 @@ class Whole:
                 # opened once more: what is combined already cannot be taken apart
                 pass
         found, report = self.build.opened()
+        try:
+            return self._of_alike(found), found, report
+        except UnlikeError:
+            found = {n: f.dataset() if isinstance(f, StoredFile) else f for n, f in found.items()}
         return self.build.combined(self.combination, found, self.arrangement), found, report
+
+    def _of_alike(self, found: Mapping[int, Any]) -> xr.Dataset:
+        """Join files as they are stored, if arranging them first would have changed nothing."""
+        files = [found[number] for number in sorted(found)]
+        nested = any(isinstance(item, list | tuple) for item in self.build.files.nested)
+        if nested or not all(isinstance(file, StoredFile) for file in files):
+            raise UnlikeError("they are datasets, or lists of lists")
+        by_coords = self.combination.combine == "by_coords"
+        arranged = self.arrangement.sort or self.arrangement.overlap != "keep"
+        return Alike(self.combination, rises=by_coords or arranged).joined(files)
 
     def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
         tree = Tree(self.combination)
@@ -65,7 +81,7 @@ class Whole:
             return self._arranged(tree, joined(tree, shares)), found, report
         workers = ClusterBlocks(self.client)
         found, report = replace(self.build, job=job, workers=workers).opened()
-        block = workers.joined(tree, self.target, found)  # type: ignore[arg-type]
+        block = workers.joined(tree, self.target, found)
         return self._arranged(tree, block), found, report
 
     def _arranged(self, tree: Tree, block: Block) -> xr.Dataset:

@@ -46,14 +46,15 @@ def scale_paths(dataset: Dataset) -> tuple[Path, ...]:
     listed = h5py.h5a.open(dataset.id, SCALES)
     in_file, in_memory = _sequences_of_references()
     kind = listed.get_type()
-    if listed.shape != (rank,) or not _lists_references(kind):
+    usual = kind.equal(in_file)
+    if listed.shape != (rank,) or not (usual or _lists_references(kind)):
         # HDF5 would take whatever it is for addresses, and crash
         raise FormatError(
             f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is no list "
             f"of scales for each of {rank} axes; the file is damaged, fetch it again, or remove "
             f"the attribute"
         )
-    if not kind.equal(in_file):
+    if not usual:
         return (UNKNOWN,) * rank + within
     found = np.empty((rank,), h5py.vlen_dtype(h5py.ref_dtype))
     listed.read(found, in_memory)

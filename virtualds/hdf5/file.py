@@ -16,6 +16,10 @@ from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 """Variables of the environment that change where HDF5 looks for files."""
+COMPLAINTS = (OSError, RuntimeError, ValueError, OverflowError)
+"""What h5py raises about damaged files."""
+KNOWN = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
+"""What among this says already what is wrong."""
 
 
 @contextmanager
@@ -36,17 +40,23 @@ def opened(source: SourceFile) -> Iterator[Any]:
             target.close()
 
 
-@contextmanager
-def damage_of(source: SourceFile) -> Iterator[None]:
+class damage_of:
     """Turn what HDF5 complains of within the block into `FormatError`."""
-    try:
-        yield
-    except (OSError, RuntimeError, ValueError, OverflowError) as error:
-        known = FileNotFoundError | PermissionError | VirtualdsError | FetchError
-        if isinstance(error, known) or getattr(error, "errno", None) in (EMFILE, ENFILE):
-            raise
+
+    # many are entered for each variable, which a generator would make several times as dear
+    def __init__(self, source: SourceFile) -> None:
+        self.source = source
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None or not isinstance(error, COMPLAINTS) or isinstance(error, KNOWN):
+            return
+        if getattr(error, "errno", None) in (EMFILE, ENFILE):
+            return
         raise FormatError(
-            f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
+            f"{self.source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
             f"fetch it again"
         ) from error
 

@@ -90,8 +90,14 @@ class Dataset:
         self._within = _axes_within(self.kind)
         self.shape: tuple[int, ...] = (found.shape or ()) + self._within
         self.is_scale: bool = h5py.h5ds.is_scale(found)
-        self.address = (source.url, h5py.h5o.get_info(found).addr)
         self.attrs = h5py.AttributeManager(self)
+
+    @cached_property
+    def address(self) -> tuple[str, int]:
+        """What tells it from any other dataset, however links lead to it."""
+        import h5py
+
+        return self.source.url, h5py.h5o.get_info(self.id).addr
 
     @property
     def is_bare(self) -> bool:
@@ -171,9 +177,8 @@ def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Membe
     import h5py
 
     result = Members()
-    for raw in _in_order(lambda order, add: place.id.links.iterate(add, idx_type=order)):
+    for raw, link in _in_order(partial(_list_links, place.id)):
         name = raw.decode("utf-8", "surrogateescape")
-        link = place.id.links.get_info(raw).type
         if link != h5py.h5l.TYPE_HARD and name in skip:
             continue
         try:
@@ -249,27 +254,32 @@ def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
     return find(os.fsdecode(name), source)
 
 
-def _append(names: list[bytes], name: bytes, *rest: Any) -> None:
-    names.append(name)
+def _list_links(group: Any, order: int, found: list[tuple[bytes, int]]) -> None:
+    """List links by name and type; h5py tells of all of them through one object."""
+    group.links.iterate(lambda raw, info: found.append((raw, info.type)), idx_type=order, info=True)
 
 
-def _in_order(iterate: Callable[[int, Callable[..., None]], None]) -> list[bytes]:
-    """Return names in the order of creation where the file kept it, else in alphabetical order."""
+def _list_attributes(owner: Any, order: int, found: list[bytes]) -> None:
+    import h5py
+
+    h5py.h5a.iterate(owner, lambda raw, *_: found.append(raw), index_type=order)
+
+
+def _in_order(iterate: Callable[[int, list[Any]], None]) -> list[Any]:
+    """Return what is listed in the order of creation where the file kept it, else by name."""
     import h5py
 
     for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME):
-        names: list[bytes] = []
+        found: list[Any] = []
         try:
-            iterate(order, partial(_append, names))
+            iterate(order, found)
         except RuntimeError:
             continue
-        return names
+        return found
     raise FormatError("HDF5 cannot list a group; the file is damaged")
 
 
 def attribute_names(owner: Any) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
-    import h5py
-
-    names = _in_order(lambda order, add: h5py.h5a.iterate(owner.id, add, index_type=order))
-    return [name.decode("utf-8", "surrogateescape") for name in names]
+    found = _in_order(partial(_list_attributes, owner.id))
+    return [name.decode("utf-8", "surrogateescape") for name in found]

@@ -1,0 +1,238 @@
+"""Files joined as they are stored are what their datasets are joined to, or left to xarray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from archives import DEFAULTS, KINDS, Archives
+from builds import assert_same
+
+import virtualds
+import virtualds.building.stored_file as stored_file
+from virtualds.api import dataset_of
+from virtualds.building.alike import Alike
+from virtualds.building.combining import Combination
+from virtualds.building.stored_file import StoredFile, open_stored
+from virtualds.building.tree import UnlikeError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+FILES = 5
+CHOICES: dict[str, Any] = {
+    "loadable_variables": None,
+    "drop_variables": None,
+    "storage_options": None,
+    "decode_cf": True,
+}
+WAYS = {
+    "nested": {"combine": "nested", "concat_dim": "time"},
+    "by_coords": {"combine": "by_coords", "concat_dim": None},
+}
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
+    return Archives(tmp_path_factory.mktemp("archives"))
+
+
+def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
+    """What files are joined to as they are stored.
+
+    Raises
+    ------
+    UnlikeError
+        They are not.
+    """
+    way = {name: options.pop(name) for name in ("combine", "concat_dim")}
+    files = [open_stored(path, **CHOICES) for path in paths]
+    if not all(isinstance(file, StoredFile) for file in files):
+        raise UnlikeError("one of them is a dataset")
+    return Alike(Combination(**way, options=DEFAULTS | options), rises).joined(files)  # type: ignore[arg-type]
+
+
+def as_datasets(paths: Sequence[Path], **options: Any) -> xr.Dataset:
+    """What xarray joins the datasets of files to."""
+    way = {name: options.pop(name) for name in ("combine", "concat_dim")}
+    datasets = [virtualds.open_virtual_dataset(path) for path in paths]
+    combined: xr.Dataset = Combination(**way, options=DEFAULTS | options)(datasets)
+    return combined
+
+
+JOINED = {
+    "a_short_chunk_between_long_ones",
+    "codecs_that_differ",
+    "contiguous_next_to_chunked",
+    "crops_that_are_joined_and_cropped",
+    "durations_whose_units_differ",
+    "eras_of_other_spatial_chunks",
+    "months_of_28_to_31_days",
+    "satellites_of_cf",
+    "side_by_side_along_a_new_axis",
+    "units_of_time_that_differ",
+    "unlimited_chunks_longer_than_their_file",
+    "views_that_are_turned_and_joined",
+    "years_of_365_and_366_days",
+}
+"""Archives of three files and more, along time alone, of which no dataset is made but two."""
+
+
+def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
+    joined = set()
+    for name in KINDS:
+        paths = archives.files(name)
+        for way in WAYS.values():
+            try:
+                found = as_stored(paths, rises=way["combine"] == "by_coords", **way)
+            except UnlikeError:
+                continue
+            joined.add(name)
+            assert_same(found, as_datasets(paths, **way))
+    assert joined == JOINED
+
+
+# ---------------------------------------------------------------------- one difference at a time
+
+Written = tuple[xr.Dataset, dict[str, Any]]
+"""A dataset, and how it is encoded."""
+
+
+def day(number: int, steps: int = 2, **more: Any) -> xr.Dataset:
+    """Some steps of a field, with what does not depend on time."""
+    time = 10.0 * number + np.arange(float(steps))
+    field = number + np.arange(steps * 4.0).reshape(steps, 4)
+    fixed = {"mask": ("x", np.arange(4)), "x_bnds": (("x", "nv"), np.arange(8.0).reshape(4, 2))}
+    coords = {
+        "time": ("time", time, {"units": "days since 2000-01-01"}),
+        "x": ("x", [0.0, 0.5, 1.0, 1.5], {"bounds": "x_bnds"}),
+        "height": 2.0,
+    }
+    made = xr.Dataset({"v": (("time", "x"), field), **fixed}, coords, {"title": "days"})
+    return made.assign(more)
+
+
+def at(values: Any, **attributes: Any) -> Any:
+    return ("time", np.asarray(values), {"units": "days since 2000-01-01", **attributes})
+
+
+def timed(number: int, values: Any, **attributes: Any) -> xr.Dataset:
+    return day(number).assign_coords(time=at(values, **attributes))
+
+
+Make = Callable[[int], xr.Dataset]
+ALIKE: dict[str, Make] = {
+    "days": day,
+    "months of different lengths": lambda n: day(n, steps=2 + n % 3),
+    "whole hours": lambda n: timed(n, [24 * n, 24 * n + 1], units="hours since 1900-01-01"),
+    "whole hours as floats of 4 bytes": lambda n: timed(
+        n, np.array([24 * n, 24 * n + 1], "f4"), units="hours since 1900-01-01"
+    ),
+    "fractions of a day": lambda n: timed(n, [n, n + 1 / 3]),
+    "some fractions of a day, some whole": lambda n: timed(n, [n, n + (0.1 if n == 3 else 0.5)]),
+    "seconds with nanoseconds": lambda n: timed(
+        n, [n + 1e-9, n + 0.123456789], units="seconds since 2000-01-01"
+    ),
+    "units that differ": lambda n: timed(n, [n, n + 0.5], units=f"days since {2000 + n}-01-01"),
+    "dates that are missing": lambda n: day(n, seen=at([n, np.nan if n == 2 else n])),
+    "dates with a fill value": lambda n: day(
+        n, seen=at([n, -999 if n == 2 else n], _FillValue=-999)
+    ),
+    "durations": lambda n: day(n, since=("time", [n, n + 0.25], {"units": "hours"})),
+    "another calendar": lambda n: timed(n, [30 * n, 30 * n + 1], calendar="360_day"),
+    "packed": lambda n: day(
+        n, p=("time", np.array([n, -1], "i2"), {"scale_factor": 0.1, "_FillValue": -1})
+    ),
+    "packed, and loaded": lambda n: day(n).assign_coords(
+        p=("time", np.array([n, -1], "i2"), {"scale_factor": 0.1, "_FillValue": -1})
+    ),
+    "characters": lambda n: day(n).assign_coords(name=("time", np.array([f"a{n}", "b"], "S2"))),
+    "flags": lambda n: day(n, ok=("time", np.array([n % 2, 1], "i1"), {"dtype": "bool"})),
+    "no coordinate along time": lambda n: day(n).drop_vars("time"),
+    "descriptions of the day": lambda n: day(n).assign_attrs(history=f"made on day {n}"),
+    "falling times, kept so": lambda n: timed(n, [-2.0 * n, -2.0 * n - 1]),
+}
+UNLIKE: dict[str, Make] = {
+    "strings of any length": lambda n: day(n).assign_coords(name=("time", [f"name{n}", f"{n}"])),
+    "a scalar that differs": lambda n: day(n).assign_coords(height=2.0 + n),
+    "a mask that differs": lambda n: day(n, mask=("x", np.arange(4) * n)),
+    "a mask that differs late": lambda n: day(n, mask=("x", np.arange(4) * (n // 4))),
+    "another length of x": lambda n: day(n).isel(x=slice(3 + (n == 3))),
+    "other elements of x": lambda n: day(n).assign_coords(x=[0.0, 1.0, 2.0, 3.0 + n // 3]),
+    "a variable more": lambda n: day(n, **({"w": ("time", [1.0, 2.0])} if n == 3 else {})),
+    "a variable as a coordinate": lambda n: day(n).set_coords("v" if n == 3 else []),
+    "another type": lambda n: day(n, w=("time", np.array([1, 2], "i2" if n == 3 else "i4"))),
+    "a date that no other type holds": lambda n: timed(
+        n, [1e6 * (n == 3) + n, 1e6 * (n == 3) + n + 1]
+    ),
+    "strings of other lengths": lambda n: day(n).assign_coords(
+        name=("time", np.array(["a" * (n + 1), "b"], "S"))
+    ),
+}
+
+
+def write(folder: Path, make: Make) -> list[Path]:
+    paths = [folder / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        make(number).to_netcdf(path)
+    return paths
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", ALIKE)
+def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: Path) -> None:
+    paths = write(tmp_path, ALIKE[case])
+    falls = case.startswith("falling")
+    if way == "by_coords" and (falls or case.startswith("no coordinate")):
+        with pytest.raises(UnlikeError):
+            as_stored(paths, rises=True, **WAYS[way])
+        return
+    assert_same(as_stored(paths, rises=not falls, **WAYS[way]), as_datasets(paths, **WAYS[way]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", UNLIKE)
+def test_what_is_not_alike_is_left_to_xarray(case: str, way: str, tmp_path: Path) -> None:
+    with pytest.raises(UnlikeError):
+        as_stored(write(tmp_path, UNLIKE[case]), rises=False, **WAYS[way])
+
+
+def test_of_files_that_are_alike_two_become_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(tmp_path, day)
+    expected = virtualds.open_virtual_mfdataset(paths, preprocess=lambda ds: ds)
+    made = []
+
+    def counted(url: Any, *rest: Any) -> xr.Dataset:
+        made.append(url)
+        return dataset_of(url, *rest)
+
+    monkeypatch.setattr(stored_file, "dataset_of", counted)
+    virtualds.open_virtual_mfdataset(paths)
+    del made[:]
+    assert_same(virtualds.open_virtual_mfdataset(paths), expected)
+    assert made == paths[:2]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("combine", WAYS)
+def test_what_is_out_of_order_or_overlaps_is_arranged_first(
+    combine: str, parallel: int, tmp_path: Path
+) -> None:
+    steps = {0: 4.0, 1: 0.0, 2: 2.0, 3: 1.0, 4: 6.0}
+    paths = write(tmp_path, lambda n: timed(n, [steps[n], steps[n] + 1.0]))
+    options = {**WAYS[combine], "parallel": parallel, "overlap": "first"}
+    found = virtualds.open_virtual_mfdataset(paths, **options)
+    expected = virtualds.open_virtual_mfdataset(
+        paths, preprocess=lambda ds: ds, **WAYS[combine], overlap="first"
+    )
+    assert_same(found, expected)
+    with pytest.raises(virtualds.CombineError, match="overlap along 'time'"):
+        virtualds.open_virtual_mfdataset(paths, **WAYS[combine], parallel=parallel)

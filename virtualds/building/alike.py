@@ -1,0 +1,181 @@
+"""Files that are alike, joined as they are stored.
+
+To make a dataset of every file, and have xarray join them all, takes longer than to read the files.
+What xarray makes of two files it makes of all that are like them: only the values along one
+dimension are others. So datasets are made of two files, xarray joins these, and what has the
+dimension is then joined of all. What is not certain to come out as if xarray had joined all of them
+is refused with an `UnlikeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.building.combining import WRONG, Combination
+from virtualds.building.stored_file import StoredFile
+from virtualds.building.tree import Block, Tree, UnlikeError, in_order
+from virtualds.decoding import MisfitError, Part, decoded_together, indexed, same_attributes
+from virtualds.lazy import virtual_data
+
+FEWEST = 3
+"""Files of which there are more than those that datasets are made of."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Joins files whose variables differ along one dimension alone.
+
+    Parameters
+    ----------
+    combination : Combination
+        How all of them are to be combined.
+    rises : bool
+        Whether the coordinate of the dimension, if there is one, has to rise all the way.
+
+    Raises
+    ------
+    UnlikeError
+        It depends on all files what becomes of each.
+    """
+
+    combination: Combination
+    rises: bool
+
+    def __post_init__(self) -> None:
+        Tree(self.combination)
+        for name in ("data_vars", "coords"):
+            if self.combination.options[name] != "minimal":
+                raise UnlikeError(f"{name} also grow that have not the dimension")
+
+    def joined(self, files: Sequence[StoredFile]) -> xr.Dataset:
+        """Return what combining the datasets of all files at once gives.
+
+        Raises
+        ------
+        UnlikeError
+            That is not certain.
+        """
+        if len(files) < FEWEST:
+            raise UnlikeError("there is nothing to be saved")
+        try:
+            few = [file.dataset() for file in files[:2]]
+            dim = self._dimension(few)
+            pattern = self.combination(few)
+            self._check(files, dim)
+            return self._grown(pattern, files, dim)
+        except (*WRONG, MisfitError, OverflowError) as error:
+            raise UnlikeError(str(error)) from error
+
+    def _dimension(self, datasets: Sequence[xr.Dataset]) -> str:
+        if self.combination.combine == "nested":
+            return str(self.combination.concat_dim)
+        _, place = in_order([Block(dataset, ()) for dataset in datasets])
+        return str(place.dim)
+
+    def _check(self, files: Sequence[StoredFile], dim: str) -> None:
+        """Refuse files of which more than values along a dimension differs."""
+        first = files[0]
+        distinct = {id(file.outline): file for file in files}
+        for file in distinct.values():
+            self._check_structure(first, file, dim)
+        if self.combination.options["combine_attrs"] not in ("override", "drop"):
+            attributes = first.group.attributes
+            if not all(same_attributes(attributes, file.group.attributes) for file in files[1:]):
+                raise UnlikeError("their attributes differ")
+        for name, part in first.outline.parts.items():
+            if dim not in part.decoded[0] and not self._counts_once(part):
+                self._check_same(name, files)
+
+    def _check_structure(self, first: StoredFile, file: StoredFile, dim: str) -> None:
+        one, other = first.outline, file.outline
+        if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
+            raise UnlikeError("their variables differ")
+        if _sizes(first, dim) != _sizes(file, dim):
+            raise UnlikeError("their sizes differ")
+        strict = self.combination.options["combine_attrs"] not in ("override", "drop")
+        for name, part in one.parts.items():
+            if not _same_kind(part, other.parts[name]):
+                raise UnlikeError(f"{name!r} is of different kinds")
+            if strict and not same_attributes(part.attributes, other.parts[name].attributes):
+                raise UnlikeError(f"the attributes of {name!r} differ")
+
+    def _counts_once(self, part: Part) -> bool:
+        """Say whether a variable without the dimension is that of the first file, unseen."""
+        if part.is_index:
+            said = self.combination.combine == "nested" and self.combination.options["join"]
+        else:
+            said = self.combination.options["compat"]
+        return bool(said == "override")
+
+    def _check_same(self, name: str, files: Sequence[StoredFile]) -> None:
+        """Refuse a variable without the dimension that is not the same in all files."""
+        first = files[0]
+        values = first.stored_values(name)
+        if values is None or values.dtype.hasobject:
+            raise UnlikeError(f"{name!r} takes more to compare")
+        raw = values.tobytes()
+        for file in files[1:]:
+            same = file.outline.parts[name].decodes_like(first.outline.parts[name])
+            if not same or (other := file.stored_values(name)) is None or other.tobytes() != raw:
+                raise UnlikeError(f"{name!r} differs")
+
+    def _grown(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
+        """Return the dataset of two files with what all files have along a dimension."""
+        names = {part.name: name for name, part in files[0].outline.parts.items()}
+        if pattern.variables.keys() != names.keys():
+            raise UnlikeError("variables were made or dropped")
+        variables = {
+            shown: self._variable(names[str(shown)], variable, files, dim)
+            for shown, variable in pattern.variables.items()
+        }
+        indexes = dict(pattern.xindexes)
+        if dim in indexes:
+            variables[dim], indexes[dim] = indexed(dim, variables[dim])
+            self._check_order(indexes[dim])
+        whole = (
+            xr.Coordinates(variables, indexes).to_dataset().reset_coords(list(pattern.data_vars))
+        )
+        whole.attrs, whole.encoding = pattern.attrs, pattern.encoding
+        return whole
+
+    def _check_order(self, index: xr.Index) -> None:
+        found = index.to_pandas_index()
+        if self.rises and not (found.is_monotonic_increasing and found.is_unique):
+            raise UnlikeError("they are to be put in order")
+
+    def _variable(
+        self, name: str, found: xr.Variable, files: Sequence[StoredFile], dim: str
+    ) -> xr.Variable:
+        parts = [file.outline.parts[name] for file in files]
+        if (found.dims, found.dtype) != parts[0].decoded:
+            raise UnlikeError(f"{name!r} became something else")
+        if dim not in found.dims:
+            return found
+        data: Any
+        if parts[0].is_loaded:
+            data = decoded_together(parts, [file.values[name] for file in files], dim)
+        elif virtual_data(found) is None:
+            raise UnlikeError(f"{name!r} is read when it is needed")
+        else:
+            stored = [file.group.variables[name] for file in files]
+            arrays: list[Any] = [p.array(v) for p, v in zip(parts, stored, strict=True)]
+            data = np.concatenate(arrays, axis=found.dims.index(dim))
+        return xr.Variable(found.dims, data, found.attrs, found.encoding)
+
+
+def _same_kind(one: Part, other: Part) -> bool:
+    return (one.name, one.decoded, one.stored[0], one.is_loaded) == (
+        *(other.name, other.decoded, other.stored[0], other.is_loaded),
+    )
+
+
+def _sizes(file: StoredFile, dim: str) -> dict[Hashable, int]:
+    """Return the length of every dimension but one."""
+    variables = file.group.variables.values()
+    sizes = {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
+    return {d: n for d, n in sizes.items() if d != dim}
