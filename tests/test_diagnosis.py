@@ -489,7 +489,13 @@ def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"sample": 0}, "at least 1"), ({"concat_dims": "time"}, "no options of open_virtual_mf")],
+    [
+        ({"sample": 0}, "at least 1"),
+        ({"concat_dims": "time"}, "no options of open_virtual_mf"),
+        ({"combine": "by_coords", "concat_dim": "time"}, "concat_dim is for combine='nested'"),
+        ({"coordinates": {"time": "2001"}}, "gives no values"),
+        ({"on_error": "ignore"}, "on_error 'ignore'"),
+    ],
 )
 def test_a_wrong_call_is_refused(change: Any, message: str, archive_files: list[Path]) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
