@@ -203,6 +203,54 @@ def test_what_is_not_alike_is_left_to_xarray(case: str, way: str, tmp_path: Path
         as_stored(write(tmp_path, UNLIKE[case]), rises=False, **WAYS[way])
 
 
+OPTIONS: dict[str, tuple[dict[str, Any], Make]] = {
+    "a scalar that counts once": ({"compat": "override"}, UNLIKE["a scalar that differs"]),
+    "a mask that counts once": ({"compat": "override"}, UNLIKE["a mask that differs"]),
+    "an axis that counts once": ({"join": "override"}, UNLIKE["other elements of x"]),
+    "an outer join of what is equal": ({"join": "outer"}, day),
+    "no attributes": ({"combine_attrs": "drop"}, ALIKE["descriptions of the day"]),
+    "attributes without conflicts": ({"combine_attrs": "no_conflicts"}, day),
+    "identical attributes": ({"combine_attrs": "identical"}, day),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_mean_what_they_mean_to_xarray(case: str, way: str, tmp_path: Path) -> None:
+    options, make = OPTIONS[case]
+    paths = write(tmp_path, make)
+    if way == "by_coords" and "axis" in case:
+        # they lie side by side along two dimensions
+        with pytest.raises(UnlikeError):
+            as_stored(paths, rises=True, **WAYS[way], **options)
+        return
+    found = as_stored(paths, rises=True, **WAYS[way], **options)
+    assert_same(found, as_datasets(paths, **WAYS[way], **options))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Make]] = {
+    "attributes that conflict": (
+        {"combine_attrs": "no_conflicts"},
+        ALIKE["descriptions of the day"],
+    ),
+    "units that conflict": (
+        {"combine_attrs": "identical"},
+        lambda n: day(n, w=("time", [1.0, 2.0], {"units": "mK"[n // 4]})),
+    ),
+    "all variables are to grow": ({"data_vars": "all"}, day),
+    "all coordinates are to grow": ({"coords": "all"}, day),
+    "what is the same in all is kept": ({"join": "inner"}, day),
+    "a function decides": ({"combine_attrs": lambda attributes, context: {}}, day),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_depends_on_all_files_is_left_to_xarray(case: str, tmp_path: Path) -> None:
+    options, make = REFUSED[case]
+    with pytest.raises(UnlikeError):
+        as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
+
+
 def test_of_files_that_are_alike_two_become_datasets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +265,9 @@ def test_of_files_that_are_alike_two_become_datasets(
     monkeypatch.setattr(stored_file, "dataset_of", counted)
     virtualds.open_virtual_mfdataset(paths)
     del made[:]
-    assert_same(virtualds.open_virtual_mfdataset(paths), expected)
+    found = virtualds.open_virtual_mfdataset(paths)
+    assert_same(found, expected)
+    assert found.virtual.report.references == expected.virtual.report.references > 0
     assert made == paths[:2]
 
 
