@@ -478,6 +478,21 @@ def test_what_the_users_function_raises_is_told_of_the_file(tmp_path: Path) -> N
     assert "no such thing" in str(found.eras[1].reason)
 
 
+@pytest.mark.parametrize("on_error", ["skip", "collect", "raise"])
+def test_files_that_the_build_leaves_out_do_not_block(on_error: Any, tmp_path: Path) -> None:
+    files = years(tmp_path, {}, {}, {})
+    files[1].write_text("nothing")
+    how: dict[str, Any] = {"concat_dim": "time", "on_error": on_error}
+    found = virtualds.diagnose(files, **how)
+    (row,) = found.differences
+    left_out = on_error != "raise"
+    assert (row.aspect, row.verdict) == ("opening", "costs" if left_out else "blocks")
+    assert ("left out" in row.how) == left_out
+    assert virtualds.diagnose(files[1], **how).blocks
+    # what somebody's function raises is no fault of a file, and no build leaves it out
+    assert virtualds.diagnose(files, preprocess=lambda ds: ds["none"], **how).blocks
+
+
 def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
     files = years(tmp_path, *({} for _ in range(11)))
     found = virtualds.diagnose(files, sample=3)

@@ -29,6 +29,16 @@ class Examined(NamedTuple):
     unlimited: frozenset[str]
 
 
+class Unreadable(NamedTuple):
+    """Why a file says nothing, and whether that is a fault of the file, or of what was done to it.
+
+    Files with faults are what ``on_error`` of `open_virtual_mfdataset` is about.
+    """
+
+    reason: str
+    is_fault: bool
+
+
 @dataclass
 class Survey:
     """What the files of an archive say, as little of it as tells them apart.
@@ -43,20 +53,20 @@ class Survey:
         By coordinate: the numbers of the files that have it, and where they lie along it.
     unlimited : Counter
         In how many files each dimension is unlimited.
-    unreadable : dict of str to str
-        The files that could not be opened, and why.
+    unreadable : dict of str to Unreadable
+        The files that could not be opened.
     """
 
     files: list[str] = field(default_factory=list)
     courses: Courses = field(default_factory=Courses)
     spans: dict[str, list[Placed]] = field(default_factory=dict)
     unlimited: Counter[str] = field(default_factory=Counter)
-    unreadable: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
 
-    def add(self, file: str, found: Examined | BaseException) -> None:
+    def add(self, file: str, found: Examined | Unreadable) -> None:
         """Add the next file, or why it cannot be opened."""
-        if isinstance(found, BaseException):
-            self.unreadable[file] = told(found)
+        if isinstance(found, Unreadable):
+            self.unreadable[file] = found
             return
         for name, span in found.spans.items():
             self.spans.setdefault(name, []).append((len(self.files), span))
@@ -111,9 +121,10 @@ def surveyed(files: Sequence[Any], job: Work, workers: Workers, progress: Wanted
         with closing(workers(job, items)) as outcomes:
             for outcome in _in_order(_counted(outcomes, count)):
                 file = files[outcome.number]
+                found: Any = outcome.found
                 if outcome.error is not None:
                     lost.append(LeftOut.of(file, outcome.error))
-                found: Any = outcome.error or outcome.found
+                    found = Unreadable(told(outcome.error), outcome.is_fault)
                 survey.add(os.fspath(file), found)
         count.finish(lost)
     return survey

@@ -175,6 +175,11 @@ class Trial:
         """Whether files are put in order by their coordinates, which they must have for that."""
         return len(self.dims) > 1 or self.how["combine"] == "by_coords"
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether files that cannot be opened are left out."""
+        return self.options.get("on_error") in ("skip", "collect")
+
     def combined(
         self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
     ) -> xr.Dataset:
