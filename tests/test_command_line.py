@@ -387,6 +387,17 @@ def test_verify_tells_what_is_gone() -> None:
     assert result.stdout.startswith("verified against fingerprint: 1 missing")
 
 
+def test_verify_does_not_call_ok_what_it_could_not_compare() -> None:
+    xr.Dataset({"t": ("x", np.arange(4.0))}).to_netcdf("small.nc")
+    virtualds.open_virtual_dataset("small.nc", loadable_variables=["t"]).virtual.to_manifest(
+        "small.json"
+    )
+    result = run("verify", "small.json", "--against", "native")
+    assert result.exit_code == 1
+    assert "nothing was compared" in result.stdout.splitlines()[0]
+    assert run("verify", "small.json").exit_code == 0
+
+
 def test_diagnose_tells_what_does_not_combine() -> None:
     document = said("diagnose", "20*.nc")
     assert (document["files"], len(document["eras"]), document["blocks"]) == (2, 1, False)
@@ -394,6 +405,17 @@ def test_diagnose_tells_what_does_not_combine() -> None:
     result = run("diagnose", "20*.nc", "--concat-dim", "time", "--json")
     assert (result.exit_code, json.loads(result.stdout)["blocks"]) == (1, True)
     assert "2003.nc" in run("diagnose", "20*.nc", "--concat-dim", "time").stdout
+
+
+def test_diagnose_takes_what_scan_takes() -> None:
+    for name in ("2001", "2002"):
+        year = xr.load_dataset(f"{name}.nc").isel(time=0).drop_vars("time")
+        year.to_netcdf(f"only_{name}.nc")
+    how = ("only_*.nc", "--concat-dim", "time", "--coordinates", r"time:%Y=_(\d{4})")
+    document = said("diagnose", *how)
+    assert (document["joined"], document["blocks"]) == (["time"], False)
+    assert [era["start"] for era in document["eras"]] == ["2001-01-01"]
+    assert said("scan", *how, "-o", "refs.json")["dims"]["time"] == 2
 
 
 def test_demo() -> None:

@@ -478,6 +478,21 @@ def test_what_the_users_function_raises_is_told_of_the_file(tmp_path: Path) -> N
     assert "no such thing" in str(found.eras[1].reason)
 
 
+@pytest.mark.parametrize("on_error", ["skip", "collect", "raise"])
+def test_files_that_the_build_leaves_out_do_not_block(on_error: Any, tmp_path: Path) -> None:
+    files = years(tmp_path, {}, {}, {})
+    files[1].write_text("nothing")
+    how: dict[str, Any] = {"concat_dim": "time", "on_error": on_error}
+    found = virtualds.diagnose(files, **how)
+    (row,) = found.differences
+    left_out = on_error != "raise"
+    assert (row.aspect, row.verdict) == ("opening", "costs" if left_out else "blocks")
+    assert ("left out" in row.how) == left_out
+    assert virtualds.diagnose(files[1], **how).blocks
+    # what somebody's function raises is no fault of a file, and no build leaves it out
+    assert virtualds.diagnose(files, preprocess=lambda ds: ds["none"], **how).blocks
+
+
 def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
     files = years(tmp_path, *({} for _ in range(11)))
     found = virtualds.diagnose(files, sample=3)
@@ -489,7 +504,13 @@ def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"sample": 0}, "at least 1"), ({"concat_dims": "time"}, "no options of open_virtual_mf")],
+    [
+        ({"sample": 0}, "at least 1"),
+        ({"concat_dims": "time"}, "no options of open_virtual_mf"),
+        ({"combine": "by_coords", "concat_dim": "time"}, "concat_dim is for combine='nested'"),
+        ({"coordinates": {"time": "2001"}}, "gives no values"),
+        ({"on_error": "ignore"}, "on_error 'ignore'"),
+    ],
 )
 def test_a_wrong_call_is_refused(change: Any, message: str, archive_files: list[Path]) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
@@ -522,6 +543,24 @@ def test_the_joined_dimension_is_found_and_told(name: str, archives: Archives) -
     assert reason in str(found)
 
 
+def test_time_is_joined_along_rather_than_text(tmp_path: Path) -> None:
+    for number in range(3):
+        dataset = xr.Dataset(
+            {"t": (("run", "time"), numbers(1, 2, seed=number))},
+            {
+                "run": [f"run {number}"],
+                "time": np.array(["2001-01-01", "2001-01-02"], "M8[ns]")
+                + np.timedelta64(2 * number, "D"),
+            },
+        )
+        dataset.to_netcdf(tmp_path / f"{number}.nc")
+    files = sorted(tmp_path.glob("*.nc"))
+    found = virtualds.diagnose(
+        files, preprocess=lambda ds: ds.assign_coords(run=ds["run"].astype(object))
+    )
+    assert found.joined == ("time",)
+
+
 def test_a_dimension_that_is_given_is_taken(archives: Archives) -> None:
     files = archives.files("side_by_side_along_a_new_axis")
     found = virtualds.diagnose(files, concat_dim="member", data_vars="all", join="override")
@@ -530,6 +569,111 @@ def test_a_dimension_that_is_given_is_taken(archives: Archives) -> None:
         files, combine="nested", concat_dim="member", data_vars="all", join="override"
     )
     assert not found.blocks and combined.sizes["member"] == 3
+
+
+# ---------------------------------------------------------------------- as it is built
+
+
+def parts_without_time(folder: Path) -> list[Path]:
+    """Files of one day each, of two members, which only their names and attributes tell."""
+    for member in (1, 2):
+        for day in (1, 2, 3):
+            field = xr.DataArray(np.full((2, 3), 10 * member + day, "f4"), dims=("y", "x"))
+            attrs = {"day": f"2001-01-{day:02}", "member": member}
+            name = f"t_2001-01-{day:02}_r{member}.nc"
+            xr.Dataset({"t": field}, attrs=attrs).to_netcdf(folder / name)
+    return sorted(folder.glob("*.nc"))
+
+
+DAY = virtualds.FromName(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)")
+MEMBER = virtualds.FromName(r"_r(\d+)", int)
+BUILDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "a new dimension from names": (
+        "r1",
+        {"combine": "nested", "concat_dim": "time", "coordinates": {"time": DAY}},
+        ("time",),
+    ),
+    "from an attribute, by coordinates": (
+        "r1",
+        {"coordinates": {"time": virtualds.FromAttribute("day", format="%Y-%m-%d")}},
+        ("time",),
+    ),
+    "from a function, and another one along it": (
+        "r1",
+        {
+            "combine": "nested",
+            "concat_dim": "day",
+            "coordinates": {"day": lambda url, ds: int(ds.attrs["day"][-2:]), "name": MEMBER},
+        },
+        ("day",),
+    ),
+    "a grid of files": (
+        "r",
+        {
+            "combine": "nested",
+            "concat_dim": ["member", "time"],
+            "coordinates": {"member": MEMBER, "time": DAY},
+        },
+        ("member", "time"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_an_archive_is_diagnosed_with_what_it_is_built_with(name: str, tmp_path: Path) -> None:
+    which, how, dims = BUILDS[name]
+    files = [path for path in parts_without_time(tmp_path) if which in path.stem]
+    found = virtualds.diagnose(files, **how)
+    assert (found.joined, found.blocks) == (dims, False)
+    assert all(era.reason is None for era in found.eras)
+    combined = virtualds.open_virtual_mfdataset(files, **how)
+    assert dict(combined["t"].sizes) == {**dict.fromkeys(dims, 3), "y": 2, "x": 3} | (
+        {"member": 2} if "member" in dims else {}
+    )
+    if dims == ("time",):
+        assert (found.eras[0].start, found.eras[0].stop) == ("2001-01-01", "2001-01-03")
+
+
+def test_a_name_that_tells_nothing_is_told_of_its_file(tmp_path: Path) -> None:
+    files = [path for path in parts_without_time(tmp_path) if "r1" in path.stem]
+    files.append(files[0].rename(tmp_path / "t_2001.nc"))
+    found = virtualds.diagnose(files[1:], concat_dim="time", coordinates={"time": DAY})
+    assert found.blocks and found.eras[-1].first_file == str(files[-1])
+    assert "is not found in 't_2001.nc'" in str(found.eras[-1].reason)
+    with pytest.raises(virtualds.CombineError, match=r"is not found in 't_2001\.nc'"):
+        virtualds.open_virtual_mfdataset(
+            files[1:], combine="nested", concat_dim="time", coordinates={"time": DAY}
+        )
+
+
+def test_names_that_tell_the_same_time_overlap(tmp_path: Path) -> None:
+    files = parts_without_time(tmp_path)
+    (row,) = virtualds.diagnose(files, concat_dim="time", coordinates={"time": DAY}).of("blocks")
+    assert (row.aspect, row.files) == ("overlap", 3)
+
+
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_progress_is_told_of_the_files_that_are_looked_at(
+    parallel: int | None, tmp_path: Path
+) -> None:
+    files = years(tmp_path, *({} for _ in range(11)))
+    files[5].write_text("nothing")
+    told: list[virtualds.Progress] = []
+    found = virtualds.diagnose(files, sample=9, progress=told.append, parallel=parallel)
+    assert [p.done for p in told] == [*range(1, 12), 11]
+    assert {p.total for p in told} == {11}
+    report = told[-1].report
+    assert report is not None and [lost.url for lost in report.left_out] == [str(files[5])]
+    assert [era.first_file for era in found.eras] == [str(files[0]), str(files[5])]
+    assert found == virtualds.diagnose(files)
+
+
+def test_what_a_diagnosis_has_opened_is_there_for_the_build(tmp_path: Path) -> None:
+    files = years(tmp_path, {}, {}, {})
+    options = {"cache": tmp_path / "cache", "drop_variables": ["x"]}
+    virtualds.diagnose(files, **options)
+    built = virtualds.open_virtual_mfdataset(files, **options)
+    assert built.virtual.report.cached == 3
 
 
 # ---------------------------------------------------------------------- forms

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import re
 import shutil
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.tree_accessor import VirtualDataTreeAccessor
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
@@ -75,6 +79,19 @@ def test_docstrings(name: str, archive: Path) -> None:
     skip_without_library(name)
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     assert doctest.testmod(importlib.import_module(name), optionflags=options).failed == 0
+
+
+ACCESSORS = (VirtualDatasetAccessor, VirtualDataTreeAccessor)
+
+
+@pytest.mark.parametrize(
+    ("accessor", "name"),
+    [(kind, name) for kind in ACCESSORS for name in vars(kind) if not name.startswith("_")],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_member_of_an_accessor_has_an_example_that_runs(accessor: type, name: str) -> None:
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(vars(accessor)[name]) or "")
+    assert any(not example.options.get(doctest.SKIP) for example in examples)
 
 
 def test_the_readme_shows_the_main_job() -> None:

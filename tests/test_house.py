@@ -1,8 +1,10 @@
 """The house holds: who may import whom, which names exist, and what importing them costs."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -26,7 +28,9 @@ FLOORS = (
     {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},
-    {"group", "zarr_metadata", "concatenation", "comparison"} | {"fill_values", "tiff_pages"},
+    {"group", "zarr_metadata", "concatenation", "comparison"}
+    | {"fill_values", "tiff_pages"}
+    | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
@@ -47,6 +51,7 @@ STAGES = {
         "files",
         "file_coordinates",
         "sequence",
+        "extents",
         "arrangement",
         "notation",
         "records",
@@ -57,6 +62,7 @@ STAGES = {
         "dask_jobs",
         "workers",
         "combining",
+        "preparing",
         "tree",
         "alike",
         "target",
@@ -402,3 +408,50 @@ def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Pat
                     assert inside
                 if top(module) == "virtualds":
                     assert module in BEHIND_THE_PROGRAM | {"virtualds"}
+
+
+# ---------------------------------------------------------------------- what is to be installed
+
+ROOT = PACKAGE.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENVIRONMENT = re.findall(
+    r"^  - ([\w-]+)(?:>=([\d.]+))?$",
+    (ROOT / "environment.yml").read_text().partition("\ndependencies:")[2],
+    re.MULTILINE,
+)
+CALLED_ON_CONDA = {
+    "blosc2": "python-blosc2",
+    "eccodes": "python-eccodes",
+    "matplotlib": "matplotlib-base",
+    "netCDF4": "netcdf4",
+}
+ONLY_FROM_PIP = {"deflate", "fastcrc", "icechunk", "isal", "pcodec", "zlib-into", "zlib-ng"}
+ONLY_FROM_CONDA = {"pip", "flask", "flask-cors"}
+"""What installs the rest, and what moto's extra brings along."""
+NOT_FOR_DEVELOPERS = {"virtualizarr"}
+"""Peers, with which the tests of interop run in an environment of their own."""
+
+
+def floors_of_the_project() -> dict[str, set[str]]:
+    """From which version on each library is needed, as every list of it says."""
+    found: dict[str, set[str]] = {"python": {PROJECT["requires-python"].removeprefix(">=")}}
+    for listed in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()):
+        for requirement in listed:
+            stated = re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)(?:;.*)?$", requirement)
+            assert stated, f"{requirement} states no floor"
+            found.setdefault(stated[1], set()).add(stated[2])
+    return found
+
+
+def test_the_lists_of_what_to_install_agree() -> None:
+    project = floors_of_the_project()
+    assert not {name: floors for name, floors in project.items() if len(floors) > 1}
+    on_conda = {
+        CALLED_ON_CONDA.get(name, name): floor
+        for name, (floor,) in project.items()
+        if name not in ONLY_FROM_PIP | NOT_FOR_DEVELOPERS
+    }
+    assert {n: f for n, f in ENVIRONMENT if n not in ONLY_FROM_CONDA} == on_conda
+    assert len(dict(ENVIRONMENT)) == len(ENVIRONMENT)
+    assert not ONLY_FROM_CONDA.difference(dict(ENVIRONMENT))
+    assert not (ONLY_FROM_PIP | NOT_FOR_DEVELOPERS).union(CALLED_ON_CONDA).difference(project)

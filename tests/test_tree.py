@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -333,6 +335,50 @@ def test_many_files_are_opened_as_one_tree(tmp_path: Path) -> None:
         same(virtualds.open_virtual_mfdatatree(urls, concat_dim="time"), expected)
     with pytest.raises(FileNotFoundError, match="no file matches"):
         virtualds.open_virtual_mfdatatree(f"{tmp_path}/*.h5", concat_dim="time")
+
+
+def test_what_is_said_of_many_files_is_said_of_many_trees() -> None:
+    of_trees = set(inspect.signature(virtualds.open_virtual_mfdatatree).parameters)
+    of_datasets = set(inspect.signature(virtualds.open_virtual_mfdataset).parameters)
+    # trees are nested, and are written as a whole; the rest of a dataset's options are xarray's
+    assert of_datasets - of_trees == {"combine", "to", "target_options", "kwargs"}
+    assert of_trees <= of_datasets
+
+
+def test_the_attributes_of_all_groups_are_those_of_a_file(tmp_path: Path) -> None:
+    paths = [tmp_path / "0.nc", tmp_path / "4.nc"]
+    for path in paths:
+        parts_of_a_model(path, int(path.stem))
+        with netCDF4.Dataset(path, "a") as file:
+            file.title = f"from {path.stem}"
+            file["surface"].setncattr("part", f"surface of {path.stem}")
+    found = virtualds.open_virtual_mfdatatree(paths, concat_dim="time", attrs_file=paths[1])
+    assert found.attrs["title"] == "from 4"
+    assert found["surface"].attrs["part"] == "surface of 4"
+    plain = virtualds.open_virtual_mfdatatree(paths, concat_dim="time")
+    assert plain.attrs["title"] == "from 0"
+    with pytest.raises(ValueError, match=r"attrs_file .*8\.nc: it is none of the 2 files"):
+        virtualds.open_virtual_mfdatatree(paths, concat_dim="time", attrs_file=tmp_path / "8.nc")
+
+
+def test_trees_are_opened_by_the_parser_that_is_named(tmp_path: Path) -> None:
+    parts_of_a_model(tmp_path / "0.nc")
+    opened = partial(virtualds.open_virtual_mfdatatree, tmp_path / "0.nc", concat_dim="time")
+    xr.testing.assert_identical(opened(parser="hdf5"), opened())
+    with pytest.raises(virtualds.FormatError):
+        opened(parser="netcdf3")
+
+
+def test_trees_of_earlier_snapshots_are_joined(tmp_path: Path) -> None:
+    for first in (0, 4):
+        parts_of_a_model(tmp_path / f"{first}.nc", first)
+        tree = virtualds.open_virtual_datatree(tmp_path / f"{first}.nc")
+        tree.virtual.to_manifest(tmp_path / "refs.zarr")
+    ids = virtualds.snapshots(tmp_path / "refs.zarr")["snapshot"]
+    opened = partial(virtualds.open_virtual_mfdatatree, tmp_path / "refs.zarr", concat_dim="time")
+    for snapshot, first in zip(ids, (0, 4), strict=True):
+        expected = virtualds.open_virtual_datatree(tmp_path / f"{first}.nc").virtual.load()
+        same(opened(snapshot=snapshot), expected)
 
 
 def test_files_whose_groups_differ_do_not_combine(tmp_path: Path) -> None:

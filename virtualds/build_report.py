@@ -17,6 +17,12 @@ class LeftOut(NamedTuple):
     error: str
     message: str
 
+    @classmethod
+    def of(cls, file: object, error: BaseException) -> LeftOut:
+        """Return the file that an error is about, with the notes of the error."""
+        notes: list[str] = getattr(error, "__notes__", [])
+        return cls(str(file), type(error).__name__, "; ".join([str(error), *notes]))
+
 
 @dataclass(frozen=True)
 class BuildReport:

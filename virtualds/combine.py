@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xarray as xr
@@ -12,21 +11,20 @@ import xarray as xr
 from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.arrangement import Arrangement, Overlap
-from virtualds.building.build import Build, on_error_of_variables
-from virtualds.building.cache import FileCache, choices_of
+from virtualds.building.build import Build
+from virtualds.building.by_blocks import Share
 from virtualds.building.combining import Combination
 from virtualds.building.dask_jobs import client_of
-from virtualds.building.file_coordinates import FileCoordinates, Source
+from virtualds.building.file_coordinates import Source
 from virtualds.building.files import Files, Paths
-from virtualds.building.opening import Job, Opened, Step
+from virtualds.building.opening import Opened, Step
+from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
 from virtualds.building.stored_file import StoredFile, open_stored
 from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
-from virtualds.manifest import StorageOptions
-from virtualds.urls import normalise_url
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -172,31 +170,40 @@ def open_virtual_mfdataset(
         "allow": allow,
         "snapshot": snapshot,
     }
-    files = Files.of(paths, storage_options)
-    options = {
+    merging = {
         "data_vars": data_vars,
         "coords": coords,
         "compat": compat,
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination(combine, concat_dim, options | kwargs)
+    combination = Combination(combine, concat_dim, merging | kwargs)
     arrangement = Arrangement(sort, overlap)
-    steps = _steps(coordinates, combination, preprocess)
-    client = client_of(parallel)
+    steps = steps_for(coordinates, combination, preprocess)
+    files, client = Files.of(paths, storage_options), client_of(parallel)
     # steps take datasets, the cache keeps them, blocks are made of them; and what is to be left out
     # has to fail when it is opened
     taken = steps or cache or client or to or on_error in ("skip", "collect")
     opener: Any = open_virtual_dataset if taken or files.are_remote else open_stored
-    job = _job(opener, choices, storage_options, on_error, retries, cache, steps)
-    number = None if attrs_file is None else files.place(attrs_file, "attrs_file")
-    build = Build(files, job, workers_for(parallel, files), on_error, progress)
+    build = _build(
+        opener,
+        files,
+        choices,
+        steps,
+        parallel=parallel,
+        storage_options=storage_options,
+        on_error=on_error,
+        retries=retries,
+        progress=progress,
+        cache=cache,
+    )
+    number = _number(attrs_file, build)
     target = None if to is None else Target.begin(to, target_options)
     whole = Whole(build, combination, arrangement, client, target)
     with abandoning(target):
         combined, found, report = whole.built()
         if number is not None:
-            combined.attrs = _of_file(number, build, found).attrs
+            _take_attributes(combined, _of_file(number, build, found))
         if target is not None:
             target.commit(combined)
     if target is not None:
@@ -222,6 +229,7 @@ def open_virtual_mfdatatree(
     compat: str = "equals",
     join: Any = "outer",
     combine_attrs: Any = "override",
+    attrs_file: str | os.PathLike[str] | None = None,
     coordinates: Mapping[str, Source] | None = None,
     sort: bool = True,
     overlap: Overlap = "error",
@@ -230,11 +238,13 @@ def open_virtual_mfdatatree(
     group: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
+    parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = RETRIES,
     progress: Wanted = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
+    snapshot: str | None = None,
 ) -> xr.DataTree:
     """Open many source files with groups as one tree of virtual arrays, joined group by group.
 
@@ -254,11 +264,13 @@ def open_virtual_mfdatatree(
         As in `open_virtual_mfdataset`.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
+    attrs_file : str or path, optional
+        Which of the files the attributes of all groups are those of.
     coordinates, sort, overlap
         As in `open_virtual_mfdataset`. A function is given the root of the tree as a dataset, and
         what overlaps is cut in all groups, which must have the same coordinate.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, allow
-        As in `open_virtual_datatree`.
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, allow, snapshot
+        As in `open_virtual_datatree`, for every file.
     on_error, retries, progress, cache
         As in `open_virtual_mfdataset`; the report is at ``tree.virtual.report``.
 
@@ -271,7 +283,7 @@ def open_virtual_mfdatatree(
     FileNotFoundError
         No file matches, or one is missing.
     ValueError
-        The trees do not combine; the notes name the files.
+        ``attrs_file`` is none of the files, or the trees do not combine; the notes name the files.
 
     Examples
     --------
@@ -282,88 +294,83 @@ def open_virtual_mfdatatree(
         "drop_variables": drop_variables,
         "group": group,
         "decode_cf": decode_cf,
+        "parser": parser,
         "allow": allow,
+        "snapshot": snapshot,
     }
-    files = Files.of(paths, storage_options)
-    options = {
+    merging = {
         "data_vars": data_vars,
         "coords": coords,
         "compat": compat,
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination("nested", concat_dim, options)
+    combination = Combination("nested", concat_dim, merging)
     arrangement = Arrangement(sort, overlap)
-    steps = _steps(coordinates, combination, preprocess)
-    job = _job(open_virtual_datatree, choices, storage_options, on_error, retries, cache, steps)
-    build = Build(files, job, workers_for(parallel, files), on_error, progress)
+    build = _build(
+        open_virtual_datatree,
+        Files.of(paths, storage_options),
+        choices,
+        steps_for(coordinates, combination, preprocess),
+        parallel=parallel,
+        storage_options=storage_options,
+        on_error=on_error,
+        retries=retries,
+        progress=progress,
+        cache=cache,
+    )
+    number = _number(attrs_file, build)
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found, arrangement)
+    if number is not None:
+        _take_attributes(combined, _of_file(number, build, found))
     combined.virtual.report = report
     return combined
 
 
-def _job(
+def _build(
     opener: Callable[..., Opened],
-    choices: dict[str, Any],
+    files: Files,
+    choices: Mapping[str, Any],
+    steps: tuple[Step[Opened], ...],
+    *,
+    parallel: Parallel,
     storage_options: Mapping[str, Any] | None,
     on_error: str,
-    retries: int,
-    cache: str | os.PathLike[str] | None,
-    steps: tuple[Step[Opened], ...],
-) -> Job[Opened]:
-    """Return what is done with each file, whatever is made of them."""
-    choices = {name: _again(value) for name, value in choices.items()}
-    choices["on_error"] = on_error_of_variables(on_error)
-    kept = None
-    if cache is not None:
-        decided = choices_of(opener=opener.__name__, **choices)
-        kept = FileCache(normalise_url(cache), decided, StorageOptions.of(storage_options))
-    return Job(
-        partial(opener, storage_options=storage_options, **choices),
-        steps,
-        retries,
-        kept,
-        stops=on_error in ("raise", "keep"),
+    progress: Wanted,
+    **working: Any,
+) -> Build[Opened]:
+    """Return how files are opened, whatever they are opened as."""
+    job = job_for(
+        opener, choices, steps=steps, storage_options=storage_options, on_error=on_error, **working
     )
+    return Build(files, job, workers_for(parallel, files), on_error, progress)
 
 
-def _steps(
-    coordinates: Mapping[str, Source] | None,
-    combination: Combination,
-    preprocess: Callable[[Opened], Opened] | None,
-) -> tuple[Step[Opened], ...]:
-    """Return how what was opened is prepared."""
-    steps: list[Step[Opened]] = []
-    if coordinates:
-        named = tuple(dim for dim in combination.dims if isinstance(dim, str))
-        steps.append(FileCoordinates(coordinates, named if combination.dims else None))
-    if preprocess is not None:
-        steps.append(partial(_preprocessed, preprocess))
-    return tuple(steps)
+def _number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
+    return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
 
 
-def _again(value: Any) -> Any:
-    """Return what can be gone through once for every file."""
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
-
-
-def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
-    return preprocess(found)
-
-
-def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> xr.Dataset:
-    """Return the dataset of one file, which is opened again if it went into a block."""
+def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
+    """Return the dataset, or tree, of one file, which is opened again if it went into a block."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
             f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
     known = found[number]
-    if not isinstance(known, xr.Dataset | StoredFile):
+    if isinstance(known, Share):
         [outcome] = build.job([(number, file)])
         if outcome.found is None:
             raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
         known = outcome.found
-    dataset: xr.Dataset = known.dataset() if isinstance(known, StoredFile) else known
-    return dataset
+    return known.dataset() if isinstance(known, StoredFile) else known
+
+
+def _take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:
+    """Give a dataset, or the groups of a tree, the attributes that a file has."""
+    if isinstance(combined, xr.DataTree):
+        for path, node in combined.subtree_with_keys:
+            node.attrs = file[path].attrs
+    else:
+        combined.attrs = file.attrs

@@ -20,14 +20,14 @@ import xarray as xr
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray, default_fill
 from virtualds.decoding import (
+    MisfitError,
     Outline,
     Outlines,
     Part,
-    UnlikeError,
     encoding_of,
     indexed,
     noted,
-    structure_of,
+    outline_key,
     unpacked,
 )
 from virtualds.errors import UnsupportedError, VirtualdsError
@@ -114,12 +114,12 @@ def virtual_dataset(
     """
     if loadable is not None and not callable(loadable):
         loadable = [loadable] if isinstance(loadable, str) else list(loadable)
-    key = _structure(group, loadable, decode_cf)
+    key = _key(group, loadable, decode_cf)
     outline = OUTLINES.get(key)
     if outline is not None:
         try:
             return _outlined(outline, group)
-        except (UnlikeError, ValueError, OverflowError):
+        except (MisfitError, ValueError, OverflowError):
             # xarray says what is wrong with the values, if anything is
             pass
     outline, dataset = _decoded_dataset(group, loadable, decode_cf)
@@ -130,14 +130,14 @@ def virtual_dataset(
 
 def known_outline(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> Outline | None:
     """Return how a group decodes, if a dataset has been made of one like it."""
-    return OUTLINES.get(_structure(group, loadable, decode_cf))
+    return OUTLINES.get(_key(group, loadable, decode_cf))
 
 
-def _structure(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
+def _key(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
     if callable(loadable):
         return None
     names = [loadable] if isinstance(loadable, str) else loadable
-    return structure_of(group, None if names is None else list(names), decode_cf, get_options())
+    return outline_key(group, None if names is None else list(names), decode_cf, get_options())
 
 
 def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
@@ -145,7 +145,7 @@ def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
 
     Raises
     ------
-    UnlikeError
+    MisfitError
         Values decode to something else.
     """
     variables: dict[Any, xr.Variable] = {}

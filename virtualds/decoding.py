@@ -35,7 +35,7 @@ SHARED = 2**16
 """Bytes of a coordinate, as stored, up to which equal ones of several files share an index."""
 
 
-class UnlikeError(Exception):
+class MisfitError(Exception):
     """Values decode to something else than those of the group that an outline was made of."""
 
 
@@ -120,7 +120,7 @@ class Part:
 
         Raises
         ------
-        UnlikeError
+        MisfitError
             Its values decode to something else.
         """
         if self.is_loaded:
@@ -134,11 +134,11 @@ class Part:
 
         Raises
         ------
-        UnlikeError
+        MisfitError
             Its values decode to something else, or it is none that could stay virtual.
         """
         if self.is_loaded or not isinstance(stored.data, ManifestArray):
-            raise UnlikeError
+            raise MisfitError
         if self.depends_on_values:
             self._by_xarray(stored)
         return unpacked(stored.data, self.packing, self.decoded[1], str(self.name))
@@ -148,7 +148,7 @@ class Part:
 
         Raises
         ------
-        UnlikeError
+        MisfitError
             Its values decode to something else.
         """
         read = self._read(stored)
@@ -193,7 +193,7 @@ class Part:
 
         Raises
         ------
-        UnlikeError
+        MisfitError
             They decode to something else.
         """
         read = _Read(self.stored[0], values, self.declared)
@@ -227,7 +227,7 @@ class Part:
             stack_char_dim=self.decoded[0] != self.stored[0],
         )
         if (found.dims, found.dtype) != self.decoded:
-            raise UnlikeError
+            raise MisfitError
         return found
 
     def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
@@ -291,7 +291,7 @@ def decoded_together(
 
     Raises
     ------
-    UnlikeError
+    MisfitError
         Some decode to something else.
     """
     one, *others = parts
@@ -355,7 +355,7 @@ def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
     return {**variable.encoding, "preferred_chunks": chunks}
 
 
-def structure_of(group: ManifestGroup, *options: Any) -> bytes | None:
+def outline_key(group: ManifestGroup, *options: Any) -> bytes | None:
     """Return all of a group that an outline depends on; None if that cannot be told.
 
     Equal bytes are equal structures: they are a pickle of it.
@@ -391,7 +391,7 @@ def _alike(variable: ManifestVariable) -> dict[str, Any]:
 
 
 class Outlines:
-    """The latest used outlines, by the structure that they hold for.
+    """The latest used outlines, by what `outline_key` gives of groups that they hold for.
 
     Parameters
     ----------
@@ -404,17 +404,17 @@ class Outlines:
         self._kept: OrderedDict[bytes, Outline] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, structure: bytes | None) -> Outline | None:
-        """Return the outline of a structure, if there is one."""
+    def get(self, key: bytes | None) -> Outline | None:
+        """Return the outline of a key, if there is one."""
         with self._lock:
-            if structure is None or structure not in self._kept:
+            if key is None or key not in self._kept:
                 return None
-            self._kept.move_to_end(structure)
-            return self._kept[structure]
+            self._kept.move_to_end(key)
+            return self._kept[key]
 
-    def put(self, structure: bytes, outline: Outline) -> None:
+    def put(self, key: bytes, outline: Outline) -> None:
         """Keep an outline."""
         with self._lock:
-            self._kept[structure] = outline
+            self._kept[key] = outline
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +26,24 @@ def opened(
     """Return files as one dataset, opened as the options say."""
     import virtualds
 
-    chosen = said(options, MANY_FILES) | more
-    if dims := chosen.get("concat_dim"):
-        chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
-        chosen.setdefault("combine", "nested")
-    if "coordinates" in chosen:
-        chosen["coordinates"] = _origins(chosen["coordinates"])
+    chosen = keywords(options, MANY_FILES) | more
     if dask is None:
         return virtualds.open_virtual_mfdataset(files, **chosen)
     if "parallel" in chosen:
         raise click.UsageError("--parallel and --dask both say who opens the files; give one")
     with _client(dask) as client:
         return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
+
+
+def keywords(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return what was given of some options, as Python has it."""
+    chosen = said(options, names)
+    if dims := chosen.get("concat_dim"):
+        chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
+        chosen.setdefault("combine", "nested")
+    if "coordinates" in chosen:
+        chosen["coordinates"] = _origins(chosen["coordinates"])
+    return chosen
 
 
 def _origins(said: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:

@@ -11,14 +11,16 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from archives import numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_arrays import no_reads, virtual
 
 import virtualds
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.building.arrangement import Arrangement, Outline, datasets_of
+from virtualds.building.arrangement import Arrangement, datasets_of
 from virtualds.building.combining import Combination
+from virtualds.building.extents import Extent
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 COMBINED: dict[str, Any] = {
@@ -146,10 +148,51 @@ def test_overlaps_are_cut_as_the_policy_says(case: str, policy: Any, tmp_path: P
     opposite = {"first": "last", "last": "first"}[policy]
     backwards = virtualds.open_virtual_mfdataset(paths[::-1], overlap=opposite, **NESTED)
     xr.testing.assert_equal(backwards.virtual.load(), expected)
-    if files[0] != files[1]:
-        # else there is nothing that tells along which dimension
-        by_coords = virtualds.open_virtual_mfdataset(paths, overlap=policy)
-        xr.testing.assert_equal(by_coords.virtual.load(), expected)
+    by_coords = virtualds.open_virtual_mfdataset(paths, overlap=policy)
+    xr.testing.assert_equal(by_coords.virtual.load(), expected)
+
+
+def same_place(folder: Path, number: int, **variables: Any) -> Path:
+    """Write a file of one place, but with its own values."""
+    field = (("time", "x"), numbers(2, 3, seed=number))
+    dataset = xr.Dataset({"t": field, **variables}, {"time": [0, 1], "x": [1.0, 2.0, 3.0]})
+    dataset.to_netcdf(folder / f"{number}.nc")
+    return folder / f"{number}.nc"
+
+
+def test_of_files_at_one_place_the_policy_takes_one(tmp_path: Path) -> None:
+    paths = [same_place(tmp_path, number) for number in range(3)]
+    for policy, number in (("first", 0), ("last", 2)):
+        found = virtualds.open_virtual_mfdataset(paths, overlap=policy)  # type: ignore[arg-type]
+        xr.testing.assert_identical(found.virtual.load(), xr.load_dataset(paths[number]))
+        back = virtualds.open_virtual_mfdataset(paths[::-1], overlap=policy)  # type: ignore[arg-type]
+        xr.testing.assert_identical(back.virtual.load(), xr.load_dataset(paths[2 - number]))
+    with pytest.raises(CombineError, match=r"overlap along 'time', 'x'.*overlap='first'") as error:
+        virtualds.open_virtual_mfdataset(paths)
+    assert str(paths[0]) in str(error.value) and str(paths[2]) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("drop", "more", "message"),
+    [
+        # two months without a time are not the same month
+        ("time", {}, "none along 'time' to tell where they lie"),
+        (["time", "x"], {}, "none along 'time', 'x' to tell"),
+        ([], {"lag": ("time", [1.0, 2.0])}, "not the same variables, so that data would be lost"),
+    ],
+)
+def test_files_are_not_taken_for_one_place_without_knowing(
+    drop: Any, more: Any, message: str, tmp_path: Path
+) -> None:
+    paths = [same_place(tmp_path, 0), same_place(tmp_path, 1, **more)]
+
+    def prepare(dataset: xr.Dataset) -> xr.Dataset:
+        return dataset.drop_vars(drop).set_coords([name for name in more if name in dataset])
+
+    for policy in ("first", "last"):
+        with pytest.raises(CombineError, match=message) as error:
+            virtualds.open_virtual_mfdataset(paths, preprocess=prepare, overlap=policy)  # type: ignore[arg-type]
+        assert all(str(path) in str(error.value) for path in paths)
 
 
 @pytest.mark.parametrize("how", [NESTED, {}], ids=["nested", "by_coords"])
@@ -266,9 +309,9 @@ def test_any_overlap_is_what_xarray_makes_of_values(
     combination = Combination(
         *(("by_coords", None) if by_coords else ("nested", "time")), dict(COMBINED)
     )
-    outlines = {n: Outline.of(f"{n}.nc", ds) for n, ds in opened.items()}
+    extents = {n: Extent.of(f"{n}.nc", ds) for n, ds in opened.items()}
     with no_reads():
-        parts = Arrangement(sort, policy).parts(list(opened), outlines, combination.dims)
+        parts = Arrangement(sort, policy).parts(list(opened), extents, combination.dims)
         found = combination(datasets_of(parts, opened))
     sign = -1 if any(times[-1] < times[0] for times in files) else 1
     every = xr.concat(native[:: -1 if policy == "last" else 1], "time")

@@ -80,6 +80,29 @@ def test_a_cluster_gives_what_one_process_gives(way: str, archive: str, client: 
     assert found.virtual.report.opened == FILES
 
 
+def without_mask(dataset: xr.Dataset, titles: set[str]) -> xr.Dataset:
+    return dataset.drop_vars("mask") if dataset.attrs["title"] in titles else dataset
+
+
+@pytest.mark.parametrize("which", ["unlike in a block", "blocks unlike", "blocks over each other"])
+def test_combining_at_once_is_no_failure_of_the_workers(
+    which: str, archive: str, client: Any
+) -> None:
+    """Whoever looks at the terminal sees no traceback where nothing is wrong."""
+    files = [archive.replace("*", f"{number:03}") for number in range(FILES)]
+    titles = {f"number {number}" for number in ((7,) if which == "unlike in a block" else range(6))}
+    options: dict[str, Any] = NESTED | {"preprocess": partial(without_mask, titles=titles)}
+    if which == "blocks over each other":
+        files, options = [*files[::2], *files[1::2]], {}
+    expected = virtualds.open_virtual_mfdataset(files, **options)
+    before = client.get_worker_logs()
+    found = virtualds.open_virtual_mfdataset(files, parallel=client, **options)
+    assert_same(found, expected)
+    after = client.get_worker_logs()
+    told = [line for worker in after for line in after[worker] if line not in before[worker]]
+    assert not [line for line in told if line[0] in ("WARNING", "ERROR")]
+
+
 @pytest.fixture
 def written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few references be worth a table; what a target begins with goes along with it."""

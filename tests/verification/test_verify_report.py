@@ -22,15 +22,18 @@ UNSEEN = Problem("s3://bucket/c.nc", "t", (0,), "not compared", "nobody reads it
 
 
 def test_it_is_ok_only_if_all_was_looked_at() -> None:
-    assert Verification("native").ok
+    assert Verification("native", compared={"h5netcdf 1": 3}).ok
     assert not Verification("native", problems=(BAD,)).ok
+    assert Verification("range").ok and not Verification("native").ok
     unseen = Verification("native", files=3, problems=(UNSEEN,))
     assert (unseen.ok, unseen.bad_files) == (False, 0)
 
 
 def test_the_text_names_what_was_found_the_gravest_first() -> None:
     text = str(Verification("native", files=3, problems=(UNSEEN, BAD, GONE)))
-    assert text.splitlines()[0] == ("verified against native: 1 missing, 1 differs, 1 not compared")
+    assert text.splitlines()[0] == (
+        "verified against native: 1 missing, 1 differs, 1 not compared, nothing was compared"
+    )
     for problem in (BAD, GONE, UNSEEN):
         assert problem.url in text and problem.message in text
     assert repr(Verification("native")) == str(Verification("native"))
@@ -68,6 +71,28 @@ def test_there_is_no_problem_of_no_kind() -> None:
     with pytest.raises(ValueError, match="no problem is of kind"):
         Verification("native", problems=(BAD._replace(kind="odd"),))
     assert set(KINDS) >= {"missing", "size", "modified", "etag", "range", "not compared"}
+
+
+IN_MEMORY = "no chunk was compared: 0 lie in files, 0 are missing, 0 inline, and 4 variables are in"
+
+
+def test_what_holds_nothing_to_compare_says_so_and_is_not_called_ok(
+    archive_files: list[Path],
+) -> None:
+    dataset = virtualds.open_virtual_dataset(archive_files[0], loadable_variables=["*"])
+    found = dataset.virtual.verify(against="native")
+    assert not found.ok and found.bad_files == 0
+    (problem,) = found.problems
+    assert problem.kind == "not compared" and IN_MEMORY in problem.message
+    for text in (str(found), found._repr_html_()):
+        assert "nothing was compared" in text and IN_MEMORY in text
+    document = found.to_dict()
+    assert (document["ok"], document["compared"]) == (False, {})
+    assert document["counts"] == {"not compared": 1}
+    # what is asked for is looked at
+    assert dataset.virtual.verify(against="range").ok
+    again = virtualds.open_virtual_dataset(archive_files[0], loadable_variables=[])
+    assert again.virtual.verify(against="native").ok
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-import virtualds.decoding as decoding
 from virtualds.building.combining import WRONG, Combination
 from virtualds.building.stored_file import StoredFile
 from virtualds.building.tree import Block, Tree, UnlikeError, in_order
-from virtualds.decoding import Part, decoded_together, indexed, same_attributes
+from virtualds.decoding import MisfitError, Part, decoded_together, indexed, same_attributes
 from virtualds.lazy import virtual_data
 
 FEWEST = 3
@@ -69,7 +68,7 @@ class Alike:
             pattern = self.combination(few)
             self._check(files, dim)
             return self._grown(pattern, files, dim)
-        except (*WRONG, decoding.UnlikeError, OverflowError) as error:
+        except (*WRONG, MisfitError, OverflowError) as error:
             raise UnlikeError(str(error)) from error
 
     def _dimension(self, datasets: Sequence[xr.Dataset]) -> str:

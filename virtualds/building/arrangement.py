@@ -1,6 +1,6 @@
 """Where files go before they are combined: in what order, in which cell of a grid, how far cut.
 
-It is decided by outlines, which are small, and can be carried out wherever the datasets are.
+It is decided by extents, which are small, and can be carried out wherever the datasets are.
 """
 
 from __future__ import annotations
@@ -12,73 +12,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import xarray as xr
 
+from virtualds.building.extents import Extent
 from virtualds.building.sequence import Line, Piece
 from virtualds.errors import CombineError
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
+CROPPING = ("first", "last")
+"""Those by which files are cropped: each loses what another has, too."""
 REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
     "that has them, or overlap='keep' to have them several times"
 )
-
-
-@dataclass(frozen=True)
-class Outline:
-    """What has to be known of a file to put it in its place.
-
-    Parameters
-    ----------
-    file : str
-        As errors name it.
-    indexes : mapping of str to pandas.Index
-        Its coordinates, by dimension.
-    variables : mapping of str to names
-        Its variables along each dimension; under None, all that are no coordinates.
-    """
-
-    file: str
-    indexes: Mapping[Hashable, pd.Index[Any]]
-    variables: Mapping[Hashable | None, frozenset[Hashable]]
-
-    @classmethod
-    def of(cls, file: Any, opened: xr.Dataset | xr.DataTree) -> Outline:
-        """Return the outline of the dataset, or tree, of a file.
-
-        A tree has the coordinates in which all its groups with that dimension agree.
-        """
-        groups = _groups(opened)
-        indexes: dict[Hashable, Any] = {}
-        for group in groups.values():
-            for dim in group.dims:
-                index = _index(group, dim)
-                known = indexes.setdefault(dim, index)
-                if known is None or index is None or not known.equals(index):
-                    indexes[dim] = None
-        variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
-        along: dict[Hashable | None, frozenset[Hashable]] = {
-            dim: frozenset((path, n) for path, n, v in variables if dim in v.dims)
-            for dim in indexes
-        }
-        data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
-        known_indexes = {dim: index for dim, index in indexes.items() if index is not None}
-        return cls(str(file), known_indexes, {**along, None: data})
-
-
-def _groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
-    if isinstance(opened, xr.Dataset):
-        return {"/": opened}
-    return {node.path: node.to_dataset() for node in opened.subtree}
-
-
-def _index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
-    """Return the coordinate of a dimension, if it has one that is in memory."""
-    index = dataset.xindexes.get(dim)
-    if isinstance(index, xr.indexes.PandasMultiIndex):
-        return None
-    return index.index if isinstance(index, xr.indexes.PandasIndex) else None
 
 
 class Part(NamedTuple):
@@ -123,9 +69,7 @@ class Arrangement:
                 f"overlap {self.overlap!r}: there are {', '.join(map(repr, OVERLAPS))}"
             )
 
-    def parts(
-        self, files: Nested, outlines: Mapping[int, Outline], dims: tuple[Any, ...]
-    ) -> Nested:
+    def parts(self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]) -> Nested:
         """Return parts of files in their places, nested as xarray wants them.
 
         Parameters
@@ -133,7 +77,7 @@ class Arrangement:
         files : list
             Numbers of files, nested as they were given; if they were not, several dimensions make
             a grid of them, by their coordinates.
-        outlines : mapping of int to Outline
+        extents : mapping of int to Extent
         dims : tuple of str or None
             The dimensions to join along, the outermost first; None merges. Without any, xarray
             puts files in order by their coordinates.
@@ -144,8 +88,8 @@ class Arrangement:
             Files overlap, or one has no coordinate to be arranged by.
         """
         if not dims:
-            return self._by_coordinates(leaves(files), outlines)
-        grid = _Grid(outlines, self.overlap)
+            return self._by_coordinates(leaves(files), extents)
+        grid = _Grid(extents, self.overlap)
         if not any(isinstance(item, list) for item in files):
             files = grid.in_order(files, dims) if self.sort else files
             return grid.parts(grid.cells(files, dims), dims)
@@ -157,7 +101,7 @@ class Arrangement:
         # who nests files says in what order they are
         return grid.parts(files, dims)
 
-    def check(self, combined: Outline, outlines: Iterable[Outline]) -> None:
+    def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
         """Refuse a result that has a value of a coordinate more often than any of the files has.
 
         Overlaps of files are mostly found before. What remains are those that by_coords lets pass,
@@ -168,21 +112,24 @@ class Arrangement:
         CombineError
         """
         if self.overlap != "keep":
-            _check_unique(combined, list(outlines))
+            _check_unique(combined, list(extents))
 
-    def _by_coordinates(self, files: Sequence[int], outlines: Mapping[int, Outline]) -> list[Part]:
+    def _by_coordinates(self, files: Sequence[int], extents: Mapping[int, Extent]) -> list[Part]:
         """Return parts of files for `xarray.combine_by_coords`, which puts them in order itself."""
-        if self.overlap not in ("first", "last"):
+        if self.overlap == "keep":
             return [Part(number) for number in files]
         groups: dict[Any, list[int]] = {}
         for number in files:
-            groups.setdefault(outlines[number].variables[None], []).append(number)
-        grid = _Grid(outlines, self.overlap)
+            groups.setdefault(extents[number].variables[None], []).append(number)
+        grid = _Grid(extents, self.overlap)
         found: list[Part] = []
         for group in groups.values():
             dims = grid.differing(group)
-            cells = grid.cells(group, dims)
-            found += leaves(grid.parts(cells, dims) if dims else list(map(Part, group)))
+            if dims and self.overlap in CROPPING:
+                found += leaves(grid.parts(grid.cells(group, dims), dims))
+            else:
+                one_place = not dims and len(group) > 1
+                found += map(Part, [grid.counting(group)] if one_place else group)
         # what has no element has no place by its coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
@@ -197,20 +144,48 @@ def datasets_of(parts: Nested, opened: Mapping[int, Any]) -> Nested:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Files with their outlines, to be arranged along dimensions."""
+    """Files with their extents, to be arranged along dimensions."""
 
-    outlines: Mapping[int, Outline]
+    extents: Mapping[int, Extent]
     overlap: Overlap
 
     def differing(self, files: Sequence[int]) -> tuple[Hashable, ...]:
         """Return the dimensions along which files have different coordinates."""
-        first = self.outlines[files[0]].indexes
-        others = [self.outlines[n].indexes for n in files[1:]]
+        first = self.extents[files[0]].indexes
+        others = [self.extents[n].indexes for n in files[1:]]
         return tuple(
             dim
             for dim, index in first.items()
             if not all(dim in other and index.equals(other[dim]) for other in others)
         )
+
+    def counting(self, files: Sequence[int]) -> int:
+        """Return the file that counts among those of which all coordinates are the same.
+
+        Raises
+        ------
+        CombineError
+            None does, or it is not certain that they are all of one place.
+        """
+        extents = [self.extents[number] for number in files]
+        first, last = extents[0], extents[-1]
+        told = f"{first.file} and {last.file} have the same coordinates"
+        bare = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
+        if bare or not first.indexes:
+            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "that is none"
+            raise CombineError(
+                f"{told}, but {lacking} to tell where they lie; give them one (coordinates=...), "
+                f"or name the dimension to join along (combine='nested', concat_dim=...)"
+            )
+        dims = ", ".join(map(repr, first.indexes))
+        if self.overlap not in CROPPING:
+            raise CombineError(f"overlap along {dims}: {told}; {REMEDY}")
+        if any(extent.variables != first.variables for extent in extents):
+            raise CombineError(
+                f"overlap={self.overlap!r} along {dims}: {told}, but not the same variables, so "
+                f"that data would be lost; drop variables before (preprocess=...)"
+            )
+        return files[0] if self.overlap == "first" else files[-1]
 
     def cells(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
         """Nest files: those with the same coordinate along the first dimension are one row."""
@@ -239,13 +214,13 @@ class _Grid:
         return [first.setdefault(_key(i), rank) for i, rank in zip(known, ranks, strict=True)]
 
     def _index(self, number: int, dim: Any) -> pd.Index[Any]:
-        outline = self.outlines[number]
-        if dim not in outline.indexes:
+        extent = self.extents[number]
+        if dim not in extent.indexes:
             raise CombineError(
-                f"{outline.file}: it has no coordinate {dim!r} in memory to be put into a grid by; "
+                f"{extent.file}: it has no coordinate {dim!r} in memory to be put into a grid by; "
                 f"give it one (coordinates=...), or nest the list of files"
             )
-        return outline.indexes[dim]
+        return extent.indexes[dim]
 
     def parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
         """Return nested numbers as nested parts, arranged along every dimension."""
@@ -273,15 +248,14 @@ class _Grid:
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep" and (pairs := line.sharing(order)):
             self._check(nodes, dims, line, pairs)
-        cuts = self.overlap in ("first", "last")
-        for piece in line.cut(order) if cuts else _whole(line):
+        for piece in line.cut(order) if self.overlap in CROPPING else _whole(line):
             yield piece, piece.stop - piece.start == known[piece.file].size
 
     def _common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
         """Return the coordinate of a node, if all files in it have the same."""
         if not isinstance(dim, str):
             return None
-        indexes = [self.outlines[n].indexes.get(dim) for n in leaves([node])]
+        indexes = [self.extents[n].indexes.get(dim) for n in leaves([node])]
         first = indexes[0]
         same = first is not None and all(i is not None and first.equals(i) for i in indexes[1:])
         return first if same else None
@@ -294,7 +268,7 @@ class _Grid:
             raise self._overlapping(nodes, dims[0], line, pairs)
         for one, other in pairs:
             if self._content(nodes[one], dims) != self._content(nodes[other], dims):
-                files = [self.outlines[leaves([nodes[n]])[0]].file for n in (one, other)]
+                files = [self.extents[leaves([nodes[n]])[0]].file for n in (one, other)]
                 raise CombineError(
                     f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
                     f"overlap, but do not hold the same variables and cells of the grid, so that "
@@ -305,8 +279,8 @@ class _Grid:
         """Return which variables a node has along its dimension, and where along the others."""
         return {
             (
-                self.outlines[n].variables.get(dims[0]),
-                *(_key(self.outlines[n].indexes.get(dim, pd.Index([]))) for dim in dims[1:]),
+                self.extents[n].variables.get(dims[0]),
+                *(_key(self.extents[n].indexes.get(dim, pd.Index([]))) for dim in dims[1:]),
             )
             for n in leaves([node])
         }
@@ -316,7 +290,7 @@ class _Grid:
     ) -> CombineError:
         one, other = pairs[0]
         values = line.shared(one, other)
-        files = [self.outlines[leaves([nodes[n]])[0]].file for n in (one, other)]
+        files = [self.extents[leaves([nodes[n]])[0]].file for n in (one, other)]
         more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
         return CombineError(
             f"overlap along {dim!r}: {files[0]} and {files[1]} both have {values.size} of its "
@@ -324,12 +298,12 @@ class _Grid:
         )
 
 
-def _check_unique(combined: Outline, outlines: Sequence[Outline]) -> None:
+def _check_unique(combined: Extent, extents: Sequence[Extent]) -> None:
     for dim, index in combined.indexes.items():
-        having = [outline for outline in outlines if dim in outline.indexes]
+        having = [extent for extent in extents if dim in extent.indexes]
         if index.is_unique or not having:
             continue
-        values = _multiplied(index, [outline.indexes[dim] for outline in having])
+        values = _multiplied(index, [extent.indexes[dim] for extent in having])
         if values.size:
             files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
             raise CombineError(

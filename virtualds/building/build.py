@@ -9,20 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from virtualds.build_report import BuildReport, LeftOut, told
-from virtualds.building.arrangement import Arrangement, Outline, datasets_of, leaves, takes_rows
+from virtualds.building.arrangement import Arrangement, datasets_of, leaves, takes_rows
 from virtualds.building.combining import Combination, named
+from virtualds.building.extents import Extent
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
+from virtualds.building.preparing import on_error_of_variables
 from virtualds.building.progress import Count, Wanted, teller
 from virtualds.building.workers import Workers
 from virtualds.errors import CombineError
-
-ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""What is done about files that fail, and then about variables of a file that do.
-
-A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
-of it for missing values.
-"""
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,9 @@ class Build(Generic[Opened]):
                         failed[outcome.number] = outcome.error
             if not found:
                 raise _none_left(failed)
-            report = count.finish(self._left_out(failed))
+            names = self.files.flat
+            lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
+            report = count.finish(lost)
         if failed and self.on_error == "skip":
             lines = "\n".join(told(report.left_out))
             warnings.warn(
@@ -87,17 +84,17 @@ class Build(Generic[Opened]):
     ) -> Any:
         """Arrange what was opened, and combine it."""
         names = self.files.flat
-        outlines = {number: Outline.of(names[number], each) for number, each in found.items()}
+        extents = {number: Extent.of(names[number], each) for number, each in found.items()}
         if combination.dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})
-        parts = arrangement.parts(numbers, outlines, combination.dims)
+        parts = arrangement.parts(numbers, extents, combination.dims)
         placed = [part.file for part in leaves(parts)]
         files, opened = [names[n] for n in placed], [found[n] for n in placed]
         combine = combination.by_rows if takes_rows(numbers, parts) else combination
         joined = None if combination.concat_dim is None else combination.dims
         combined = named(combine, joined, datasets_of(parts, found), files, opened)
-        arrangement.check(Outline.of("the result", combined), outlines.values())
+        arrangement.check(Extent.of("the result", combined), extents.values())
         return combined
 
     def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
@@ -121,25 +118,6 @@ class Build(Generic[Opened]):
         if outcome.error is None:
             return False
         return not outcome.is_fault or self.on_error in ("raise", "keep")
-
-    def _left_out(self, failed: dict[int, Exception]) -> Iterator[LeftOut]:
-        for number, wrong in sorted(failed.items(), key=lambda item: item[0]):
-            notes: list[str] = getattr(wrong, "__notes__", [])
-            text = "; ".join([str(wrong), *notes])
-            yield LeftOut(str(self.files.flat[number]), type(wrong).__name__, text)
-
-
-def on_error_of_variables(on_error: str) -> str:
-    """Return what is done about variables of a file, given what is done about files.
-
-    Raises
-    ------
-    ValueError
-        There is no such thing.
-    """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
-    return ON_ERROR[on_error]
 
 
 def _displaced(file: Any) -> CombineError:

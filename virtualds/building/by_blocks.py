@@ -6,8 +6,9 @@ one that was opened brings along the block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -79,23 +80,28 @@ class BlockJob:
         found = [outcome.found for outcome in outcomes if outcome.found is not None]
         lead = Share(leads=True, others=len(found) - 1)
         if found:
-            block = _unless_unlike(self.tree, found)
-            if block is not None:
-                block = relieved(block, self.tree, self.target, joins=self.joins)
-                lead = lead._replace(block=block)
+            make = partial(self.tree.block, found)
+            block = unless_unlike(make, self.tree, self.target, joins=self.joins)
+            lead = lead._replace(block=block)
         shares = iter([lead, *(Share() for _ in found[1:])])
         return [o if o.found is None else replace(o, found=next(shares)) for o in outcomes]
 
 
-def _unless_unlike(tree: Tree, datasets: Sequence[Any]) -> Block | None:
+def unless_unlike(
+    make: Callable[[], Block], tree: Tree, target: Target | None, *, joins: bool
+) -> Block | None:
+    """Return a block, relieved of its references where they are many, or None if there is none.
+
+    It is no error that datasets are to be combined at once, and no worker is to tell of one.
+    """
     try:
-        return tree.block(datasets)
+        block = make()
     except UnlikeError:
         return None
+    return _relieved(block, tree, target, joins=joins)
 
 
-def relieved(block: Block, tree: Tree, target: Target | None, *, joins: bool) -> Block:
-    """Return a block whose references lie in the target where they are many."""
+def _relieved(block: Block, tree: Tree, target: Target | None, *, joins: bool) -> Block:
     dim = block.place.dim if tree.is_ordered else tree.combination.concat_dim
     if target is None or dim is None:
         return block

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from virtualds.building.by_blocks import Share, relieved
+from virtualds.building.by_blocks import Share, unless_unlike
 from virtualds.building.dask_jobs import shares_of
 from virtualds.building.opening import Item, Outcome, Work
 from virtualds.building.target import Target
@@ -79,10 +80,12 @@ class ClusterBlocks:
             nodes = self._next(tree, target, nodes)
             while len(nodes) > 1:
                 nodes = self._next(tree, target, nodes)
-            whole: Block = nodes[0].result()
+            whole: Block | None = nodes[0].result()
         except BaseException:
             self._client.cancel(nodes)
             raise
+        if whole is None:
+            raise UnlikeError("some of the files are not alike")
         return whole
 
     def _next(self, tree: Tree, target: Target | None, nodes: list[Any]) -> list[Any]:
@@ -114,8 +117,9 @@ def _block_of(outcomes: Sequence[Outcome[Any]], others: int) -> Block | None:
     )
 
 
-def _joined(tree: Tree, target: Target | None, blocks: Sequence[Block | None]) -> Block:
+def _joined(tree: Tree, target: Target | None, blocks: Sequence[Block | None]) -> Block | None:
+    """Return the block of some blocks, None if their files are to be combined at once."""
     whole = [block for block in blocks if block is not None]
     if len(whole) != len(blocks):
-        raise UnlikeError("some of the files are not alike")
-    return relieved(tree.join(whole), tree, target, joins=True)
+        return None
+    return unless_unlike(partial(tree.join, whole), tree, target, joins=True)

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
+from virtualds.building.combining import Combination
+from virtualds.building.file_coordinates import Source
 from virtualds.building.files import Files, Paths
-from virtualds.combine import open_virtual_mfdataset
+from virtualds.building.opening import Job, Step
+from virtualds.building.preparing import job_for, steps_for
+from virtualds.building.progress import Wanted
+from virtualds.building.workers import workers_for
+from virtualds.combine import RETRIES, open_virtual_mfdataset
 from virtualds.diagnosis.findings import differences_of, eras_of, formats_for
 from virtualds.diagnosis.joining import Joining, guessed
 from virtualds.diagnosis.report import Diagnosis as Diagnosis
 from virtualds.diagnosis.report import Difference as Difference
 from virtualds.diagnosis.report import Era as Era
-from virtualds.diagnosis.survey import surveyed
+from virtualds.diagnosis.survey import Look, surveyed
 from virtualds.diagnosis.verdicts import Trial
 
-NOT_TRIED = {"paths", "kwargs", "combine", "attrs_file", "to", "target_options"}
+NOT_TRIED = {"paths", "kwargs", "attrs_file", "to", "target_options"}
 """What tells nothing of two files: a trial must never write a set."""
 OPTIONS = frozenset(signature(open_virtual_mfdataset).parameters) - NOT_TRIED
-OPENING = OPTIONS & set(signature(open_virtual_dataset).parameters)
-"""Those that are about single files."""
 OF_XARRAY = {"fill_value"}
+OF_MANY = {"parallel", "progress"}
+"""What is for opening all files, and not for trying two of them."""
+OPENING = {
+    name: parameter.default
+    for name, parameter in signature(open_virtual_mfdataset).parameters.items()
+    if name in signature(open_virtual_dataset).parameters
+    and name not in ("on_error", "storage_options")
+}
+"""What decides what opening a file gives, with its defaults."""
 
 
 def diagnose(
     urls: Paths,
     *,
     sample: int | None = None,
-    concat_dim: str | None = None,
+    combine: Literal["by_coords", "nested"] | None = None,
+    concat_dim: Any = None,
     preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    coordinates: Mapping[str, Source] | None = None,
+    progress: Wanted = None,
     **options: Any,
 ) -> Diagnosis:
     """Find out in what the files of an archive differ, and whether they combine all the same.
@@ -49,14 +66,18 @@ def diagnose(
         A glob pattern, or the files, in order.
     sample : int, optional
         How many files to look at, evenly spread, besides the first and the last; None is all.
-    concat_dim : str, optional
-        The dimension to join along. By default the unlimited one, or the one whose coordinate or
-        size differs; the report says which it is, and why. Tiles have several.
-    preprocess : callable, optional
-        Applied to the dataset of every file.
+    combine, concat_dim : str, or list of str, optional
+        As in `open_virtual_mfdataset`; with ``concat_dim``, files are nested. By default, the
+        dimension to join along is the unlimited one, or the one whose coordinate or size differs;
+        the report says which it is, and why. Tiles have several.
+    preprocess, coordinates
+        As in `open_virtual_mfdataset`. Without ``concat_dim``, every coordinate that is given is a
+        dimension.
+    progress : bool or callable, optional
+        As in `open_virtual_mfdataset`, of the files that are looked at.
     **options
-        As in `open_virtual_mfdataset`: ``group``, ``storage_options``, ``join``, ``compat`` and so
-        on; but not ``to`` and ``attrs_file``.
+        As in `open_virtual_mfdataset`: ``group``, ``storage_options``, ``join``, ``parallel`` and
+        so on; but not ``to`` and ``attrs_file``.
 
     Returns
     -------
@@ -71,7 +92,7 @@ def diagnose(
     TypeError
         An option is none of `open_virtual_mfdataset`.
     ValueError
-        ``sample`` is less than 1.
+        ``sample`` is less than 1, or an option has no such value.
 
     Examples
     --------
@@ -84,18 +105,22 @@ def diagnose(
             f"diagnose: {sorted(unknown)} are no options of open_virtual_mfdataset; there are "
             f"{sorted(OPTIONS)}"
         )
-    files = Files.of(urls, options.get("storage_options")).flat
-    chosen = _sampled(files, sample)
-    opening = {name: value for name, value in options.items() if name in OPENING}
-    survey = surveyed(chosen, opening, preprocess)
-    if concat_dim is None:
-        joining = guessed(survey.courses, survey.spans, survey.always_unlimited)
+    files = Files.of(urls, options.get("storage_options"))
+    chosen = _sampled(files.flat, sample)
+    how = _said(combine, concat_dim, coordinates)
+    combination = Combination(**(how or {"combine": "by_coords", "concat_dim": None}))
+    job = _looking(options, steps_for(coordinates, combination, preprocess))
+    survey = surveyed(chosen, job, workers_for(options.get("parallel"), files), progress)
+    if combination.dims:
+        joining = Joining(tuple(d for d in combination.dims if d is not None), "as given")
     else:
-        joining = Joining((concat_dim,), "as given")
-    trial = Trial(joining.dims, options, preprocess)
+        joining = guessed(survey.courses, survey.spans, survey.always_unlimited)
+    tried = {name: value for name, value in options.items() if name not in OF_MANY}
+    tried["coordinates"] = coordinates
+    trial = Trial(joining.dims, how or _found(joining.dims), tried, preprocess)
     differences = differences_of(survey, trial)
     return Diagnosis(
-        files=len(files),
+        files=len(files.flat),
         examined=len(chosen),
         joined=joining.dims,
         reason=joining.reason,
@@ -103,6 +128,37 @@ def diagnose(
         eras=eras_of(survey, joining.dims),
         differences=differences,
     )
+
+
+def _said(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, Any] | None:
+    """Return how files are to be combined, None if that is to be found out."""
+    if combine is None and concat_dim is not None:
+        return {"combine": "nested", "concat_dim": concat_dim}
+    # coordinates that are given make dimensions, unless it is said what is joined
+    if combine is not None or coordinates:
+        return {"combine": combine or "by_coords", "concat_dim": concat_dim}
+    return None
+
+
+def _found(dims: Sequence[str]) -> dict[str, Any]:
+    """Return how to combine files along the dimensions that were found."""
+    if len(dims) > 1:
+        return {"combine": "by_coords"}
+    return {"combine": "nested", "concat_dim": next(iter(dims), None)}
+
+
+def _looking(options: Mapping[str, Any], steps: tuple[Step[xr.Dataset], ...]) -> Job[Any]:
+    """Return what is done with each file: it is opened as for combining, and looked at."""
+    job = job_for(
+        open_virtual_dataset,
+        {name: options.get(name, default) for name, default in OPENING.items()},
+        steps=(Look(steps),),
+        storage_options=options.get("storage_options"),
+        on_error=options.get("on_error", "raise"),
+        retries=options.get("retries", RETRIES),
+        cache=options.get("cache"),
+    )
+    return replace(job, stops=False)
 
 
 def _sampled(files: Sequence[Any], sample: int | None) -> Sequence[Any]:

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.structure import PRESENCE, SIZE, Fact, Facts
+from virtualds.structure import CALENDAR, DTYPE, PRESENCE, SIZE, Fact, Facts
 
 MOST_VALUES = 32
 """Texts of a fact up to which each makes a row, and an era, of its own."""
+TIMES = ("datetime64", "timedelta64")
+"""What the names of numpy's types of time begin with; others have a calendar."""
 Run = tuple[int, str | None]
 """From which file on a fact has a text; None is: it is not there."""
 
@@ -65,6 +67,13 @@ class Courses:
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
             found[text] += stop - start
         return found
+
+    def counts_time(self, subject: str) -> bool:
+        """Say whether a variable counts time, in some file at least."""
+        texts = [text for _, text in self.runs.get(Fact(subject, DTYPE), ())]
+        return Fact(subject, CALENDAR) in self.runs or any(
+            text is not None and text.startswith(TIMES) for text in texts
+        )
 
     def column(self, fact: Fact) -> npt.NDArray[np.int64]:
         """Return a number for every file: which of its texts a fact has there."""

@@ -27,7 +27,6 @@ from virtualds.diagnosis.verdicts import (
 from virtualds.structure import (
     ABSENT,
     ATTRIBUTE,
-    CALENDAR,
     CHUNKS,
     CODECS,
     DIMENSIONS,
@@ -46,7 +45,6 @@ from virtualds.structure import (
 
 OWN = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """What files may have each for themselves; such texts are no eras."""
-TIMES = ("datetime64", "timedelta64")
 
 
 def eras_of(survey: Survey, joined: Sequence[str]) -> tuple[Era, ...]:
@@ -59,7 +57,7 @@ def eras_of(survey: Survey, joined: Sequence[str]) -> tuple[Era, ...]:
         _era(survey, np.flatnonzero(numbers == n).tolist(), placed)
         for n in range(int(numbers.max(initial=-1)) + 1)
     ]
-    return (*found, *_unreadable(survey))
+    return (*found, *(era for era, _ in _unreadable(survey)))
 
 
 def _makes_eras(survey: Survey, fact: Fact) -> bool:
@@ -89,13 +87,14 @@ def _era(survey: Survey, members: Sequence[int], placed: dict[int, Span]) -> Era
     return Era(len(members), *files, *map(text_of, bounds))
 
 
-def _unreadable(survey: Survey) -> Iterator[Era]:
-    """Yield the files that cannot be opened, by the kind of error."""
-    kinds: dict[str, list[str]] = {}
-    for file, reason in survey.unreadable.items():
-        kinds.setdefault(reason.partition(":")[0], []).append(file)
-    for files in kinds.values():
-        yield Era(len(files), files[0], files[-1], reason=survey.unreadable[files[0]])
+def _unreadable(survey: Survey) -> Iterator[tuple[Era, bool]]:
+    """Yield the files that cannot be opened, by their errors, and whether it is their fault."""
+    kinds: dict[tuple[str, bool], list[str]] = {}
+    for file, (reason, is_fault) in survey.unreadable.items():
+        kinds.setdefault((reason.partition(":")[0], is_fault), []).append(file)
+    for (_, is_fault), files in kinds.items():
+        reason = survey.unreadable[files[0]].reason
+        yield Era(len(files), files[0], files[-1], reason=reason), is_fault
 
 
 # ---------------------------------------------------------------------- differences
@@ -106,7 +105,11 @@ def differences_of(survey: Survey, trial: Trial) -> tuple[Difference, ...]:
     by_pair: dict[Pair, list[Change]] = {}
     for change in _changes(survey, trial.dims):
         by_pair.setdefault(change.pair, []).append(change)
-    found = [row for era in _unreadable(survey) for row in _blocking(era)]
+    # if no file is left, the first error is raised
+    leaves_out = trial.leaves_out and bool(survey.files)
+    found = [
+        _opening(era, leaves_out=is_fault and leaves_out) for era, is_fault in _unreadable(survey)
+    ]
     found += [row for pair, changes in by_pair.items() for row in judged(pair, changes, trial)]
     for files in _ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ():
         if files not in by_pair:
@@ -130,16 +133,18 @@ def formats_for(survey: Survey, differences: Sequence[Difference], trial: Trial)
     return tuple(name for name in HOLD if name not in refused)
 
 
-def _blocking(era: Era) -> Iterator[Difference]:
-    yield Difference(
+def _opening(era: Era, *, leaves_out: bool) -> Difference:
+    """Say what becomes of files that cannot be opened."""
+    reason = era.reason or ""
+    return Difference(
         "",
         OPENING,
         "can be opened",
         "cannot",
         era.first_file,
         era.files,
-        "blocks",
-        era.reason or "",
+        "costs" if leaves_out else "blocks",
+        f"left out, as on_error says: {reason}" if leaves_out else reason,
         "mend or leave out the files",
     )
 
@@ -182,7 +187,7 @@ def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change
             text,
             pair,
             count,
-            _is_time(survey, fact),
+            survey.courses.counts_time(fact.subject),
             _is_virtual(survey, fact),
         )
         if _is_collapsed(fact, len(counts)):
@@ -222,13 +227,6 @@ def _follows(survey: Survey, fact: Fact) -> bool:
 def _dims(survey: Survey, subject: str) -> list[str]:
     runs = survey.courses.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
     return [dim for _, text in runs for dim in (text or "").split(", ")]
-
-
-def _is_time(survey: Survey, fact: Fact) -> bool:
-    runs = survey.courses.runs
-    texts = [text for _, text in runs.get(Fact(fact.subject, DTYPE), ())]
-    has_calendar = Fact(fact.subject, CALENDAR) in runs
-    return has_calendar or any(str(text).startswith(TIMES) for text in texts)
 
 
 def _is_virtual(survey: Survey, fact: Fact) -> bool:

@@ -10,10 +10,7 @@ import xarray as xr
 
 from virtualds.diagnosis.courses import Courses
 from virtualds.lazy import is_unread, virtual_data
-from virtualds.structure import DIMENSIONS, DTYPE, SIZE, VALUES, Fact
-
-TIMES = ("datetime64", "timedelta64", "object")
-"""What the data types of coordinates begin with that count time."""
+from virtualds.structure import DIMENSIONS, SIZE, VALUES, Fact
 
 
 class Span(NamedTuple):
@@ -103,7 +100,7 @@ def _foremost(
 ) -> tuple[str, ...]:
     """Return the dimension along which files lie one after the other, or those of tiles."""
     alone = [dim for dim in dims if dim in moving and _lies_apart(placed.get(dim, ()))]
-    times = [dim for dim in alone or dims if _counts_time(courses, dim)]
+    times = [dim for dim in alone or dims if courses.counts_time(dim)]
     tiles = tuple(dim for dim in dims if dim in moving)
     if len(tiles) > 1 and len(alone) != 1 and not times:
         return tiles
@@ -113,11 +110,6 @@ def _foremost(
 def _lies_apart(placed: Sequence[Placed]) -> bool:
     """Say whether files lie one after the other, but for a few that do not."""
     return 2 * len(list(overlapping(placed))) < len(placed) - 1
-
-
-def _counts_time(courses: Courses, dim: str) -> bool:
-    runs = courses.runs.get(Fact(dim, DTYPE))
-    return runs is not None and str(runs[0][1]).startswith(TIMES)
 
 
 def overlapping(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:

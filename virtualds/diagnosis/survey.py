@@ -1,29 +1,24 @@
-"""Opening the files of an archive one after the other, and keeping what they say of themselves."""
+"""Opening the files of an archive, and keeping what they say of themselves, one after the other."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import xarray as xr
 
-from virtualds.api import open_virtual_dataset
-from virtualds.building.opening import FAULTS
+from virtualds.build_report import LeftOut
+from virtualds.building.opening import Outcome, Step, Work
+from virtualds.building.progress import Count, Wanted, teller
+from virtualds.building.workers import Workers
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.joining import Placed, Span, spans
 from virtualds.diagnosis.verdicts import told
-from virtualds.in_turn import in_turn
-from virtualds.options import get_options
 from virtualds.structure import Facts, structure
-from virtualds.urls import scheme_of
-
-THREADS = 32
-AT_ONCE = 256
-"""Remote files that are on their way, or wait to be looked at."""
 
 
 class Examined(NamedTuple):
@@ -32,6 +27,16 @@ class Examined(NamedTuple):
     facts: Facts
     spans: Mapping[str, Span]
     unlimited: frozenset[str]
+
+
+class Unreadable(NamedTuple):
+    """Why a file says nothing, and whether that is a fault of the file, or of what was done to it.
+
+    Files with faults are what ``on_error`` of `open_virtual_mfdataset` is about.
+    """
+
+    reason: str
+    is_fault: bool
 
 
 @dataclass
@@ -48,19 +53,19 @@ class Survey:
         By coordinate: the numbers of the files that have it, and where they lie along it.
     unlimited : Counter
         In how many files each dimension is unlimited.
-    unreadable : dict of str to str
-        The files that could not be opened, and why.
+    unreadable : dict of str to Unreadable
+        The files that could not be opened.
     """
 
     files: list[str] = field(default_factory=list)
     courses: Courses = field(default_factory=Courses)
     spans: dict[str, list[Placed]] = field(default_factory=dict)
     unlimited: Counter[str] = field(default_factory=Counter)
-    unreadable: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
 
-    def add(self, file: str, found: Examined | str) -> None:
+    def add(self, file: str, found: Examined | Unreadable) -> None:
         """Add the next file, or why it cannot be opened."""
-        if isinstance(found, str):
+        if isinstance(found, Unreadable):
             self.unreadable[file] = found
             return
         for name, span in found.spans.items():
@@ -75,55 +80,68 @@ class Survey:
         return [dim for dim, count in self.unlimited.items() if count == len(self.files)]
 
 
-def surveyed(
-    files: Sequence[Any],
-    opening: Mapping[str, Any],
-    preprocess: Callable[[xr.Dataset], xr.Dataset] | None,
-) -> Survey:
+@dataclass(frozen=True)
+class Look:
+    """What is done with a file once it is opened: it is prepared as for combining, and looked at.
+
+    Parameters
+    ----------
+    steps : tuple of callables
+        How it is prepared.
+    """
+
+    steps: tuple[Step[xr.Dataset], ...] = ()
+
+    def __call__(self, file: Any, dataset: xr.Dataset) -> Any:
+        """Return what a file says of itself, which is all that is kept of it."""
+        unlimited = frozenset(map(str, dataset.encoding.get("unlimited_dims", ())))
+        for step in self.steps:
+            dataset = step(file, dataset)
+        return Examined(structure(dataset), spans(dataset), unlimited & set(dataset.dims))
+
+
+def surveyed(files: Sequence[Any], job: Work, workers: Workers, progress: Wanted) -> Survey:
     """Open files, and look at each.
 
     Parameters
     ----------
     files : sequence of str or paths
-    opening : dict
-        Options of `open_virtual_dataset`.
-    preprocess : callable, optional
-        Applied to the dataset of every file, one at a time.
+    job : Work
+        What is done with each, the last of which is a `Look`.
+    workers : callable
+        Who does it.
+    progress : bool or callable, optional
+        Who is told how far it is.
     """
     survey = Survey()
-
-    def examined(dataset: xr.Dataset | str) -> Examined | str:
-        return dataset if isinstance(dataset, str) else _examined(dataset, preprocess)
-
-    for file, dataset in zip(files, _opened(files, opening), strict=True):
-        survey.add(os.fspath(file), examined(dataset))
+    lost: list[LeftOut] = []
+    items = list(enumerate(files))
+    with teller(progress, len(items)) as tell:
+        count = Count(len(items), tell)
+        with closing(workers(job, items)) as outcomes:
+            for outcome in _in_order(_counted(outcomes, count)):
+                file = files[outcome.number]
+                found: Any = outcome.found
+                if outcome.error is not None:
+                    lost.append(LeftOut.of(file, outcome.error))
+                    found = Unreadable(told(outcome.error), outcome.is_fault)
+                survey.add(os.fspath(file), found)
+        count.finish(lost)
     return survey
 
 
-def _opened(files: Sequence[Any], opening: Mapping[str, Any]) -> Iterator[xr.Dataset | str]:
-    """Yield files opened, in order, remote ones in threads, or why they cannot be opened."""
-
-    def opened(file: Any) -> xr.Dataset | str:
-        try:
-            return open_virtual_dataset(file, **opening)
-        except FAULTS as error:
-            return told(error)
-
-    if all(scheme_of(os.fspath(file)) == "file" for file in files):
-        yield from map(opened, files)
-        return
-    threads = min(get_options().max_requests, THREADS)
-    with ThreadPoolExecutor(threads, thread_name_prefix="virtualds-diagnose") as pool:
-        for _, future in in_turn(pool, opened, files, ahead=AT_ONCE):
-            yield future.result()
+def _counted(outcomes: Iterable[Outcome[Any]], count: Count) -> Iterator[Outcome[Any]]:
+    for outcome in outcomes:
+        count.add(outcome)
+        yield outcome
 
 
-def _examined(
-    dataset: xr.Dataset, preprocess: Callable[[xr.Dataset], xr.Dataset] | None
-) -> Examined | str:
-    unlimited = frozenset(map(str, dataset.encoding.get("unlimited_dims", ())))
-    try:
-        prepared = preprocess(dataset) if preprocess else dataset
-        return Examined(structure(prepared), spans(prepared), unlimited & set(prepared.dims))
-    except FAULTS as error:
-        return told(error)
+def _in_order(outcomes: Iterable[Outcome[Any]]) -> Iterator[Outcome[Any]]:
+    """Yield what became of files in the order of the files; what comes early waits."""
+    early: dict[int, Outcome[Any]] = {}
+    turn = 0
+    for outcome in outcomes:
+        early[outcome.number] = outcome
+        while turn in early:
+            yield early.pop(turn)
+            turn += 1

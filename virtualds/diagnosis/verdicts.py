@@ -148,14 +148,17 @@ class Trial:
     Parameters
     ----------
     dims : tuple of str
-        The dimensions to join along; several are found by their coordinates.
+        The dimensions to join along.
+    how : dict
+        How to combine: ``combine`` and ``concat_dim`` of `open_virtual_mfdataset`.
     options : dict
-        Of `open_virtual_mfdataset`.
+        All others of its options.
     preprocess : callable, optional
         The user's own.
     """
 
     dims: tuple[str, ...]
+    how: Mapping[str, Any]
     options: Mapping[str, Any]
     preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None
     _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
@@ -168,11 +171,14 @@ class Trial:
         return self._alone[file]
 
     @property
-    def how(self) -> dict[str, Any]:
-        """How to combine."""
-        if len(self.dims) > 1:
-            return {"combine": "by_coords"}
-        return {"combine": "nested", "concat_dim": self.dims[0] if self.dims else None}
+    def by_coordinates(self) -> bool:
+        """Whether files are put in order by their coordinates, which they must have for that."""
+        return len(self.dims) > 1 or self.how["combine"] == "by_coords"
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether files that cannot be opened are left out."""
+        return self.options.get("on_error") in ("skip", "collect")
 
     def combined(
         self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
@@ -187,7 +193,7 @@ class Trial:
             # what there is to say of a file was said when it was examined
             warnings.simplefilter("ignore")
             return open_virtual_mfdataset(
-                list(files), preprocess=prepared, **self.how, **self.options
+                list(files), preprocess=prepared, progress=False, **self.how, **self.options
             )
 
 
@@ -278,10 +284,12 @@ def _told_of(change: Change, combined: xr.Dataset, meaning: Meaning) -> str:
 
 def _only(change: Change, trial: Trial) -> Callable[[xr.Dataset], xr.Dataset]:
     """Return what leaves of a dataset only what a difference is about."""
-    return partial(_left, change=change, joined=trial.dims)
+    return partial(_left, change=change, joined=trial.dims, placed=trial.by_coordinates)
 
 
-def _left(dataset: xr.Dataset, *, change: Change, joined: Sequence[str]) -> xr.Dataset:
+def _left(
+    dataset: xr.Dataset, *, change: Change, joined: Sequence[str], placed: bool
+) -> xr.Dataset:
     """Return the variables that a difference is about, all others cut alike or left out."""
     subject, aspect = change.fact
     if aspect in (OVERLAP, ORDER):
@@ -293,8 +301,7 @@ def _left(dataset: xr.Dataset, *, change: Change, joined: Sequence[str]) -> xr.D
     along.sort(key=lambda n: n in joined)
     # one more says how long the dataset is where the variable is not there
     kept = {*about, *(along[:1] if aspect == PRESENCE or not about else ())}
-    # tiles are put in order by their coordinates
-    kept |= set(joined) & set(dataset.variables) if len(joined) > 1 else set()
+    kept |= set(joined) & set(dataset.variables) if placed else set()
     found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
     others = {d: slice(0, 1) for d in found.dims if d not in (*joined, subject)}
     return found.isel(others).drop_vars([d for d in others if d in found.variables])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from virtualds.manifest import SourceFile
@@ -58,7 +59,7 @@ def verified(
     if against == "native":
         compared = compare(sampled(arrays, sample, seed), states.sound)
     strange = [Problem("", name, None, NOT_COMPARED, UNREAD) for name in unread]
-    return Verification(
+    found = Verification(
         against=against,
         files=states.places,
         fingerprinted=states.fingerprinted,
@@ -70,6 +71,23 @@ def verified(
         compared=dict(compared.equal),
         problems=(*known.problems, *states.problems, *ranges, *compared.problems, *strange),
     )
+    # where something is wrong, that is why
+    return found if found.ok or found.problems else replace(found, problems=(_nothing(found),))
+
+
+def _nothing(found: Verification) -> Problem:
+    """Return why no chunk was compared."""
+    text = (
+        f"no chunk was compared: {found.references:,} lie in files, {found.missing:,} are missing, "
+        f"{found.inline:,} inline, and {found.loaded:,} variables are in memory; "
+    )
+    if found.references:
+        remedy = "take a larger sample"
+    elif found.loaded:
+        remedy = "open it with loadable_variables=[] to compare what of it lies in files"
+    else:
+        remedy = "against='range' looks at all that there is"
+    return Problem("", "", None, NOT_COMPARED, text + remedy)
 
 
 def _out_of_range(arrays: Arrays, known: Survey, states: States) -> list[Problem]:

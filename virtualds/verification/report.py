@@ -109,7 +109,11 @@ class Verification:
     @property
     def ok(self) -> bool:
         """Whether all that was asked for was looked at, and is as it should be."""
-        return not self.problems
+        return not self.problems and not self._compared_nothing
+
+    @property
+    def _compared_nothing(self) -> bool:
+        return self.against == "native" and not self.compared
 
     @property
     def bad_files(self) -> int:
@@ -160,8 +164,9 @@ class Verification:
 
     @property
     def _verdict(self) -> str:
-        said = "ok" if self.ok else ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items())
-        return f"verified against {self.against}: {said}"
+        said = [f"{n:,} {kind}" for kind, n in self.counts.items()]
+        said += ["nothing was compared"] if self._compared_nothing else []
+        return f"verified against {self.against}: {', '.join(said) or 'ok'}"
 
     @property
     def _rows(self) -> dict[str, str]:

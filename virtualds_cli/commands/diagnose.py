@@ -7,12 +7,13 @@ from typing import IO, Any
 
 import click
 
+from virtualds_cli.building import keywords
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import MERGING, ONE_FILE, given, said
+from virtualds_cli.options import MANY_FILES, given
 from virtualds_cli.output import end, report
 
-DIAGNOSING = ("sort", "overlap", *MERGING, *ONE_FILE)
+DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
 """The options of `virtualds.open_virtual_mfdataset` that make a difference."""
 
 
@@ -24,6 +25,11 @@ DIAGNOSING = ("sort", "overlap", *MERGING, *ONE_FILE)
             "The same of an archive of a million files, by a sample",
             "virtualds diagnose -f list.txt --sample 500 --concat-dim time",
         ),
+        (
+            "Whether files combine whose day is only in their names",
+            r"virtualds diagnose 'sst_*.nc' --concat-dim time --coordinates "
+            r"'time:%Y%m%d=_(\d{8})'",
+        ),
     ),
 )
 @files
@@ -32,25 +38,22 @@ DIAGNOSING = ("sort", "overlap", *MERGING, *ONE_FILE)
     type=click.IntRange(1),
     help="How many files to look at, evenly spread. Else all of them.",
 )
-@click.option("--concat-dim", help="Dimension to join along. Else it is guessed.")
 @given(*DIAGNOSING)
 def diagnose(
     urls: Sequence[str],
     files_from: IO[str] | None,
     sample: int | None,
-    concat_dim: str | None,
     **options: Any,
 ) -> None:
     """Say in what files differ, and whether they combine.
 
-    Only the structure of the files of URLS is read. The exit code is 1 if something keeps them
-    from combining.
+    Only the structure of the files of URLS is read. The options are those of scan; without
+    --concat-dim, the dimension to join along is found out. The exit code is 1 if something keeps
+    the files from combining.
     """
     import virtualds
 
     found = files_meant(urls, files_from, options["storage_options"])
-    diagnosis = virtualds.diagnose(
-        found, sample=sample, concat_dim=concat_dim, **said(options, DIAGNOSING)
-    )
+    diagnosis = virtualds.diagnose(found, sample=sample, **keywords(options, DIAGNOSING))
     report(diagnosis.to_dict(), str(diagnosis))
     end(not diagnosis.blocks)

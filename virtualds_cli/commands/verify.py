@@ -47,7 +47,8 @@ def verify(url: str, **options: Any) -> None:
     """Look whether a reference set still holds.
 
     It says which files that SET refers to are gone, or changed, and which chunks cannot be had.
-    The exit code is 1 if there are any, or if something could not be looked at.
+    The exit code is 1 if there are any, or if something could not be looked at; with --against
+    native also if no chunk lies in a file, so that there was nothing to compare.
     """
     import virtualds
 

@@ -1,0 +1,102 @@
+"""What is done with each file, from what users say of opening and preparing files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from virtualds.building.cache import FileCache, choices_of
+from virtualds.building.combining import Combination
+from virtualds.building.file_coordinates import FileCoordinates, Source
+from virtualds.building.opening import Job, Opened, Step
+from virtualds.manifest import StorageOptions
+from virtualds.urls import normalise_url
+
+ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
+"""What is done about files that fail, and then about variables of a file that do.
+
+A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
+of it for missing values.
+"""
+
+
+def on_error_of_variables(on_error: str) -> str:
+    """Return what is done about variables of a file, given what is done about files.
+
+    Raises
+    ------
+    ValueError
+        There is no such thing.
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
+    return ON_ERROR[on_error]
+
+
+def job_for(
+    opener: Callable[..., Opened],
+    choices: Mapping[str, Any],
+    *,
+    steps: tuple[Step[Opened], ...],
+    storage_options: Mapping[str, Any] | None,
+    on_error: str,
+    retries: int,
+    cache: str | os.PathLike[str] | None,
+) -> Job[Opened]:
+    """Return what is done with each file, whatever is made of them.
+
+    Parameters
+    ----------
+    opener : callable
+        Takes a file and ``choices``, and returns what is in it.
+    choices : dict
+        All that decides what that is; files that are kept in a cache are kept by it.
+    steps : tuple of callables
+        What is then done with what was opened.
+    storage_options, on_error, retries, cache
+        As `open_virtual_mfdataset` has them.
+
+    Raises
+    ------
+    ValueError
+        ``on_error`` or ``retries`` are none that there are, or nobody can tell what was kept.
+    """
+    decided = {name: _again(value) for name, value in choices.items()}
+    decided["on_error"] = on_error_of_variables(on_error)
+    kept = None
+    if cache is not None:
+        key = choices_of(opener=opener.__name__, **decided)
+        kept = FileCache(normalise_url(cache), key, StorageOptions.of(storage_options))
+    return Job(
+        partial(opener, storage_options=storage_options, **decided),
+        steps,
+        retries,
+        kept,
+        stops=on_error in ("raise", "keep"),
+    )
+
+
+def steps_for(
+    coordinates: Mapping[str, Source] | None,
+    combination: Combination,
+    preprocess: Callable[[Opened], Opened] | None,
+) -> tuple[Step[Opened], ...]:
+    """Return how what was opened is prepared for a combination."""
+    steps: list[Step[Opened]] = []
+    if coordinates:
+        named = tuple(dim for dim in combination.dims if isinstance(dim, str))
+        steps.append(FileCoordinates(coordinates, named if combination.dims else None))
+    if preprocess is not None:
+        steps.append(partial(_preprocessed, preprocess))
+    return tuple(steps)
+
+
+def _again(value: Any) -> Any:
+    """Return what can be gone through once for every file."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+
+def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
+    return preprocess(found)

@@ -1,0 +1,65 @@
+"""The files that virtual arrays refer to: a table of them, and other places for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+
+from virtualds.array import ManifestArray
+from virtualds.manifest import SourceFile
+from virtualds.urls import normalise_url
+
+
+def table_of_sources(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
+    """Return the source files of arrays, a row each."""
+    counts: dict[SourceFile, int] = {}
+    for array in arrays:
+        for fragment in array.fragments:
+            manifest = fragment.manifest.loaded()
+            used = np.bincount(
+                manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
+            )
+            for file, count in zip(manifest.files, used.tolist(), strict=True):
+                counts[file] = counts.get(file, 0) + count
+    rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
+    table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
+    return table.astype({"modified": "datetime64[ns]"})
+
+
+def prefix_changer(
+    prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
+) -> Callable[[str], str]:
+    """Return what changes the prefixes of urls.
+
+    Raises
+    ------
+    ValueError
+        No url of the arrays begins with one of them.
+    """
+    absolute = {_prefix(old): _prefix(new) for old, new in prefixes.items()}
+    urls = {file.url for array in arrays for file in array.sources}
+    for old in absolute:
+        if not any(_begins(url, old) for url in urls):
+            raise ValueError(
+                f"rename_paths: no source begins with {old!r}; the first is "
+                f"{min(urls, default=None)!r}"
+            )
+
+    def change(url: str) -> str:
+        for old in sorted(absolute, key=len, reverse=True):
+            if _begins(url, old):
+                return absolute[old] + url[len(old) :]
+        return url
+
+    return change
+
+
+def _prefix(path: str) -> str:
+    return normalise_url(path).rstrip("/")
+
+
+def _begins(url: str, prefix: str) -> bool:
+    """Say whether a url is a file or lies in a folder: names that only begin alike do not."""
+    return url == prefix or url.startswith(f"{prefix}/")
