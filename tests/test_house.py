@@ -94,6 +94,7 @@ STAGES = {
     "icechunk_references": ("places", "adapter", "chunks", "opened"),
     "zarr_v3": (
         "data_types",
+        "axes",
         "codecs",
         "metadata",
         "chunk_keys",

@@ -209,7 +209,7 @@ def v3(
         "chunk_key_encoding": {"name": "default"},
         "fill_value": fill,
         "codecs": list(codecs or (LITTLE,)),
-        "dimension_names": ["z", "y", "x"][-len(shape) :] if shape else [],
+        "dimension_names": ["t", "z", "y", "x"][-len(shape) :] if shape else [],
     }
     return Store(3, array | more, {"units": "m"})
 

@@ -151,6 +151,81 @@ class SelfDescribing(Codec):
         return dict(json.loads(self.config))
 
 
+@dataclass(frozen=True)
+class Shaped(Codec):
+    """A codec of arrays that Zarr v3 registers, and whose streams have the shape of the chunk.
+
+    Where a chunk has other axes than the array shows, its name in the registry does not say what
+    it decodes to. There, and in Zarr v2, it has a name of its own, with shape and type.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of a chunk as it is encoded, in C order.
+    dtype : str
+        Of its numbers.
+    config : str
+        Its configuration in the registry, as JSON.
+
+    Raises
+    ------
+    ValueError
+        It does not encode such chunks.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    config: str = field(compare=False)
+
+    registered_name: ClassVar[str]
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if any(n < 1 for n in self.shape):
+            raise ValueError(f"{self.registered_name}: chunks of {self.shape} have no elements")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        """Build it for chunks of the shape and type that stand beside its configuration."""
+        shape = tuple(map(int, config["shape"]))
+        return cls.from_registry(config["configuration"], np.dtype(config["dtype"]), shape)
+
+    @classmethod
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> Self:
+        """Build it from its configuration in the registry, for chunks of a type and shape."""
+        return cls(shape, dtype.newbyteorder("<").str, json.dumps(dict(config), sort_keys=True))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        """Return shape and type too."""
+        what = {"shape": list(self.shape), "dtype": self.dtype}
+        return {"id": self.zarr_v2_id, **what, "configuration": self.parameters}
+
+    def in_chain(self, itemsize: int) -> dict[str, Any]:
+        """Return its entry as the registry has it, of chunks of its shape."""
+        return {"name": self.registered_name, "configuration": self.parameters}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Its configuration in the registry."""
+        return dict(json.loads(self.config))
+
+    @property
+    def serialises(self) -> bool:
+        """It makes bytes of arrays."""
+        return True
+
+    @property
+    def heeds_memory(self) -> bool:
+        """It takes elements in the order of the axes."""
+        return False
+
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        """Return its own type, the only one that it takes."""
+        return dtype if dtype == np.dtype(self.dtype) else None
+
+
 def check_length(codec: Codec, found: int, expected: int | None) -> None:
     """Refuse a result of another length than expected."""
     if expected is not None and found != expected:

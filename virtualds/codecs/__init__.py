@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codec import ONLY_VIRTUALDS, Buffer, Codec, CodecError
+from virtualds.codec import ONLY_VIRTUALDS, Buffer, Codec, CodecError, Shaped
 from virtualds.codecs.bit_fields import BitFields
 from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.cast_values import CastValues
@@ -21,6 +21,7 @@ from virtualds.codecs.compressed_blocks import (
 from virtualds.codecs.crc32c import Crc32c
 from virtualds.codecs.fletcher32 import Fletcher32
 from virtualds.codecs.grib import GribMessage
+from virtualds.codecs.jpeg import Jpeg, JpegChunk
 from virtualds.codecs.jpegls import JpegLs
 from virtualds.codecs.lzf import Lzf
 from virtualds.codecs.numcodecs_family import (
@@ -41,7 +42,7 @@ from virtualds.codecs.scaled_values import ScaledValues
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
-from virtualds.codecs.tiff import Differences, FloatDifferences, Jpeg, Lzw, PackBits
+from virtualds.codecs.tiff import Differences, FloatDifferences, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
 from virtualds.codecs.zfp import Zfp, Zfpy
 from virtualds.codecs.zlib import Gzip, Zlib
@@ -70,6 +71,7 @@ CODECS: tuple[type[Codec], ...] = (
     Lzw,
     PackBits,
     Jpeg,
+    JpegChunk,
     SignFlip,
     GribMessage,
     ScaledValues,
@@ -99,6 +101,8 @@ BY_ZARR_V3_NAME: dict[str, FromZarrV3] = {
     "zstd": zstd_from_zarr_v3,
 }
 """Codecs by their names in Zarr v3; those of numcodecs have others besides."""
+BY_CHUNK: dict[str, type[Shaped]] = {c.registered_name: c for c in CODECS if issubclass(c, Shaped)}
+"""Codecs of the registry that have to know the shape of the chunks they encode."""
 HDF5_FILTERS: dict[int, Callable[[Sequence[int], int], Codec]] = {
     1: Zlib.from_hdf5,
     2: Shuffle.from_hdf5,
@@ -146,7 +150,12 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
 
 
-def codec_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Codec:
+def codec_from_zarr_v3(
+    name: str,
+    config: Mapping[str, Any],
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...] | None = None,
+) -> Codec:
     """Return the codec of one entry of ``codecs`` of a Zarr v3 array.
 
     Parameters
@@ -157,11 +166,13 @@ def codec_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any
         Its configuration.
     dtype : dtype
         Of the array that it encodes, or that has become the bytes that it encodes.
+    shape : tuple of int, optional
+        Of the chunks that it encodes, where all of them have the same.
 
     Raises
     ------
     UnsupportedError
-        No codec of that name is known.
+        No codec of that name is known, or it needs the shape.
     FormatError
         Its configuration makes no sense.
 
@@ -169,7 +180,7 @@ def codec_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any
     ----------
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
-    make = from_zarr_v3(name)
+    make = from_zarr_v3(name, shape)
     try:
         return make(config, dtype)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -179,20 +190,27 @@ def codec_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any
         ) from error
 
 
-def from_zarr_v3(name: str) -> FromZarrV3:
-    """Return what makes the codec that Zarr v3 calls by a name.
+def from_zarr_v3(name: str, shape: tuple[int, ...] | None = None) -> FromZarrV3:
+    """Return what makes the codec that Zarr v3 calls by a name, of chunks of a shape.
 
     Raises
     ------
     UnsupportedError
-        No codec of that name is known.
+        No codec of that name is known, or it needs the shape.
     """
+    if name in BY_CHUNK:
+        if shape is None:
+            raise UnsupportedError(
+                f"codec {name!r}: it needs chunks of one shape, on a regular grid; open the data "
+                f"with a library that knows it"
+            )
+        return partial(BY_CHUNK[name].from_registry, shape=shape)
     if name in BY_ZARR_V3_NAME:
         return BY_ZARR_V3_NAME[name]
     inner = name.removeprefix("numcodecs.")
     if name != inner and (inner in NUMCODECS_IDS or is_brought(inner)):
         return partial(numcodecs_from_zarr_v3, inner)
-    known = sorted([*BY_ZARR_V3_NAME, *(f"numcodecs.{one}" for one in NUMCODECS_IDS)])
+    known = sorted([*BY_ZARR_V3_NAME, *BY_CHUNK, *(f"numcodecs.{one}" for one in NUMCODECS_IDS)])
     raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
 
 
@@ -238,6 +256,7 @@ __all__ = [
     "GribMessage",
     "Gzip",
     "Jpeg",
+    "JpegChunk",
     "JpegLs",
     "Lz4Blocks",
     "Lzf",
@@ -248,6 +267,7 @@ __all__ = [
     "Pcodec",
     "ScaleOffset",
     "ScaledValues",
+    "Shaped",
     "Shuffle",
     "SignFlip",
     "Szip",

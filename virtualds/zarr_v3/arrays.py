@@ -87,9 +87,12 @@ def _plain(array: ManifestArray) -> tuple[dict[str, Any], list[Part]] | None:
         return None
     pipeline = array.pipelines[0] if array.fragments else all_fill(array)
     same = pipeline.packing is None and pipeline.decoded_dtype == array.dtype.newbyteorder("=")
-    kind, codecs = data_type_to_v3(pipeline.dtype), codecs_to_v3(pipeline, array.ndim)
-    grid = grid_to_v3(array) if same and kind is not None and codecs is not None else None
+    kind = data_type_to_v3(pipeline.dtype)
+    grid = grid_to_v3(array) if same and kind is not None else None
     if grid is None:
+        return None
+    codecs = codecs_to_v3(pipeline, array.ndim, grid["configuration"].get("chunk_shape"))
+    if codecs is None:
         return None
     metadata = _metadata(array.shape, kind, grid, pipeline.fill_value, pipeline.dtype, codecs)
     origins = origins_in_grid(array, axes_from_v3(array.shape, grid))

@@ -8,14 +8,16 @@ where is its layout, and the order of bytes belongs to its data type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from virtualds.codec import Codec, Order
-from virtualds.codecs import codec_from_zarr_v3, from_zarr_v3
+from virtualds.codecs import BY_CHUNK, Shaped, codec_from_zarr_v3, from_zarr_v3
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline
+from virtualds.zarr_v3.axes import AXES, Axes
 from virtualds.zarr_v3.data_types import (
     data_type_from_v3,
     data_type_to_v3,
@@ -37,7 +39,7 @@ OTHER_SERIALISERS = {
     "zfp",
 }
 """Other codecs that make bytes of an array, and are not decoded."""
-SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy", "packbits"}
+SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy", "packbits", *BY_CHUNK}
 """Those that are; what they make says the type of the numbers, and knows no order of bytes."""
 MAKERS = {*BYTES, *SERIALISERS}
 
@@ -45,13 +47,25 @@ MAKERS = {*BYTES, *SERIALISERS}
 # ---------------------------------------------------------------------- writing
 
 
-def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | None:
+def codecs_to_v3(
+    pipeline: CodecPipeline, ndim: int, chunk: Sequence[int] | None = None
+) -> list[dict[str, Any]] | None:
     """Return the chain of codecs that stands for a pipeline, or None if there is none.
+
+    Parameters
+    ----------
+    pipeline : CodecPipeline
+        How chunks decode.
+    ndim : int
+        Axes of the array.
+    chunk : sequence of int, optional
+        Elements of every chunk along these, where all have the same.
 
     There is none for packed values, for data types that Zarr v3 does not have, for compound types
     of mixed byte order, for stored axes that are not shown, and for filters of arrays that come
     after other codecs. Nor is there one for what makes bytes of an array behind codecs of bytes or
-    of big-endian numbers, and for a permutation with what heeds the order of memory.
+    of big-endian numbers, for a permutation with what heeds the order of memory, and for what has
+    to know the shape of chunks that have several.
 
     Raises
     ------
@@ -75,6 +89,9 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
     if permuted and any(codec.heeds_memory for codec in pipeline.codecs):
         return None
     serialised = bool(rest) and rest[0].serialises
+    reshaped = _reshaping(rest[0], order, chunk) if serialised else []
+    if reshaped is None:
+        return None
     stored = _filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
     if stored is None or (endian := _endian(stored)) is None:
         return None
@@ -87,9 +104,24 @@ def codecs_to_v3(pipeline: CodecPipeline, ndim: int) -> list[dict[str, Any]] | N
     return [
         *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
         *(codec.in_chain(itemsize) for codec in filters),
+        *reshaped,
         *([] if serialised else [made]),
         *(codec.in_chain(itemsize) for codec in rest),
     ]
+
+
+def _reshaping(
+    codec: Codec, order: Sequence[int], chunk: Sequence[int] | None
+) -> list[dict[str, Any]] | None:
+    """Return what gives chunks the shape that a codec encodes, or None where nothing does."""
+    if not isinstance(codec, Shaped):
+        return []
+    stored = None if chunk is None else tuple(chunk[i] for i in order)
+    if stored is None or prod(stored) != prod(codec.shape):
+        return None
+    if stored == codec.shape:
+        return []
+    return [{"name": "reshape", "configuration": {"shape": list(codec.shape)}}]
 
 
 def _permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
@@ -157,11 +189,12 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
     chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
     place = _place_of_bytes(chain)
-    layout, filters = _array_codecs(chain[:place], dtype, len(metadata["shape"]))
-    made = _filtered_dtype(dtype, filters) or dtype
+    axes = Axes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
+    axes, filters = _array_codecs(chain[:place], dtype, axes)
+    layout, made = axes.layout, _filtered_dtype(dtype, filters) or dtype
     serialised = chain[place][0] in SERIALISERS
     behind = chain[place + (not serialised) :]
-    rest = [codec_from_zarr_v3(*entry, made) for entry in behind]
+    rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
         raise _misplaced(chain)
     if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
@@ -189,7 +222,7 @@ def _place_of_bytes(chain: Sequence[Entry]) -> int:
         return places[0]
     for entry in chain:
         # a name that is not known may be that of another such codec
-        if entry[0] not in (*BYTES, "transpose"):
+        if entry[0] not in (*MAKERS, *AXES):
             from_zarr_v3(entry[0])
     raise _misplaced(chain)
 
@@ -210,14 +243,14 @@ def _permuted(chain: Sequence[Entry]) -> UnsupportedError:
 
 
 def _array_codecs(
-    chain: Sequence[Entry], dtype: np.dtype[Any], ndim: int
-) -> tuple[tuple[int, ...], list[Codec]]:
-    """Return the axis that each stored axis is, and the filters before ``bytes``."""
-    layout, filters = tuple(range(ndim)), []
+    chain: Sequence[Entry], dtype: np.dtype[Any], axes: Axes
+) -> tuple[Axes, list[Codec]]:
+    """Return how axes are stored, and the filters before ``bytes``."""
+    filters: list[Codec] = []
     made = dtype
     for name, config in chain:
-        if name == "transpose":
-            layout = tuple(layout[i] for i in order_of_axes(config, ndim))
+        if name in AXES:
+            axes = AXES[name](axes, config)
             continue
         codec = codec_from_zarr_v3(name, config, made)
         if not codec.maps_arrays:
@@ -230,22 +263,7 @@ def _array_codecs(
             )
         filters.append(codec)
         made = after
-    return layout, filters
-
-
-def order_of_axes(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
-    """Return the order of the codec ``transpose``; drafts of Zarr v3 had letters for two."""
-    order: Any = config.get("order")
-    axes = list(range(ndim))
-    if isinstance(order, str):
-        order = {"C": axes, "F": axes[::-1]}.get(order, order)
-    whole = isinstance(order, list | tuple) and all(type(axis) is int for axis in order)
-    if not whole or sorted(order) != axes:
-        raise FormatError(
-            f"codec 'transpose': order {order!r} of {ndim} axes; the metadata is damaged"
-        )
-    found: Sequence[int] = order
-    return found
+    return axes, filters
 
 
 def _stored_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:

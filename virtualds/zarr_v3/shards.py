@@ -28,7 +28,8 @@ from virtualds.records import RecordCache
 from virtualds.referenced_files import unreachable
 from virtualds.stores import store_for
 from virtualds.zarr_v3.arrays import Manifests
-from virtualds.zarr_v3.codecs import Entry, order_of_axes
+from virtualds.zarr_v3.axes import order_of_axes
+from virtualds.zarr_v3.codecs import Entry
 from virtualds.zarr_v3.data_types import name_and_configuration
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import axes_from_v3, pipeline_from_v3

@@ -13,7 +13,7 @@ from virtualds.codecs import codec_from_zarr_v3
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.varying_array import BYTES, TEXT, VaryingArray
 from virtualds.zarr_v3.arrays import Manifests, placed
-from virtualds.zarr_v3.codecs import order_of_axes
+from virtualds.zarr_v3.axes import order_of_axes
 from virtualds.zarr_v3.data_types import name_and_configuration
 from virtualds.zarr_v3.metadata import axes_from_v3
 

@@ -1,0 +1,209 @@
+"""Chunks that are one stream each are read in the shape and type of the array, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from registered_codecs import Case
+from registered_images import COLOURS, FULL, GREY, IMAGES, JPEGS, SHOWN, YCBCR, jpeg
+from zarr_stores import LITTLE, named, sharded, v3
+
+import virtualds
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.errors import FormatError, ReadError, UnsupportedError
+
+
+def opened(path: Path) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(path, loadable_variables=[], decode_cf=False)
+
+
+def chain_of(path: Path) -> Any:
+    return json.loads((path / "a/zarr.json").read_text())["codecs"]
+
+
+def test_colours_are_those_that_were_compressed() -> None:
+    for name in ("ycbcr", "full", "rgb"):
+        assert abs(SHOWN[name].astype(int) - COLOURS).mean() < 10
+    assert abs(SHOWN["grey"].astype(int) - GREY).max() < 8
+
+
+# ---------------------------------------------------------------------- arrays of other axes
+
+SOME = ["jpeg, ycbcr"]
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
+def test_an_axis_more_is_no_axis_of_the_stream(tmp_path: Path, name: str, suffix: str) -> None:
+    one = IMAGES[name]
+    refs = tmp_path / f"refs{suffix}"
+    opened(one.write(tmp_path / "s")).expand_dims("t").virtual.to_manifest(refs)
+    np.testing.assert_array_equal(opened(refs).a.values, one.expected[None])
+    if suffix == ".virtual.zarr":
+        assert chain_of(refs)[0] == named("reshape", shape=list(one.values.shape))
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_permuted_axes_are_permuted_for_the_stream(tmp_path: Path, name: str) -> None:
+    one = IMAGES[name]
+    refs = tmp_path / "refs.virtual.zarr"
+    found = opened(one.write(tmp_path / "s"))
+    found.transpose().virtual.to_manifest(refs)
+    np.testing.assert_array_equal(opened(refs).a.values, one.expected.T)
+    assert [entry["name"] for entry in chain_of(refs)] == ["transpose", name.partition(",")[0]]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_parts_of_chunks_are_written_with_the_shape_of_whole_ones(
+    tmp_path: Path, name: str
+) -> None:
+    one = IMAGES[name]
+    refs = tmp_path / "refs.virtual.zarr"
+    found = opened(one.write(tmp_path / "s"))
+    part = found.isel({found.a.dims[0]: slice(0, one.values.shape[0] - 1)})
+    xr.concat([part, found], dim=found.a.dims[0]).virtual.to_manifest(refs)
+    expected = np.concatenate([one.values[:-1], one.expected])
+    np.testing.assert_array_equal(opened(refs).a.values, expected)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_chunks_in_shards_have_their_own_shape(tmp_path: Path, name: str) -> None:
+    one = IMAGES[name]
+    index = np.array([0, len(one.chunk)], "<u8").tobytes()
+    inner = sharded(*one.store.array["codecs"], chunk=one.values.shape, index=[LITTLE])
+    shape = one.expected.shape
+    store = v3(one.values.dtype.name, 0, inner, shape=shape, chunks=one.values.shape)
+    shard = Case(store, one.chunk + index, one.values)
+    np.testing.assert_array_equal(opened(shard.write(tmp_path / "s")).a.values, one.expected)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_chunks_of_several_shapes_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    one = IMAGES[name]
+    lengths = [
+        [n, m - n] if m > n else [m]
+        for n, m in zip(one.values.shape, one.expected.shape, strict=True)
+    ]
+    grid = named("rectilinear", kind="inline", chunk_shapes=lengths)
+    path = one.write(tmp_path / "s", chunk_grid=grid)
+    with pytest.raises(UnsupportedError, match=f"{name.partition(',')[0]}.*regular grid"):
+        opened(path)
+
+
+# ---------------------------------------------------------------------- damage
+
+OTHER_STREAMS: dict[str, tuple[Case, bytes, str]] = {
+    "jpeg of another shape": (jpeg(JPEGS["grey"], SHOWN["grey"].T), JPEGS["grey"], "34, 21"),
+    "jpeg of more colours": (jpeg(b"", SHOWN["grey"]), JPEGS["ycbcr"], "21, 34, 1"),
+    "jpeg of fewer colours": (jpeg(b"", SHOWN["ycbcr"], **YCBCR), JPEGS["grey"], "21, 34, 3"),
+    "jpeg without its end": (jpeg(b"", SHOWN["grey"]), JPEGS["grey"][:-30], "no end"),
+    "no jpeg": (jpeg(b"", SHOWN["grey"]), b"no image at all", "no frame header"),
+    "jpeg without data": (jpeg(b"", SHOWN["grey"]), JPEGS["grey"][:200] + b"\xff\xd9", "jpeg"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_STREAMS)
+def test_streams_that_are_not_the_chunk_are_an_error(tmp_path: Path, name: str) -> None:
+    one, stream, words = OTHER_STREAMS[name]
+    path = Case(one.store, stream, one.values).write(tmp_path / "s")
+    with pytest.raises(ReadError, match=words) as caught:
+        opened(path).a.values  # noqa: B018
+    assert "a/c/0" in str(caught.value)
+
+
+def ycbcr(**how: Any) -> Any:
+    return named("jpeg", quality=90, encoded_color_space="ycbcr", **how)
+
+
+SHAPES_REFUSED: dict[str, tuple[str, tuple[int, ...], Any, str]] = {
+    "jpeg of wide numbers": ("uint16", (3, 4), named("jpeg", quality=90), "not uint8"),
+    "jpeg of a line": ("uint8", (7,), named("jpeg", quality=90), "no images"),
+    "jpeg of two components": ("uint8", (3, 4, 2), ycbcr(), "no images"),
+    "jpeg of four axes": ("uint8", (2, 3, 4, 3), ycbcr(), "no images"),
+    "jpeg too wide": ("uint8", (2, 65536), named("jpeg", quality=90), "longer than 65535"),
+    "jpeg of colours in no space": ("uint8", (3, 4, 3), named("jpeg", quality=90), "neither"),
+    "jpeg of colours in another space": (
+        "uint8", (3, 4, 3), named("jpeg", quality=90, encoded_color_space="xyb"), "'xyb'"),
+    "jpeg of grey in a space": ("uint8", (3, 4), ycbcr(), "grey"),
+    "jpeg of grey in factors of three": (
+        "uint8", (3, 4), named("jpeg", quality=90, subsampling=FULL), "grey"),
+    "jpeg of two factors": ("uint8", (3, 4, 3), ycbcr(subsampling=[[2, 2], [1, 1]]), "subsampl"),
+    "jpeg of coarse grey": (
+        "uint8", (3, 4, 3), ycbcr(subsampling=[[1, 1], [2, 2], [1, 1]]), "subsampl"),
+    "jpeg of nothing": ("uint8", (3, 4, 3), ycbcr(subsampling=[0, 1, 1]), "'jpeg'"),
+    "jpeg of coarse rgb": (
+        "uint8",
+        (3, 4, 3),
+        named("jpeg", encoded_color_space="rgb", subsampling=[[2, 1], [1, 1], [1, 1]]),
+        "of rgb"),
+    "jpeg of no quality": ("uint8", (3, 4), named("jpeg", quality=101), "101"),
+    "jpeg of another key": ("uint8", (3, 4), named("jpeg", level=3), "'level'"),
+    "jpeg in another number of pixels": (
+        "uint8", (3, 4), [named("reshape", shape=[5, 2]), named("jpeg")], "'reshape'"),
+    "reshape of axes in another order": (
+        "uint8", (3, 4), [named("reshape", shape=[[1], [0]]), named("jpeg")], "'reshape'"),
+    "reshape of axes that lie elsewhere": (
+        "uint8", (2, 6), [named("reshape", shape=[6, [0]]), named("jpeg")], "'reshape'"),
+    "reshape of an unknown axis": (
+        "uint8", (3, 4), [named("reshape", shape=[[0], [2]]), named("jpeg")], "'reshape'"),
+    "reshape to nothing": (
+        "uint8", (3, 4), [named("reshape", shape=[0, -1]), named("jpeg")], "'reshape'"),
+    "reshape to what is left twice": (
+        "uint8", (3, 4), [named("reshape", shape=[-1, -1]), named("jpeg")], "'reshape'"),
+    "reshape without a shape": ("uint8", (3, 4), [named("reshape"), named("jpeg")], "'reshape'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES_REFUSED)
+def test_chunks_that_are_no_such_streams_are_refused(tmp_path: Path, name: str) -> None:
+    kind, chunk, codecs, words = SHAPES_REFUSED[name]
+    chain = codecs if isinstance(codecs, list) else [codecs]
+    store = v3(kind, 0, *chain, shape=chunk, chunks=chunk)
+    path = Case(store, b"", np.zeros(chunk, kind)).write(tmp_path / "s")
+    with pytest.raises(FormatError, match=words) as caught:
+        opened(path)
+    assert "the metadata is damaged" in str(caught.value)
+
+
+def test_axes_are_not_permuted_once_they_are_others(tmp_path: Path) -> None:
+    chain = [named("reshape", shape=[4, 3]), named("transpose", order=[1, 0]), LITTLE]
+    store = v3("uint8", 0, *chain, shape=(3, 4), chunks=(3, 4))
+    path = Case(store, b"", np.zeros((3, 4), "u1")).write(tmp_path / "s")
+    with pytest.raises(UnsupportedError, match="'transpose' behind 'reshape'"):
+        opened(path)
+
+
+RESHAPED: dict[str, tuple[Any, ...]] = {
+    "axes joined": ([[0, 1], [2]],),
+    "what is left": ([2, -1],),
+    "numbers": ([6, 20],),
+    "filters behind": ([120], named("scale_offset", offset=0, scale=1)),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_reshaped_chunks_of_plain_bytes_are_those_of_the_array(tmp_path: Path, name: str) -> None:
+    shape, *behind = RESHAPED[name]
+    values = np.arange(120, dtype="i2").reshape(4, 5, 6)
+    store = v3(
+        "int16",
+        0,
+        named("reshape", shape=shape),
+        *behind,
+        LITTLE,
+        shape=(8, 5, 6),
+        chunks=(4, 5, 6),
+    )
+    one = Case(store, values.tobytes(), values)
+    np.testing.assert_array_equal(opened(one.write(tmp_path / "s")).a.values, one.expected)
+
+
+def test_configurations_in_zarr_v2_are_checked_alike() -> None:
+    config = {"id": "virtualds_jpeg", "shape": [3, 4, 2], "dtype": "|u1", "configuration": {}}
+    with pytest.raises(ValueError, match="no images"):
+        codec_from_zarr_v2(config)

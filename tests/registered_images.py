@@ -1,0 +1,73 @@
+"""Chunks that are one stream of the registry zarr-extensions each, written by imagecodecs.
+
+What is expected of JPEG is what imagecodecs makes of the stream; of streams without loss, and of
+numbers that zfp keeps, it is what was written. No shape is symmetric.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import imagecodecs
+import numpy as np
+from registered_codecs import Case, case
+from zarr_stores import named
+
+LINES, SAMPLES = 21, 34
+GREY = (np.add.outer(np.arange(LINES) * 5, np.arange(SAMPLES) * 3) % 256).astype("u1")
+COLOURS = np.stack([GREY, GREY[::-1], 255 - GREY], -1)
+TO_THE_END = named("transpose", order=[1, 2, 0])
+
+# ---------------------------------------------------------------------- jpeg
+
+FULL, HALF = [[1, 1]] * 3, [[2, 2], [1, 1], [1, 1]]
+YCBCR = {"encoded_color_space": "ycbcr", "subsampling": HALF}
+RGB = {"encoded_color_space": "rgb", "subsampling": FULL}
+JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
+ADOBE = b"\xff\xee\x00\x0eAdobe\x00d\x00\x00\x00\x00"
+JPEGS = {
+    "grey": imagecodecs.jpeg8_encode(GREY, level=90),
+    "ycbcr": imagecodecs.jpeg8_encode(COLOURS, level=90, subsampling="420"),
+    "full": imagecodecs.jpeg8_encode(COLOURS, level=90, subsampling="444"),
+    "rgb": imagecodecs.jpeg8_encode(COLOURS, level=90, colorspace="rgb", outcolorspace="rgb"),
+}
+RGB_IN_JFIF = JPEGS["rgb"][:2] + JFIF + JPEGS["rgb"][2:]
+"""Adobe's marker says that nothing was transformed, and the other one is that of YCbCr."""
+MARKED = JPEGS["full"][:2] + ADOBE + b"\x01" + JPEGS["full"][2 + len(JFIF) :]
+UNMARKED = JPEGS["full"][:2] + JPEGS["full"][2 + len(JFIF) :]
+SHOWN = {name: imagecodecs.jpeg8_decode(stream) for name, stream in JPEGS.items()}
+
+
+def jpeg(stream: bytes, values: Any, *before: Any, **how: Any) -> Case:
+    return case(values, 0, *before, named("jpeg", quality=90, **how), chunk=stream)
+
+
+JPEG = {
+    "jpeg, grey": jpeg(JPEGS["grey"], SHOWN["grey"]),
+    "jpeg, grey with an axis": jpeg(JPEGS["grey"], SHOWN["grey"][..., None], subsampling=[[1, 1]]),
+    "jpeg, ycbcr": jpeg(JPEGS["ycbcr"], SHOWN["ycbcr"], **YCBCR),
+    "jpeg, ycbcr as drafts had it": jpeg(
+        JPEGS["ycbcr"], SHOWN["ycbcr"], encoded_color_space="ycbcr", subsampling="4:2:0"
+    ),
+    "jpeg, ycbcr in full": jpeg(JPEGS["full"], SHOWN["full"], encoded_color_space="ycbcr"),
+    "jpeg, marked ycbcr": jpeg(MARKED, SHOWN["full"], encoded_color_space="ycbcr"),
+    "jpeg, unmarked": jpeg(UNMARKED, SHOWN["full"], encoded_color_space="ycbcr"),
+    "jpeg, rgb": jpeg(JPEGS["rgb"], SHOWN["rgb"], **RGB),
+    "jpeg, rgb in jfif": jpeg(RGB_IN_JFIF, SHOWN["rgb"], **RGB),
+    "jpeg, transposed": jpeg(
+        JPEGS["ycbcr"], SHOWN["ycbcr"].transpose(2, 0, 1), TO_THE_END, **YCBCR
+    ),
+    "jpeg, reshaped": jpeg(
+        JPEGS["grey"],
+        SHOWN["grey"].reshape(3, 7, SAMPLES),
+        named("reshape", shape=[[0, 1], [2]]),
+    ),
+    "jpeg, transposed and reshaped": jpeg(
+        JPEGS["grey"],
+        SHOWN["grey"].reshape(3, 7, SAMPLES).transpose(2, 0, 1),
+        TO_THE_END,
+        named("reshape", shape=[-1, SAMPLES]),
+    ),
+}
+IMAGES = JPEG
+TURNED_IMAGES = [name for name in IMAGES if "transposed" in name]

@@ -1,0 +1,212 @@
+"""JPEG: images of 8 bits per sample.
+
+Streams are laid down by ITU-T T.81; what TIFF makes of them, with tables kept in the header, by
+TIFF Technical Note 2. imagecodecs calls them ``imagecodecs_jpeg`` in Zarr v2. Zarr v3 ``jpeg``,
+registered in zarr-extensions, makes one image of a chunk; in Zarr v2 that has a name of its own,
+``virtualds_jpeg``, since what is called ``imagecodecs_jpeg`` may have any shape.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from virtualds.codec import Buffer, Codec, CodecError, Shaped, check_length, needed_package
+from virtualds.errors import UnsupportedError
+
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Second bytes of the markers before a frame header (ITU-T T.81, table B.1)."""
+APP14 = 0xEE
+"""That of Adobe's marker, whose segment ends with how colours were transformed."""
+END = b"\xff\xd9"
+"""Marker behind an image."""
+BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Second bytes of markers that no segment follows."""
+TRANSFORMS = {0: "rgb", 1: "ycbcr"}
+"""What three components are, by the number in Adobe's marker."""
+SUBSAMPLING: dict[Any, Any] = {
+    "4:4:4": [[1, 1], [1, 1], [1, 1]],
+    "4:2:2": [[2, 1], [1, 1], [1, 1]],
+    "4:4:0": [[1, 2], [1, 1], [1, 1]],
+    "4:2:0": [[2, 2], [1, 1], [1, 1]],
+}
+"""Sampling factors of components, by what drafts of the registry called them."""
+KEYS = {"quality", "encoded_color_space", "subsampling"}
+LONGEST = 65535
+"""Lines of an image, and samples of a line."""
+
+
+@dataclass(frozen=True)
+class Jpeg(Codec):
+    """One JPEG image of 8 bits per sample.
+
+    Parameters
+    ----------
+    tables : bytes or None
+        Tables that the image refers to and does not hold.
+    stored : int or None
+        Photometric interpretation of what was compressed; None is what the image says.
+    shown : int or None
+        That of what is decoded; None is the same.
+    """
+
+    tables: bytes | None = None
+    stored: int | str | None = None
+    shown: int | str | None = None
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_jpeg"
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        if config.get("header") is not None:
+            raise UnsupportedError(
+                f"{cls.zarr_v2_id}: images without a header of their own are not decoded; open the "
+                f"data with zarr-python and imagecodecs"
+            )
+        tables = config.get("tables")
+        tables = base64.b64decode(tables) if isinstance(tables, str) else tables
+        return cls(tables, config.get("colorspace_jpeg"), config.get("colorspace_data"))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        tables = None if self.tables is None else base64.b64encode(self.tables).decode()
+        return {
+            "id": self.zarr_v2_id,
+            "tables": tables,
+            "colorspace_jpeg": self.stored,
+            "colorspace_data": self.shown,
+        }
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        imagecodecs = needed_package("imagecodecs", "jpeg", "images")
+        # a damaged header would have memory allotted for another image
+        head = image_header(memoryview(data))
+        pixels = head.lines * head.samples
+        if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= 4):
+            raise CodecError(f"jpeg: an image of {pixels} pixels where {nbytes} bytes belong")
+        try:
+            out: bytes = imagecodecs.jpeg8_decode(
+                bytes(data), tables=self.tables, colorspace=self.stored, outcolorspace=self.shown
+            ).tobytes()
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise CodecError(f"jpeg: {error}") from error
+        check_length(self, len(out), nbytes)
+        return out
+
+
+@dataclass(frozen=True)
+class JpegChunk(Shaped):
+    """A chunk of bytes as one JPEG image, grey or of three components."""
+
+    zarr_v2_id: ClassVar[str] = "virtualds_jpeg"
+    registered_name: ClassVar[str] = "jpeg"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if np.dtype(self.dtype) != np.uint8:
+            raise ValueError(f"jpeg: {self.dtype} is not uint8")
+        if len(self.shape) not in (2, 3) or self._components not in (1, 3):
+            raise ValueError(f"jpeg: chunks of {self.shape} are no images of 1 or 3 components")
+        if max(self.shape) > LONGEST:
+            raise ValueError(f"jpeg: chunks of {self.shape} are longer than {LONGEST}")
+        if unknown := self.parameters.keys() - KEYS:
+            raise ValueError(f"{min(unknown)!r} is not known")
+        _check_quality(self.parameters.get("quality", 90))
+        _check_colours(self._components, self.parameters)
+
+    @property
+    def _components(self) -> int:
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        imagecodecs = needed_package("imagecodecs", "jpeg")
+        head = image_header(memoryview(data))
+        found, expected = head[:4], (*self.shape[:2], self._components, 8)
+        if found != expected:
+            raise CodecError(
+                f"jpeg: an image of {found} lines, samples, components and bits where {expected} "
+                f"belong"
+            )
+        # the decoder would fill up what a truncated image lacks
+        if bytes(memoryview(data)[-2:]) != END:
+            raise CodecError("jpeg: the image has no end")
+        colours = TRANSFORMS.get(head.transform) if self._components == 3 else None
+        try:
+            out: bytes = imagecodecs.jpeg8_decode(
+                bytes(data), colorspace=colours, outcolorspace=colours and "rgb"
+            ).tobytes()
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise CodecError(f"jpeg: {error}") from error
+        check_length(self, len(out), prod(self.shape) if nbytes is None else nbytes)
+        return out
+
+
+def _check_quality(quality: Any) -> None:
+    if type(quality) is not int or not 0 <= quality <= 100:
+        raise ValueError(f"jpeg: quality {quality!r} is not within 0 to 100")
+
+
+def _check_colours(components: int, config: Mapping[str, Any]) -> None:
+    """Refuse colours, and resolutions of them, that an image of so many components cannot have."""
+    colours, said = config.get("encoded_color_space"), config.get("subsampling")
+    factors: Any = SUBSAMPLING.get(said, said) if isinstance(said, str) else said
+    if components == 1:
+        if colours is not None or factors not in (None, [[1, 1]]):
+            raise ValueError(f"jpeg: colours {colours!r} or subsampling {said!r} of a grey image")
+        return
+    if colours not in ("ycbcr", "rgb"):
+        raise ValueError(f"jpeg: encoded_color_space {colours!r} is neither ycbcr nor rgb")
+    if factors is None:
+        return
+    first, *others = factors
+    sound = others == [[1, 1], [1, 1]] and len(first) == 2 and all(n in range(1, 5) for n in first)
+    if not sound or (colours == "rgb" and first != [1, 1]):
+        raise ValueError(f"jpeg: subsampling {said!r} of {colours}")
+
+
+class ImageHeader(NamedTuple):
+    """What comes before the data of an image."""
+
+    lines: int
+    samples: int
+    components: int
+    bits: int
+    transform: int
+    """Of colours, as Adobe's marker has it; -1 where there is none."""
+
+
+def image_header(data: memoryview) -> ImageHeader:
+    """Return what the frame header says (ITU-T T.81, B.2.2), and Adobe's marker before it.
+
+    Raises
+    ------
+    CodecError
+        There is no frame header, or its image has no pixels.
+    """
+    transform = -1
+    for marker, place in _segments(data):
+        if marker == APP14 and data[place + 4 : place + 9].tobytes() == b"Adobe":
+            transform = data[place + 15] if place + 15 < len(data) else -1
+        if marker in FRAMES:
+            lines, samples = (
+                int.from_bytes(data[place + i : place + i + 2], "big") for i in (5, 7)
+            )
+            if not lines * samples:
+                break
+            return ImageHeader(lines, samples, data[place + 9], data[place + 4], transform)
+    raise CodecError(f"jpeg: {len(data)} bytes hold no frame header")
+
+
+def _segments(data: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield the second byte and the place of every marker before the data of the image."""
+    place = 2
+    while place + 9 < len(data) and data[place] == 0xFF:
+        marker = data[place + 1]
+        yield marker, place
+        # segments say how long they are; before a marker there may be any number of 0xFF
+        length = int.from_bytes(data[place + 2 : place + 4], "big")
+        place += 1 if marker == 0xFF else 2 if marker in BARE else 2 + length
