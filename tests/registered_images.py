@@ -69,5 +69,77 @@ JPEG = {
         named("reshape", shape=[-1, SAMPLES]),
     ),
 }
-IMAGES = JPEG
+# ---------------------------------------------------------------------- jpegxl
+
+DRAWN = np.random.default_rng(5).integers(0, 2**16, (6, LINES, SAMPLES), "u2")
+TINTED = np.ascontiguousarray(DRAWN[:3].transpose(1, 2, 0))
+REALS = (DRAWN / 2**14 - 1).astype("f4")
+REALS[0, 0, :4] = -0.0, np.inf, -np.inf, np.nan
+WRITTEN = {
+    "lossless": True,
+    "distance": 0,
+    "effort": 3,
+    "decodingspeed": 0,
+    "photometric": "gray",
+    "primaries": "srgb",
+    "transfer": "srgb",
+    "bitspersample": 8,
+    "usecontainer": False,
+}
+
+
+def drawn(values: Any, **how: Any) -> bytes:
+    """Return an image without loss."""
+    found: bytes = imagecodecs.jpegxl_encode(values, lossless=True, effort=3, **how)
+    return found
+
+
+def jpegxl(stream: bytes, values: Any, *before: Any) -> Case:
+    return case(values, 0, *before, named("jpegxl", **WRITTEN), chunk=stream)
+
+
+def kept(values: Any, **how: Any) -> Case:
+    return jpegxl(drawn(values, **how), values)
+
+
+LOSSY = imagecodecs.jpegxl_encode(COLOURS, lossless=False, distance=1.0, effort=3)
+FRAMES = DRAWN.astype("u1")
+TURNED = bytearray(drawn(FRAMES))
+# three bits behind 2 bytes, 26 bits of the size and 2 flags say how it is to be turned
+TURNED[5] |= 0b110 << 4
+JPEGXL = {
+    "jpegxl, uint8": kept(GREY),
+    "jpegxl, uint8 in a container": kept(GREY, usecontainer=True),
+    "jpegxl, uint8 of 3 bits": kept(GREY % 8, bitspersample=3),
+    "jpegxl, uint16": kept(DRAWN[0]),
+    "jpegxl, uint16 of 12 bits": kept(DRAWN[0] % 4096, bitspersample=12),
+    "jpegxl, uint16 of 8 bits": jpegxl(drawn(GREY), GREY.astype("u2")),
+    "jpegxl, uint16 of 5 bits": jpegxl(drawn(GREY % 32, bitspersample=5), GREY.astype("u2") % 32),
+    "jpegxl, float16": kept(REALS[1].astype("f2")),
+    "jpegxl, float32": kept(REALS[0]),
+    "jpegxl, two channels": kept(TINTED[..., :2].copy()),
+    "jpegxl, three channels": kept(TINTED.astype("u1")),
+    "jpegxl, four channels": kept(np.stack([*DRAWN[:4]], -1)),
+    "jpegxl, three channels of float32": kept(np.stack([*REALS[1:4]], -1)),
+    "jpegxl, frames": kept(DRAWN),
+    "jpegxl, frames of float32": kept(REALS),
+    "jpegxl, frames of three channels": kept(np.stack([TINTED, 7 * TINTED]).astype("u1")),
+    "jpegxl, turned frames": jpegxl(bytes(TURNED), FRAMES),
+    "jpegxl, with loss": jpegxl(LOSSY, imagecodecs.jpegxl_decode(LOSSY, keeporientation=True)),
+    "jpegxl, a line": kept(GREY[:1]),
+    "jpegxl, transposed": jpegxl(
+        drawn(TINTED), np.ascontiguousarray(TINTED.transpose(2, 0, 1)), TO_THE_END
+    ),
+    "jpegxl, reshaped": jpegxl(
+        drawn(DRAWN),
+        DRAWN.reshape(2, 3, LINES, SAMPLES),
+        named("reshape", shape=[[0, 1], [2], [3]]),
+    ),
+    "jpegxl, without an axis": jpegxl(
+        drawn(DRAWN[0]), DRAWN[:1], named("reshape", shape=[[1], [2]])
+    ),
+}
+IMAGES = JPEG | JPEGXL
+ENDLESS = list(JPEGXL)
+"""Streams behind whose end there may be something."""
 TURNED_IMAGES = [name for name in IMAGES if "transposed" in name]

@@ -6,15 +6,37 @@ import json
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
 from registered_codecs import Case
-from registered_images import COLOURS, FULL, GREY, IMAGES, JPEGS, SHOWN, YCBCR, jpeg
+from registered_images import (
+    COLOURS,
+    DRAWN,
+    FRAMES,
+    FULL,
+    GREY,
+    IMAGES,
+    JPEGS,
+    LINES,
+    REALS,
+    SAMPLES,
+    SHOWN,
+    TINTED,
+    TURNED,
+    WRITTEN,
+    YCBCR,
+    drawn,
+    jpeg,
+    jpegxl,
+)
 from zarr_stores import LITTLE, named, sharded, v3
 
 import virtualds
-from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs import CodecError, codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 
 
@@ -30,11 +52,17 @@ def test_colours_are_those_that_were_compressed() -> None:
     for name in ("ycbcr", "full", "rgb"):
         assert abs(SHOWN[name].astype(int) - COLOURS).mean() < 10
     assert abs(SHOWN["grey"].astype(int) - GREY).max() < 8
+    assert abs(IMAGES["jpegxl, with loss"].values.astype(int) - COLOURS).mean() < 10
+
+
+def test_an_image_that_is_to_be_turned_is_not() -> None:
+    """Whoever displays it would have lines for samples."""
+    assert imagecodecs.jpegxl_decode(bytes(TURNED)).shape == (6, SAMPLES, LINES)
 
 
 # ---------------------------------------------------------------------- arrays of other axes
 
-SOME = ["jpeg, ycbcr"]
+SOME = ["jpeg, ycbcr", "jpegxl, uint16", "jpegxl, frames"]
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -103,8 +131,23 @@ OTHER_STREAMS: dict[str, tuple[Case, bytes, str]] = {
     "jpeg of fewer colours": (jpeg(b"", SHOWN["ycbcr"], **YCBCR), JPEGS["grey"], "21, 34, 3"),
     "jpeg without its end": (jpeg(b"", SHOWN["grey"]), JPEGS["grey"][:-30], "no end"),
     "no jpeg": (jpeg(b"", SHOWN["grey"]), b"no image at all", "no frame header"),
+    "jpegxl of another shape": (jpegxl(b"", DRAWN[0].T), drawn(DRAWN[0]), "21, 34"),
+    "jpegxl of wider numbers": (jpegxl(b"", GREY), drawn(DRAWN[0]), "16 bits"),
+    "jpegxl of floats": (jpegxl(b"", DRAWN[0]), drawn(REALS[1].astype("f2")), "an exponent"),
+    "jpegxl of narrower floats": (jpegxl(b"", REALS[1]), drawn(REALS[1].astype("f2")), "16 bits"),
+    "jpegxl of integers": (jpegxl(b"", REALS[1].astype("f2")), drawn(DRAWN[0]), "0 of them"),
+    "jpegxl of more channels": (jpegxl(b"", GREY), drawn(TINTED.astype("u1")), "34, 3"),
+    "jpegxl of fewer frames": (jpegxl(b"", DRAWN), drawn(DRAWN[:5]), "5, 21, 34"),
+    "jpegxl of no frames": (jpegxl(b"", DRAWN), drawn(DRAWN[0]), "one frame"),
+    "jpegxl of channels for frames": (
+        jpegxl(b"", FRAMES[:3]), drawn(FRAMES[:3], planar=True), "2 channels"),
+    "jpegxl cut off": (jpegxl(b"", DRAWN[0]), drawn(DRAWN[0])[:-9], "jpegxl"),
+    "jpegxl without its headers": (jpegxl(b"", GREY), drawn(GREY)[:3], "have no end"),
+    "jpegxl without an image": (
+        jpegxl(b"", GREY), drawn(GREY, usecontainer=True)[:40], "hold no image"),
+    "no jpegxl": (jpegxl(b"", GREY), JPEGS["grey"], "hold no image"),
     "jpeg without data": (jpeg(b"", SHOWN["grey"]), JPEGS["grey"][:200] + b"\xff\xd9", "jpeg"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHER_STREAMS)
@@ -143,6 +186,15 @@ SHAPES_REFUSED: dict[str, tuple[str, tuple[int, ...], Any, str]] = {
         "of rgb"),
     "jpeg of no quality": ("uint8", (3, 4), named("jpeg", quality=101), "101"),
     "jpeg of another key": ("uint8", (3, 4), named("jpeg", level=3), "'level'"),
+    "jpegxl of wide integers": ("uint32", (3, 4), named("jpegxl", **WRITTEN), "<u4"),
+    "jpegxl of signed integers": ("int16", (3, 4), named("jpegxl", **WRITTEN), "<i2"),
+    "jpegxl of a line": ("uint8", (7,), named("jpegxl", **WRITTEN), "no images"),
+    "jpegxl of one channel": ("uint8", (3, 4, 1), named("jpegxl", **WRITTEN), "no images"),
+    "jpegxl of one frame": ("uint8", (1, 3, 5), named("jpegxl", **WRITTEN), "no images"),
+    "jpegxl of one frame of colours": (
+        "uint8", (1, 3, 4, 3), named("jpegxl", **WRITTEN), "no images"),
+    "jpegxl of five channels": ("uint8", (2, 3, 4, 5), named("jpegxl", **WRITTEN), "no images"),
+    "jpegxl of another key": ("uint8", (3, 4), named("jpegxl", index=3), "'index'"),
     "jpeg in another number of pixels": (
         "uint8", (3, 4), [named("reshape", shape=[5, 2]), named("jpeg")], "'reshape'"),
     "reshape of axes in another order": (
@@ -207,3 +259,23 @@ def test_configurations_in_zarr_v2_are_checked_alike() -> None:
     config = {"id": "virtualds_jpeg", "shape": [3, 4, 2], "dtype": "|u1", "configuration": {}}
     with pytest.raises(ValueError, match="no images"):
         codec_from_zarr_v2(config)
+
+
+@pytest.mark.parametrize("name", ["jpeg, ycbcr", "jpegxl, uint16 of 12 bits", "jpegxl, frames"])
+@given(st.data())
+def test_damaged_streams_keep_the_length(name: str, data: st.DataObject) -> None:
+    one = IMAGES[name]
+    [entry] = one.store.array["codecs"]
+    codec = codec_from_zarr_v3(
+        entry["name"], entry["configuration"], one.values.dtype, one.values.shape
+    )
+    damaged = bytearray(one.chunk)
+    for _ in range(data.draw(st.integers(1, 3))):
+        # headers are where most is to be damaged
+        last = data.draw(st.sampled_from([40, len(damaged) - 1]))
+        damaged[data.draw(st.integers(0, last))] = data.draw(st.integers(0, 255))
+    try:
+        found = codec.decode(bytes(damaged), one.values.nbytes)
+    except CodecError:
+        return
+    assert len(found) == one.values.nbytes

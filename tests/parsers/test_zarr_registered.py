@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from registered_codecs import CHAINS, REGISTERED, Case, case, cast, packed, scaled
-from registered_images import IMAGES, TURNED_IMAGES
+from registered_images import ENDLESS, IMAGES, TURNED_IMAGES
 from zarr_stores import BIG, LITTLE, named, sharded, v3
 
 import virtualds
@@ -187,6 +187,9 @@ def test_chunks_of_another_length_are_an_error(tmp_path: Path, name: str, change
     path = CASES[name].write(tmp_path / "s")
     file = next(f for f in (path / "a/c").rglob("*") if f.is_file())
     file.write_bytes(file.read_bytes()[:change] if change < 0 else file.read_bytes() + b"\0")
+    if change > 0 and name in ENDLESS:
+        same_bytes(opened(path).a.values, CASES[name].expected)
+        return
     # nothing at all is no chunk
     with pytest.raises((ReadError, FormatError)):
         opened(path).a.values  # noqa: B018

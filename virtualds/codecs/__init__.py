@@ -23,6 +23,7 @@ from virtualds.codecs.fletcher32 import Fletcher32
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.jpeg import Jpeg, JpegChunk
 from virtualds.codecs.jpegls import JpegLs
+from virtualds.codecs.jpegxl import JpegXlChunk
 from virtualds.codecs.lzf import Lzf
 from virtualds.codecs.numcodecs_family import (
     NUMCODECS_IDS,
@@ -72,6 +73,7 @@ CODECS: tuple[type[Codec], ...] = (
     PackBits,
     Jpeg,
     JpegChunk,
+    JpegXlChunk,
     SignFlip,
     GribMessage,
     ScaledValues,
@@ -258,6 +260,7 @@ __all__ = [
     "Jpeg",
     "JpegChunk",
     "JpegLs",
+    "JpegXlChunk",
     "Lz4Blocks",
     "Lzf",
     "Lzw",
