@@ -139,7 +139,71 @@ JPEGXL = {
         drawn(DRAWN[0]), DRAWN[:1], named("reshape", shape=[[1], [2]])
     ),
 }
-IMAGES = JPEG | JPEGXL
-ENDLESS = list(JPEGXL)
-"""Streams behind whose end there may be something."""
+# ---------------------------------------------------------------------- zfp
+
+MODE = imagecodecs.ZFP.MODE
+HEADER = 12
+"""Bytes of what imagecodecs writes in front, which the registry's streams do not have."""
+WAVES = np.cumsum(np.random.default_rng(6).normal(size=6 * LINES * SAMPLES)).reshape(DRAWN.shape)
+
+
+def numbers(values: Any, mode: Any = MODE.REVERSIBLE, level: Any = None) -> tuple[bytes, Any]:
+    """Return a stream without header and what fills up its last word, and what it decodes to."""
+    stream = imagecodecs.zfp_encode(np.ascontiguousarray(values), mode=mode, level=level)
+    return stream[HEADER:], imagecodecs.zfp_decode(stream).reshape(values.shape)
+
+
+def zfp(stream: bytes, values: Any, *before: Any, mode: str = "reversible", **how: Any) -> Case:
+    return case(values, 0, *before, named("zfp", mode=mode, **how), chunk=stream)
+
+
+def exact(values: Any, wide: Any = None) -> Case:
+    """Numbers that are the same afterwards; narrow ones are encoded as wider ones."""
+    return zfp(numbers(values if wide is None else wide)[0], values)
+
+
+def fixed_rate(values: Any, rate: float, bits: int) -> Case:
+    """A stream of whose blocks each takes so many bits."""
+    stream, shown = numbers(values, MODE.FIXED_RATE, rate)
+    return zfp(stream[: -(-bits // 8)], shown, mode="fixed_rate", rate=rate)
+
+
+SIGNED = (DRAWN[0].astype("i4") - 2**15).astype("i2")
+TINY = SIGNED.astype("i1")
+ACCURATE = numbers(WAVES, MODE.FIXED_ACCURACY, 0.05)
+ZFP = {
+    "zfp, float32": exact(WAVES[0].astype("f4")),
+    "zfp, float64": exact(WAVES),
+    "zfp, int32": exact((1e6 * WAVES[0]).astype("i4")),
+    "zfp, int64": exact((1e12 * WAVES).astype("i8")),
+    "zfp, one axis": exact(WAVES[0, 0]),
+    "zfp, four axes": exact(WAVES.reshape(2, 3, LINES, SAMPLES)),
+    "zfp, int8": exact(TINY, TINY.astype("i4") << 23),
+    "zfp, uint8": exact(GREY, (GREY.astype("i4") - 2**7) << 23),
+    "zfp, int16": exact(SIGNED, SIGNED.astype("i4") << 15),
+    "zfp, uint16": exact(DRAWN[0], (DRAWN[0].astype("i4") - 2**15) << 15),
+    "zfp, float16": exact(REALS[1].astype("f2"), REALS[1].astype("f2").astype("f4")),
+    "zfp, fixed accuracy": zfp(*ACCURATE, mode="fixed_accuracy", tolerance=0.05),
+    # 0.05 is more than 2 to the power of -5
+    "zfp, expert": zfp(*ACCURATE, mode="expert", minbits=0, maxbits=16658, maxprec=64, minexp=-5),
+    "zfp, fixed precision": zfp(
+        *numbers(WAVES[0].astype("f4"), MODE.FIXED_PRECISION, 13),
+        mode="fixed_precision",
+        precision=13,
+    ),
+    # 6 * 9 blocks of 16 numbers; 2 * 6 * 9 of 64
+    "zfp, fixed rate": fixed_rate(WAVES[0], 6.3, 6 * 9 * 101),
+    "zfp, fixed rate of three axes": fixed_rate(WAVES.astype("f4"), 2.51, 2 * 6 * 9 * 161),
+    "zfp, transposed": zfp(
+        numbers(WAVES)[0], np.ascontiguousarray(WAVES.transpose(2, 0, 1)), TO_THE_END
+    ),
+    "zfp, reshaped": zfp(
+        numbers(WAVES)[0],
+        WAVES.reshape(2, 3, LINES, SAMPLES),
+        named("reshape", shape=[[0, 1], [2], [3]]),
+    ),
+}
+IMAGES = JPEG | JPEGXL | ZFP
+ENDLESS = [*JPEGXL, *ZFP]
+"""Streams behind whose end there may be something, or before it something that is not read."""
 TURNED_IMAGES = [name for name in IMAGES if "transposed" in name]

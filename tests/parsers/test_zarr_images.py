@@ -32,6 +32,7 @@ from registered_images import (
     drawn,
     jpeg,
     jpegxl,
+    numbers,
 )
 from zarr_stores import LITTLE, named, sharded, v3
 
@@ -62,7 +63,7 @@ def test_an_image_that_is_to_be_turned_is_not() -> None:
 
 # ---------------------------------------------------------------------- arrays of other axes
 
-SOME = ["jpeg, ycbcr", "jpegxl, uint16", "jpegxl, frames"]
+SOME = ["jpeg, ycbcr", "jpegxl, uint16", "jpegxl, frames", "zfp, float64", "zfp, expert"]
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -146,6 +147,12 @@ OTHER_STREAMS: dict[str, tuple[Case, bytes, str]] = {
     "jpegxl without an image": (
         jpegxl(b"", GREY), drawn(GREY, usecontainer=True)[:40], "hold no image"),
     "no jpegxl": (jpegxl(b"", GREY), JPEGS["grey"], "hold no image"),
+    "zfp cut off": (IMAGES["zfp, float64"], IMAGES["zfp, float64"].chunk[:-9], "before the last"),
+    "zfp of another rate": (
+        IMAGES["zfp, fixed rate"], IMAGES["zfp, fixed rate"].chunk[:-1], "54 blocks of 101 bits"),
+    "zfp of a higher rate": (
+        IMAGES["zfp, fixed rate"], IMAGES["zfp, fixed rate"].chunk * 2, "54 blocks of 101 bits"),
+    "hardly a zfp": (IMAGES["zfp, float64"], b"\0", "blocks of 1 bits"),
     "jpeg without data": (jpeg(b"", SHOWN["grey"]), JPEGS["grey"][:200] + b"\xff\xd9", "jpeg"),
 }  # fmt: skip
 
@@ -161,6 +168,10 @@ def test_streams_that_are_not_the_chunk_are_an_error(tmp_path: Path, name: str) 
 
 def ycbcr(**how: Any) -> Any:
     return named("jpeg", quality=90, encoded_color_space="ycbcr", **how)
+
+
+def zfp_in(mode: str, **how: Any) -> Any:
+    return named("zfp", mode=mode, **how)
 
 
 SHAPES_REFUSED: dict[str, tuple[str, tuple[int, ...], Any, str]] = {
@@ -195,6 +206,27 @@ SHAPES_REFUSED: dict[str, tuple[str, tuple[int, ...], Any, str]] = {
         "uint8", (1, 3, 4, 3), named("jpegxl", **WRITTEN), "no images"),
     "jpegxl of five channels": ("uint8", (2, 3, 4, 5), named("jpegxl", **WRITTEN), "no images"),
     "jpegxl of another key": ("uint8", (3, 4), named("jpegxl", index=3), "'index'"),
+    "zfp in no mode": ("float32", (3, 4), named("zfp"), "mode"),
+    "zfp in an unknown mode": ("float32", (3, 4), zfp_in("lossless"), "lossless"),
+    "zfp without its parameter": ("float32", (3, 4), zfp_in("fixed_rate"), "'rate'"),
+    "zfp with a header": ("float32", (3, 4), zfp_in("reversible", write_header=True), "header"),
+    "zfp at no rate": ("int32", (3, 4), zfp_in("fixed_rate", rate=0), "0 to 0 bits"),
+    "zfp at a negative rate": ("int32", (3, 4), zfp_in("fixed_rate", rate=-1), "-1"),
+    "zfp at the rate of a word": ("int32", (3, 4), zfp_in("fixed_rate", rate="8"), "'8'"),
+    "zfp of negative accuracy": (
+        "float32", (3, 4), zfp_in("fixed_accuracy", tolerance=-0.1), "-0.1"),
+    "zfp of accurate integers": (
+        "int32", (3, 4), zfp_in("fixed_accuracy", tolerance=0.1), "no fixed accuracy"),
+    "zfp of negative precision": (
+        "float32", (3, 4), zfp_in("fixed_precision", precision=-1), "-1 planes"),
+    "zfp of half a bit plane": (
+        "float32", (3, 4), zfp_in("fixed_precision", precision=2.5), "integers"),
+    "zfp of more bits than the most": (
+        "float32",
+        (3, 4),
+        zfp_in("expert", minbits=9, maxbits=8, maxprec=64, minexp=0),
+        "9 to 8 bits"),
+    "zfp of five axes": ("float32", (1, 2, 3, 4, 5), zfp_in("reversible"), "4 axes"),
     "jpeg in another number of pixels": (
         "uint8", (3, 4), [named("reshape", shape=[5, 2]), named("jpeg")], "'reshape'"),
     "reshape of axes in another order": (
@@ -215,11 +247,66 @@ SHAPES_REFUSED: dict[str, tuple[str, tuple[int, ...], Any, str]] = {
 def test_chunks_that_are_no_such_streams_are_refused(tmp_path: Path, name: str) -> None:
     kind, chunk, codecs, words = SHAPES_REFUSED[name]
     chain = codecs if isinstance(codecs, list) else [codecs]
-    store = v3(kind, 0, *chain, shape=chunk, chunks=chunk)
+    names = ["vutsr"[axis] for axis in range(len(chunk))]
+    store = v3(kind, 0, *chain, shape=chunk, chunks=chunk, dimension_names=names)
     path = Case(store, b"", np.zeros(chunk, kind)).write(tmp_path / "s")
     with pytest.raises(FormatError, match=words) as caught:
         opened(path)
     assert "the metadata is damaged" in str(caught.value)
+
+
+NOT_LAID_DOWN: dict[str, tuple[str, tuple[int, ...], str]] = {
+    "unsigned": ("uint32", (3, 4), "how it becomes a type of zfp"),
+    "unsigned and long": ("uint64", (3, 4), "how it becomes a type of zfp"),
+    "complex": ("complex64", (3, 4), "how it becomes a type of zfp"),
+    "long axes": ("float32", (1, 1, 1, 4097), "more than 4096 elements"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LAID_DOWN)
+def test_what_zfp_cannot_be_told_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    kind, chunk, words = NOT_LAID_DOWN[name]
+    fill: Any = [0, 0] if kind == "complex64" else 0
+    store = v3(kind, fill, zfp_in("reversible"), shape=chunk, chunks=chunk)
+    path = Case(store, b"", np.zeros(chunk, kind)).write(tmp_path / "s")
+    with pytest.raises(UnsupportedError, match=words) as caught:
+        opened(path)
+    assert "'zfp'" in str(caught.value)
+
+
+OF_ZFP = np.arange(6, dtype="f4").reshape(2, 3) * 1.5
+STREAMS_OF_ZFP = {
+    "reversible": ("091689990410c924", {}),
+    "fixed_rate": ("052d71510a69840900120000000000000000000000000000", {"rate": 10}),
+    "fixed_precision": ("052d71510a69840900120000000000000000000000000000", {"precision": 20}),
+    "fixed_accuracy": ("052d71510a69840900120000000000000000000000000000", {"tolerance": 0.01}),
+}
+"""What zfp 1.0.1 wrote of them without a header, and it reads again without loss."""
+
+
+@pytest.mark.parametrize("mode", STREAMS_OF_ZFP)
+def test_streams_of_zfp_itself_are_read(mode: str) -> None:
+    stream, how = STREAMS_OF_ZFP[mode]
+    codec = codec_from_zarr_v3("zfp", {"mode": mode, **how}, OF_ZFP.dtype, OF_ZFP.shape)
+    for nbytes in (24, None):
+        assert bytes(codec.decode(bytes.fromhex(stream), nbytes)) == OF_ZFP.tobytes()
+    with pytest.raises(CodecError, match="24 bytes where 28 belong"):
+        codec.decode(bytes.fromhex(stream), 28)
+
+
+def test_zfp_of_an_array_without_axes_is_that_of_one_number() -> None:
+    stream, _ = numbers(np.array([-7.25]))
+    codec = codec_from_zarr_v3("zfp", {"mode": "reversible"}, np.dtype("f8"), ())
+    assert bytes(codec.decode(stream, 8)) == np.float64(-7.25).tobytes()
+
+
+def test_only_what_decoding_needs_tells_pipelines_apart() -> None:
+    def codec(name: str, **config: Any) -> Any:
+        return codec_from_zarr_v3(name, config, np.dtype("u1"), (3, 4))
+
+    assert codec("jpeg", quality=10) == codec("jpeg", quality=90)
+    assert codec("jpegxl", effort=1) == codec("jpegxl", effort=9)
+    assert codec("zfp", mode="fixed_rate", rate=8) != codec("zfp", mode="fixed_rate", rate=9)
 
 
 def test_axes_are_not_permuted_once_they_are_others(tmp_path: Path) -> None:
@@ -261,7 +348,10 @@ def test_configurations_in_zarr_v2_are_checked_alike() -> None:
         codec_from_zarr_v2(config)
 
 
-@pytest.mark.parametrize("name", ["jpeg, ycbcr", "jpegxl, uint16 of 12 bits", "jpegxl, frames"])
+DAMAGED = [*SOME[:3], "jpegxl, uint16 of 12 bits", "zfp, float32", "zfp, fixed rate"]
+
+
+@pytest.mark.parametrize("name", DAMAGED)
 @given(st.data())
 def test_damaged_streams_keep_the_length(name: str, data: st.DataObject) -> None:
     one = IMAGES[name]

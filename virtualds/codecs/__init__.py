@@ -45,7 +45,7 @@ from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
 from virtualds.codecs.tiff import Differences, FloatDifferences, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
-from virtualds.codecs.zfp import Zfp, Zfpy
+from virtualds.codecs.zfp import Zfp, ZfpChunk, Zfpy
 from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import FormatError, UnsupportedError
 
@@ -64,6 +64,7 @@ CODECS: tuple[type[Codec], ...] = (
     BitshuffleBlocks,
     Blosc2Frame,
     Zfp,
+    ZfpChunk,
     Zfpy,
     Pcodec,
     JpegLs,
@@ -276,6 +277,7 @@ __all__ = [
     "Szip",
     "Unreadable",
     "Zfp",
+    "ZfpChunk",
     "Zfpy",
     "Zlib",
     "codec_from_hdf5",

@@ -4,7 +4,9 @@ HDF5 filter 32013, H5Z-ZFP, registered with The HDF Group; client data: versions
 the zfp stream in words of 32 bits, lowest first, which the chunks leave out. In Zarr streams have
 the name that imagecodecs gives them, ``imagecodecs_zfp``, but those of HDF5 lack the header, so
 that they have a name of their own: ``virtualds_zfp`` in Zarr v2, ``virtualds.zfp`` in Zarr v3. What
-numcodecs calls ``zfpy`` are streams with their header in front.
+numcodecs calls ``zfpy`` are streams with their header in front. Zarr v3 ``zfp``, registered in
+zarr-extensions, has no header at all: mode, type and shape are those of the metadata; in Zarr v2
+that is ``virtualds_zfp_chunk``.
 
 The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and the codec's version,
 52 bits of type and shape, 12 bits of mode, and 52 more where these are all set.
@@ -12,14 +14,22 @@ The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import floor, frexp, prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, SelfDescribing, check_length, needed_package
+from virtualds.codec import (
+    Buffer,
+    Codec,
+    CodecError,
+    SelfDescribing,
+    Shaped,
+    check_length,
+    needed_package,
+)
 from virtualds.errors import UnsupportedError
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
@@ -36,6 +46,14 @@ SIDE = 4
 """Elements of a block along every axis."""
 HEADER = 20
 """Bytes that hold the longest header."""
+TYPES = {"<i4": 0, "<i8": 1, "<f4": 2, "<f8": 3}
+"""Numbers of types in a header."""
+PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"}
+"""What narrower types are encoded as."""
+MOST_BITS, MOST_PLANES = 16658, 64
+"""What no block takes more of, in bits and bit planes."""
+LEAST, BIAS = -1074, 16495
+"""The lowest exponent of a bit plane, below which all are kept; what a header adds to it."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +128,25 @@ class Zfp(Codec):
         zfp reads as many bits as the blocks ask for, wherever the stream ends. At most these are
         every bit plane, a test per plane and element, and the exponent.
         """
-        blocks = prod(-(-n // SIDE) for n in self.shape)
+        blocks = self.blocks
         if bits < blocks * self._fewest:
             raise CodecError(f"zfp: {bits} bits for {blocks} blocks of {self._fewest} bits")
         most: int = max(self._fewest, SIDE ** len(self.shape) * (8 * self.itemsize + 1) + 128)
         return max(-(-bits // 8), -(-blocks * most // 8))
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return prod(-(-n // SIDE) for n in self.shape)
+
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        return self.decode_before(data, nbytes, b"\0")
+
+    def decode_before(self, data: Buffer, nbytes: int | None, behind: bytes) -> bytes:
+        """Return what a stream decodes to that is followed by one byte for ever."""
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
-        return self.decode_whole(self._stream(data, self.room(8 * len(data))), nbytes)
+        room = self.room(8 * len(data))
+        return self.decode_whole(self._stream(bytes(data).ljust(room, behind), room), nbytes)
 
     def decode_whole(self, stream: bytes, nbytes: int | None) -> bytes:
         """Return the decoded bytes of a stream with its header, and zeros behind it."""
@@ -168,3 +196,166 @@ class Zfpy(SelfDescribing):
         check_length(self, prod(header.shape) * header.itemsize, nbytes)
         room = header.room(8 * len(stream) - header.length)
         return header.decode_whole(stream.ljust(HEADER + room, b"\0"), nbytes)
+
+
+# ---------------------------------------------------------------------- without a header
+
+Limits = tuple[int, int, int, int]
+"""Least and most bits of a block, most bit planes, and the exponent of the lowest one."""
+
+
+@dataclass(frozen=True)
+class ZfpChunk(Shaped):
+    """A chunk as one zfp stream, which says nothing of itself."""
+
+    # decoding needs it
+    config: str
+
+    zarr_v2_id: ClassVar[str] = "virtualds_zfp_chunk"
+    registered_name: ClassVar[str] = "zfp"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self._encoded not in TYPES:
+            raise UnsupportedError(
+                f"codec 'zfp' of {np.dtype(self.dtype)}: how it becomes a type of zfp is not laid "
+                f"down; open the data with the library that wrote them"
+            )
+        if len(self.shape) > 4:
+            raise ValueError(f"zfp: chunks of {self.shape} have more than 4 axes")
+        each = 48 // max(len(self.shape), 1)
+        if any(n > 1 << each for n in self.shape):
+            raise UnsupportedError(
+                f"codec 'zfp' of chunks of {self.shape}: axes of more than {1 << each} elements "
+                f"are not decoded; open the data with the library that wrote them"
+            )
+        _check_limits(self._limits)
+
+    @property
+    def _encoded(self) -> str:
+        return PROMOTED.get(self.dtype, self.dtype)
+
+    @property
+    def _field(self) -> tuple[int, ...]:
+        """Shape as zfp has it, which knows no arrays without axes."""
+        return self.shape or (1,)
+
+    @property
+    def _limits(self) -> Limits:
+        config = self.parameters
+        names, make = MODES[config.pop("mode")]
+        if config.keys() != set(names):
+            raise ValueError(f"zfp: {sorted(config)} stand where {list(names)} belong")
+        return make(self._encoded, len(self._field), *(config[name] for name in names))
+
+    @property
+    def header(self) -> Zfp:
+        """The header that the stream would have."""
+        least, most, planes, exponent = self._limits
+        fields = [
+            (MAGIC, 32),
+            (TYPES[self._encoded], 2),
+            (len(self._field) - 1, 2),
+            *((n - 1, 48 // len(self._field)) for n in reversed(self._field)),
+            (LONG_MODE, 12),
+            (max(least, 1) - 1, 15),
+            (min(most, 1 << 15) - 1, 15),
+            (planes - 1, 7),
+            (max(exponent, LEAST - 1) + BIAS, 15),
+        ]
+        bits = place = 0
+        for value, width in fields:
+            bits |= value << place
+            place += width
+        return Zfp(tuple(np.frombuffer(bits.to_bytes(HEADER, "little"), "<u4").tolist()))
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        header, expected = self.header, prod(self.shape) * np.dtype(self.dtype).itemsize
+        check_length(self, expected, nbytes)
+        self._check_rate(len(data), header.blocks)
+        found = header.decode_before(data, None, b"\0")
+        # a stream that ends too soon decodes, to what depends on what is not there
+        if not self._is_rate and found != header.decode_before(data, None, b"\xff"):
+            raise CodecError(f"zfp: {len(data)} bytes end before the last of its blocks does")
+        return self._narrowed(found)
+
+    @property
+    def _is_rate(self) -> bool:
+        """Whether all blocks take the same number of bits."""
+        least, most, *_ = self._limits
+        return least == most
+
+    def _check_rate(self, nbytes: int, blocks: int) -> None:
+        """Refuse a stream of another rate."""
+        bits = blocks * self._limits[0]
+        # streams end with a word of 64 bits, or of fewer
+        if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
+            raise CodecError(
+                f"zfp: {nbytes} bytes where {blocks} blocks of {self._limits[0]} bits belong"
+            )
+
+    def _narrowed(self, data: bytes) -> bytes:
+        dtype = np.dtype(self.dtype)
+        if self.dtype not in PROMOTED:
+            return data
+        wide = np.frombuffer(data, np.dtype(self._encoded).newbyteorder("="))
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                return wide.astype(dtype).tobytes()
+        bits, limits = 8 * dtype.itemsize, np.iinfo(dtype)
+        lowest = 1 << (bits - 1) if dtype.kind == "u" else 0
+        return ((wide >> (31 - bits)) + lowest).clip(limits.min, limits.max).astype(dtype).tobytes()
+
+
+def _check_limits(limits: Limits) -> None:
+    least, most, planes, exponent = limits
+    if any(type(n) is not int for n in limits):
+        raise ValueError(f"zfp: {limits} are not all integers")
+    sound = 0 <= least <= min(most, 1 << 15) and most > 0 and 0 < planes <= MOST_PLANES
+    if not sound or exponent + BIAS >= 1 << 15:
+        raise ValueError(
+            f"zfp: blocks of {least} to {most} bits and {planes} planes down to {exponent}"
+        )
+
+
+def _reversible(dtype: str, rank: int) -> Limits:
+    return 1, MOST_BITS, MOST_PLANES, LEAST - 1
+
+
+def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, minexp: int) -> Limits:
+    return minbits, maxbits, maxprec, minexp
+
+
+def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
+    # a block of floats has its exponent at least
+    least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
+    bits = max(floor(SIDE**rank * _number(rate) + 0.5), least)
+    return bits, bits, MOST_PLANES, LEAST
+
+
+def _fixed_precision(dtype: str, rank: int, precision: int) -> Limits:
+    planes = min(precision, MOST_PLANES) if precision else MOST_PLANES
+    return 1, MOST_BITS, planes, LEAST
+
+
+def _fixed_accuracy(dtype: str, rank: int, tolerance: float) -> Limits:
+    if dtype not in ("<f4", "<f8"):
+        raise ValueError("zfp: integers have no fixed accuracy")
+    exponent = frexp(tolerance)[1] - 1 if _number(tolerance) else LEAST
+    return 1, MOST_BITS, MOST_PLANES, exponent
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**15:
+        raise ValueError(f"zfp: {value!r} is no rate and no tolerance")
+    return value
+
+
+MODES: dict[str, tuple[tuple[str, ...], Callable[..., Limits]]] = {
+    "reversible": ((), _reversible),
+    "expert": (("minbits", "maxbits", "maxprec", "minexp"), _expert),
+    "fixed_rate": (("rate",), _fixed_rate),
+    "fixed_precision": (("precision",), _fixed_precision),
+    "fixed_accuracy": (("tolerance",), _fixed_accuracy),
+}
+"""Modes of zfp, by their names in the registry: their parameters, and what limits these set."""

@@ -36,7 +36,6 @@ OTHER_SERIALISERS = {
     "vlen-array",
     "vlen-bytes",
     "vlen-utf8",
-    "zfp",
 }
 """Other codecs that make bytes of an array, and are not decoded."""
 SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy", "packbits", *BY_CHUNK}
