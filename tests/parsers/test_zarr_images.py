@@ -10,6 +10,7 @@ import imagecodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 from registered_codecs import Case
@@ -122,6 +123,14 @@ def test_chunks_of_several_shapes_are_refused_by_name(tmp_path: Path, name: str)
     path = one.write(tmp_path / "s", chunk_grid=grid)
     with pytest.raises(UnsupportedError, match=f"{name.partition(',')[0]}.*regular grid"):
         opened(path)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_zarr_python_is_given_what_it_cannot_decode(tmp_path: Path, name: str) -> None:
+    one = IMAGES[name]
+    store = virtualds.zarr_store(one.write(tmp_path / "s"))
+    assert store.decoded == ("a",)
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["a"][...], one.expected)
 
 
 # ---------------------------------------------------------------------- damage
