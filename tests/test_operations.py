@@ -96,6 +96,8 @@ OTHERS: dict[str, Callable[[xr.Dataset], Any]] = {
 }
 
 
+# numpy, which both ask, means to give up durations without a unit
+@pytest.mark.filterwarnings("ignore:The 'generic' unit:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt])

@@ -46,7 +46,9 @@ def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: li
 @pytest.mark.parametrize(
     "make",
     [
-        lambda *days: pd.Index([np.datetime64("2000-01-01", "ns") + d for d in days]),
+        lambda *days: pd.Index(
+            [np.datetime64("2000-01-01", "ns") + np.timedelta64(d, "ns") for d in days]
+        ),
         lambda *days: pd.Index([np.timedelta64(d, "s") for d in days]),
         lambda *days: pd.Index(days, dtype="u1"),
         calendar,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 import tifffile
@@ -17,6 +18,8 @@ from transforms import TRANSFORMS, assert_identical
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
+from virtualds.codec import CodecError
+from virtualds.codecs.jpeg import Jpeg
 
 
 @dataclass(frozen=True)
@@ -453,6 +456,15 @@ def test_chunks_whose_bytes_are_damaged_are_named(tmp_path: Path) -> None:
         raw.write(b"\xff" * 20)
     with pytest.raises(virtualds.ReadError, match="band_data"):
         virtualds.open_virtual_dataset(path).band_data.values  # noqa: B018
+
+
+def test_an_image_that_is_cut_off_is_an_error_and_not_filled_up() -> None:
+    pixels = np.arange(64 * 48, dtype="u1").reshape(64, 48)
+    whole = imagecodecs.jpeg8_encode(pixels, level=90)
+    assert len(Jpeg().decode(whole + b"\0", pixels.size)) == pixels.size
+    for kept in (len(whole) - 1, len(whole) // 2):
+        with pytest.raises(CodecError, match="no end"):
+            Jpeg().decode(whole[:kept], pixels.size)
 
 
 def test_without_tifffile_the_extra_is_named(tmp_path: Path, monkeypatch: Any) -> None:

@@ -63,7 +63,7 @@ FILLS: dict[str, tuple[Any, Any, bytes, Any]] = {
     "zero for records": ([["x", "<i2"]], 0, b"\1\0", (0,)),
     "zero for raw bytes": ("|V2", 0, b"ab", b"\0\0"),
     "NaN in both parts": ("<c8", ["NaN", "-Infinity"], bytes(8), complex(np.nan, -np.inf)),
-    "no time": ("<M8[s]", "NaT", bytes(8), np.datetime64("NaT")),
+    "no time": ("<M8[s]", "NaT", bytes(8), np.datetime64("NaT", "s")),
     "false for a number": ("<i2", False, b"\1\0", 0),
     "base64 that is short": ("|S4", "YQ==", b"abcd", b"a"),
 }

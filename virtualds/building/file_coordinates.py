@@ -187,7 +187,11 @@ def _moment(value: date) -> np.datetime64:
 
 
 def _fine(values: np.ndarray[Any, Any]) -> Any:
-    fine = values.astype("datetime64[ns]")
+    try:
+        fine = values.astype("datetime64[ns]")
+    except OverflowError:
+        # numpy 2.5 and later say so, before it has to be found out
+        return values
     return fine if (fine.astype(values.dtype) == values)[~np.isnat(values)].all() else values
 
 

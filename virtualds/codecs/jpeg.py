@@ -88,6 +88,7 @@ class Jpeg(Codec):
         pixels = head.lines * head.samples
         if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= 4):
             raise CodecError(f"jpeg: an image of {pixels} pixels where {nbytes} bytes belong")
+        _check_whole(data)
         try:
             out: bytes = imagecodecs.jpeg8_decode(
                 bytes(data), tables=self.tables, colorspace=self.stored, outcolorspace=self.shown
@@ -131,9 +132,7 @@ class JpegChunk(Shaped):
                 f"jpeg: an image of {found} lines, samples, components and bits where {expected} "
                 f"belong"
             )
-        # the decoder would fill up what a truncated image lacks
-        if bytes(memoryview(data)[-2:]) != END:
-            raise CodecError("jpeg: the image has no end")
+        _check_whole(data)
         colours = TRANSFORMS.get(head.transform) if self._components == 3 else None
         try:
             out: bytes = imagecodecs.jpeg8_decode(
@@ -143,6 +142,15 @@ class JpegChunk(Shaped):
             raise CodecError(f"jpeg: {error}") from error
         check_length(self, len(out), prod(self.shape) if nbytes is None else nbytes)
         return out
+
+
+def _check_whole(data: Buffer) -> None:
+    """Refuse a truncated image: libjpeg would fill up what it lacks.
+
+    Within the data of an image there is no end marker (ITU-T T.81, B.1.1.5).
+    """
+    if END not in bytes(data):
+        raise CodecError("jpeg: the image has no end")
 
 
 def _check_quality(quality: Any) -> None:
