@@ -166,6 +166,8 @@ UNLIKE: dict[str, Make] = {
     "another length of x": lambda n: day(n).isel(x=slice(3 + (n == 3))),
     "other elements of x": lambda n: day(n).assign_coords(x=[0.0, 1.0, 2.0, 3.0 + n // 3]),
     "a variable more": lambda n: day(n, **({"w": ("time", [1.0, 2.0])} if n == 3 else {})),
+    "an axis less": lambda n: day(n) if n != 1 else day(n).drop_vars("x"),
+    "nothing at all": lambda n: day(n) if n != 1 else xr.Dataset(),
     "a variable as a coordinate": lambda n: day(n).set_coords("v" if n == 3 else []),
     "another type": lambda n: day(n, w=("time", np.array([1, 2], "i2" if n == 3 else "i4"))),
     "a date that no other type holds": lambda n: timed(
@@ -286,3 +288,41 @@ def test_what_is_out_of_order_or_overlaps_is_arranged_first(
     assert_same(found, expected)
     with pytest.raises(virtualds.CombineError, match="overlap along 'time'"):
         virtualds.open_virtual_mfdataset(paths, **WAYS[combine], parallel=parallel)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("empty", [0, 3])
+def test_files_without_elements_are_left_to_xarray(way: str, empty: int, tmp_path: Path) -> None:
+    """They go behind all others, and by_coords refuses them: the first is not that of the list."""
+    paths = write(tmp_path, lambda n: day(n, steps=2 * (n != empty)).assign_attrs(number=n))
+    with pytest.raises(UnlikeError):
+        as_stored(paths, rises=True, **WAYS[way])
+    if way == "by_coords":
+        with pytest.raises(ValueError, match="size zero"):
+            virtualds.open_virtual_mfdataset(paths)
+        return
+    found = virtualds.open_virtual_mfdataset(paths, **WAYS[way])
+    assert_same(
+        found, virtualds.open_virtual_mfdataset(paths, preprocess=lambda ds: ds, **WAYS[way])
+    )
+    assert found.attrs["number"] == (1 if empty == 0 else 0)
+
+
+def test_references_are_counted_of_datasets_where_these_are_joined(tmp_path: Path) -> None:
+    """Dates that no other type holds are loaded, and those of the files before them are not."""
+    paths = write(tmp_path, lambda n: day(n, seen=at([n, 1e6 if n > 1 else 1.0])))
+    one, other = (
+        virtualds.open_virtual_mfdataset(paths, **WAYS["nested"], **more)
+        for more in ({}, {"preprocess": lambda ds: ds})
+    )
+    assert_same(one, other)
+    assert one.virtual.report.references == other.virtual.report.references
+
+
+def test_errors_of_decoding_name_the_file(tmp_path: Path) -> None:
+    paths = write(
+        tmp_path, lambda n: timed(n, [n, n + 1], units=f"days since {'never' * (n == 3)}2000")
+    )
+    with pytest.raises(ValueError, match="unable to decode") as caught:
+        virtualds.open_virtual_mfdataset(paths)
+    assert any(note.endswith("3.nc") for note in caught.value.__notes__)

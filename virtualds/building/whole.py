@@ -56,7 +56,10 @@ class Whole:
         try:
             return self._of_alike(found), found, report
         except UnlikeError:
-            found = {n: f.dataset() if isinstance(f, StoredFile) else f for n, f in found.items()}
+            if any(isinstance(file, StoredFile) for file in found.values()):
+                found = {n: _dataset(file) for n, file in found.items()}
+                # what decodes to something else than the files before it may have been loaded
+                report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
 
     def _of_alike(self, found: Mapping[int, Any]) -> xr.Dataset:
@@ -93,3 +96,7 @@ class Whole:
             if index is None or not (index.is_monotonic_increasing and index.is_unique):
                 raise UnlikeError(f"{dim!r} does not rise all the way, in the order of the files")
         return whole
+
+
+def _dataset(file: Any) -> xr.Dataset:
+    return file.dataset() if isinstance(file, StoredFile) else file
