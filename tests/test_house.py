@@ -71,6 +71,7 @@ STAGES = {
         "build",
         "whole",
     ),
+    "decoding": ("part", "outline"),
     "diagnosis": (
         "forms",
         "report",
@@ -425,7 +426,8 @@ CALLED_ON_CONDA = {
     "matplotlib": "matplotlib-base",
     "netCDF4": "netcdf4",
 }
-ONLY_FROM_PIP = {"deflate", "fastcrc", "icechunk", "isal", "pcodec", "zlib-into", "zlib-ng"}
+ONLY_FROM_PIP = {"cast-value-rs", "deflate", "fastcrc", "icechunk", "isal", "pcodec"}
+ONLY_FROM_PIP |= {"zlib-into", "zlib-ng"}
 ONLY_FROM_CONDA = {"pip", "flask", "flask-cors"}
 """What installs the rest, and what moto's extra brings along."""
 NOT_FOR_DEVELOPERS = {"virtualizarr"}

@@ -19,7 +19,7 @@ import xarray as xr
 from virtualds.building.combining import WRONG, Combination
 from virtualds.building.stored_file import StoredFile
 from virtualds.building.tree import Block, Tree, UnlikeError, in_order, schema_of
-from virtualds.decoding import MisfitError, Part, decoded_together, indexed, same_attributes
+from virtualds.decoding.part import MisfitError, Part, decoded_together, indexed, same_attributes
 from virtualds.lazy import virtual_data
 
 FEWEST = 3

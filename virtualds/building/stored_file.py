@@ -12,7 +12,7 @@ import xarray as xr
 from virtualds.api import called, dataset_of, open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable, known_outline
-from virtualds.decoding import Outline
+from virtualds.decoding.outline import Outline
 from virtualds.errors import VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.options import get_options
