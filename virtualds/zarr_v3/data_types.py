@@ -292,9 +292,9 @@ def _complex_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def _time_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
-    if value == "NaT":
-        return np.asarray("NaT", dtype).tobytes()
-    return int_bytes(value, np.dtype("i8"))
+    # numpy's NaT is the smallest integer, which it will not make of types without a unit
+    number = np.iinfo("i8").min if value == "NaT" else value
+    return int_bytes(number, np.dtype("i8"))
 
 
 def _text_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
