@@ -77,6 +77,7 @@ STAGES = {
         "report",
         "courses",
         "joining",
+        "meanings",
         "verdicts",
         "survey",
         "findings",
