@@ -326,3 +326,12 @@ def test_errors_of_decoding_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unable to decode") as caught:
         virtualds.open_virtual_mfdataset(paths)
     assert any(note.endswith("3.nc") for note in caught.value.__notes__)
+
+
+def test_the_first_error_in_the_order_of_the_files_is_raised(tmp_path: Path) -> None:
+    """One that shows only when dates are decoded, before one of a file that does not open."""
+    paths = write(tmp_path, lambda n: day(n, seen=at([n, 1e6 if n == 1 else 1.0])))
+    paths[3].write_bytes(b"nothing of the kind")
+    with pytest.raises(virtualds.UnsupportedError, match="load it with") as caught:
+        virtualds.open_virtual_mfdataset(paths, loadable_variables=["time"], **WAYS["nested"])
+    assert any(note.endswith("1.nc") for note in caught.value.__notes__)

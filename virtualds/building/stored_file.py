@@ -73,6 +73,17 @@ class StoredFile:
         return dataset_of(self.url, self.group, self.loadable, self.decode_cf)
 
 
+def decoded(opened: Any) -> Any:
+    """Return the dataset of a file that was opened, or whatever else it was opened as.
+
+    Raises
+    ------
+    VirtualdsError
+        Values cannot be had.
+    """
+    return opened.dataset() if isinstance(opened, StoredFile) else opened
+
+
 def open_stored(
     url: Any,
     *,

@@ -15,7 +15,7 @@ from virtualds.building.build import Build
 from virtualds.building.by_blocks import BlockJob, joined
 from virtualds.building.combining import Combination
 from virtualds.building.dask_tree import ClusterBlocks
-from virtualds.building.stored_file import StoredFile
+from virtualds.building.stored_file import StoredFile, decoded
 from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
 
@@ -57,7 +57,7 @@ class Whole:
             return self._of_alike(found), found, report
         except UnlikeError:
             if any(isinstance(file, StoredFile) for file in found.values()):
-                found = {n: _dataset(file) for n, file in found.items()}
+                found = {n: decoded(file) for n, file in found.items()}
                 # what decodes to something else than the files before it may have been loaded
                 report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
@@ -96,7 +96,3 @@ class Whole:
             if index is None or not (index.is_monotonic_increasing and index.is_unique):
                 raise UnlikeError(f"{dim!r} does not rise all the way, in the order of the files")
         return whole
-
-
-def _dataset(file: Any) -> xr.Dataset:
-    return file.dataset() if isinstance(file, StoredFile) else file
