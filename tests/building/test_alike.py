@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import xarray as xr
 from archives import DEFAULTS, KINDS, Archives
 from builds import assert_same
+from hypothesis import given
+from hypothesis import strategies as st
 
 import virtualds
 import virtualds.building.stored_file as stored_file
@@ -335,3 +338,67 @@ def test_the_first_error_in_the_order_of_the_files_is_raised(tmp_path: Path) -> 
     with pytest.raises(virtualds.UnsupportedError, match="load it with") as caught:
         virtualds.open_virtual_mfdataset(paths, loadable_variables=["time"], **WAYS["nested"])
     assert any(note.endswith("1.nc") for note in caught.value.__notes__)
+
+
+# ---------------------------------------------------------------------- any of them together
+
+CASES = {**ALIKE, **UNLIKE}
+Files = Callable[[str], list[Path]]
+DRAWN: dict[str, Any] = {
+    "compat": ["equals", "override"],
+    "combine_attrs": ["override", "drop", "no_conflicts", "identical", "drop_conflicts"],
+    "join": ["outer", "exact", "override", "inner"],
+    "loadable_variables": [None, "*", ["time", "x"], []],
+    "drop_variables": [None, "x", ["mask", "height"]],
+    "decode_cf": [True, False],
+    "sort": [True, False],
+    "overlap": ["error", "first", "last", "keep"],
+}
+TOLD = {name: st.sampled_from(values) for name, values in DRAWN.items()}
+
+
+@pytest.fixture(scope="module")
+def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("cases")
+
+    @cache
+    def written(case: str) -> list[Path]:
+        path = folder / str(list(CASES).index(case))
+        path.mkdir()
+        return write(path, CASES[case])
+
+    return written
+
+
+@given(
+    usual=st.sampled_from(list(CASES)),
+    other=st.sampled_from(list(CASES)),
+    place=st.integers(0, FILES),
+    order=st.permutations(range(FILES)) | st.just(list(range(FILES))),
+    way=st.sampled_from(list(WAYS)),
+    options=st.fixed_dictionaries({}, optional=TOLD),
+)
+def test_files_of_which_one_may_be_of_another_kind_are_joined_to_what_their_datasets_are(
+    files_of: Files,
+    usual: str,
+    other: str,
+    place: int,
+    order: list[int],
+    way: str,
+    options: dict[str, Any],
+) -> None:
+    paths = [(files_of(other) if n == place else files_of(usual))[n] for n in order]
+
+    def built(**more: Any) -> Any:
+        try:
+            return virtualds.open_virtual_mfdataset(paths, **WAYS[way], **options, **more)
+        except (ValueError, TypeError, virtualds.VirtualdsError) as error:
+            return error
+
+    found, expected = built(), built(preprocess=lambda ds: ds)
+    assert type(found) is type(expected)
+    if isinstance(expected, xr.Dataset):
+        assert_same(found, expected)
+        assert found.virtual.report.references == expected.virtual.report.references
+    else:
+        assert str(found) == str(expected)
