@@ -15,7 +15,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
     """The same to the bit, in the same order, and described and stored alike."""
     assert list(found.variables) == list(expected.variables)
     assert list(found.coords) == list(expected.coords)
-    assert list(found.attrs.items()) == list(expected.attrs.items())
+    assert repr(found.attrs) == repr(expected.attrs)
     assert list(found.xindexes) == list(expected.xindexes)
     assert repr(found.encoding) == repr(expected.encoding)
     for name, variable in expected.variables.items():

@@ -17,7 +17,7 @@ import virtualds
 from virtualds import ManifestArray, dataset
 from virtualds.api import open_group
 from virtualds.dataset import virtual_dataset
-from virtualds.decoding import Outlines
+from virtualds.decoding.outline import Outlines
 from virtualds.group import ManifestGroup
 
 pytestmark = [

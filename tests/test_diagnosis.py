@@ -18,7 +18,8 @@ from virtual_arrays import no_reads
 
 import virtualds
 from virtualds.diagnosis.courses import Courses
-from virtualds.diagnosis.verdicts import HOLD, MEANINGS, TOGETHER
+from virtualds.diagnosis.meanings import MEANINGS, TOGETHER
+from virtualds.diagnosis.verdicts import HOLD
 from virtualds.structure import Fact, first_difference, structure
 
 pytestmark = [

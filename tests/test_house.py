@@ -71,11 +71,13 @@ STAGES = {
         "build",
         "whole",
     ),
+    "decoding": ("part", "outline"),
     "diagnosis": (
         "forms",
         "report",
         "courses",
         "joining",
+        "meanings",
         "verdicts",
         "survey",
         "findings",

@@ -198,12 +198,12 @@ def dataset_of(
 
     Raises
     ------
-    VirtualdsError
+    VirtualdsError, ValueError
         As `virtual_dataset`; its notes name the file.
     """
     try:
         dataset = virtual_dataset(group, loadable, decode_cf)
-    except VirtualdsError as error:
+    except (VirtualdsError, ValueError) as error:
         error.add_note(f"file {called(url)}")
         raise
     dataset.encoding["source"] = _source_of(url)

@@ -20,7 +20,7 @@ from virtualds.building.files import Files, Paths
 from virtualds.building.opening import Opened, Step
 from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
-from virtualds.building.stored_file import StoredFile, open_stored
+from virtualds.building.stored_file import decoded, open_stored
 from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
@@ -364,7 +364,7 @@ def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
         if outcome.found is None:
             raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
         known = outcome.found
-    return known.dataset() if isinstance(known, StoredFile) else known
+    return decoded(known)
 
 
 def _take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:

@@ -19,17 +19,8 @@ import xarray as xr
 
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray, default_fill
-from virtualds.decoding import (
-    MisfitError,
-    Outline,
-    Outlines,
-    Part,
-    encoding_of,
-    indexed,
-    noted,
-    outline_key,
-    unpacked,
-)
+from virtualds.decoding.outline import Outline, Outlines, outline_key
+from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable

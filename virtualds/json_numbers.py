@@ -62,6 +62,9 @@ def number(value: Any, dtype: np.dtype[Any]) -> Any:
     >>> number("-Infinity", np.dtype(">f4")), number(7.0, np.dtype("i2"))
     (np.float32(-inf), np.int16(7))
     """
+    # Python reads what JSON has no number for, and true for 1; neither can be written again
+    if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
+        raise ValueError(f"{value!r} is no number of JSON")
     native = dtype.newbyteorder("=")
     raw = (float_bytes if dtype.kind == "f" else int_bytes)(value, native)
     return np.frombuffer(raw, native)[0]

@@ -447,7 +447,8 @@ def _reads_as(fill: Any, attribute: Any) -> bool:
     """Say whether missing chunks read alike for a reader that knows only the attribute."""
     if attribute is None:
         kind = np.asarray(fill).dtype
-        return bool(np.isnat(fill) if kind.kind in "mM" else fill == np.zeros((), kind))
+        # a negative zero is another number
+        return bool(np.isnat(fill)) if kind.kind in "mM" else same_scalar(fill, np.zeros((), kind))
     return same_scalar(fill, attribute)
 
 

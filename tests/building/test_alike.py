@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import xarray as xr
 from archives import DEFAULTS, KINDS, Archives
 from builds import assert_same
+from hypothesis import given
+from hypothesis import strategies as st
 
 import virtualds
 import virtualds.building.stored_file as stored_file
@@ -166,6 +169,8 @@ UNLIKE: dict[str, Make] = {
     "another length of x": lambda n: day(n).isel(x=slice(3 + (n == 3))),
     "other elements of x": lambda n: day(n).assign_coords(x=[0.0, 1.0, 2.0, 3.0 + n // 3]),
     "a variable more": lambda n: day(n, **({"w": ("time", [1.0, 2.0])} if n == 3 else {})),
+    "an axis less": lambda n: day(n) if n != 1 else day(n).drop_vars("x"),
+    "nothing at all": lambda n: day(n) if n != 1 else xr.Dataset(),
     "a variable as a coordinate": lambda n: day(n).set_coords("v" if n == 3 else []),
     "another type": lambda n: day(n, w=("time", np.array([1, 2], "i2" if n == 3 else "i4"))),
     "a date that no other type holds": lambda n: timed(
@@ -286,3 +291,114 @@ def test_what_is_out_of_order_or_overlaps_is_arranged_first(
     assert_same(found, expected)
     with pytest.raises(virtualds.CombineError, match="overlap along 'time'"):
         virtualds.open_virtual_mfdataset(paths, **WAYS[combine], parallel=parallel)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("empty", [0, 3])
+def test_files_without_elements_are_left_to_xarray(way: str, empty: int, tmp_path: Path) -> None:
+    """They go behind all others, and by_coords refuses them: the first is not that of the list."""
+    paths = write(tmp_path, lambda n: day(n, steps=2 * (n != empty)).assign_attrs(number=n))
+    with pytest.raises(UnlikeError):
+        as_stored(paths, rises=True, **WAYS[way])
+    if way == "by_coords":
+        with pytest.raises(ValueError, match="size zero"):
+            virtualds.open_virtual_mfdataset(paths)
+        return
+    found = virtualds.open_virtual_mfdataset(paths, **WAYS[way])
+    assert_same(
+        found, virtualds.open_virtual_mfdataset(paths, preprocess=lambda ds: ds, **WAYS[way])
+    )
+    assert found.attrs["number"] == (1 if empty == 0 else 0)
+
+
+def test_references_are_counted_of_datasets_where_these_are_joined(tmp_path: Path) -> None:
+    """Dates that no other type holds are loaded, and those of the files before them are not."""
+    paths = write(tmp_path, lambda n: day(n, seen=at([n, 1e6 if n > 1 else 1.0])))
+    one, other = (
+        virtualds.open_virtual_mfdataset(paths, **WAYS["nested"], **more)
+        for more in ({}, {"preprocess": lambda ds: ds})
+    )
+    assert_same(one, other)
+    assert one.virtual.report.references == other.virtual.report.references
+
+
+def test_errors_of_decoding_name_the_file(tmp_path: Path) -> None:
+    paths = write(
+        tmp_path, lambda n: timed(n, [n, n + 1], units=f"days since {'never' * (n == 3)}2000")
+    )
+    with pytest.raises(ValueError, match="unable to decode") as caught:
+        virtualds.open_virtual_mfdataset(paths)
+    assert any(note.endswith("3.nc") for note in caught.value.__notes__)
+
+
+def test_the_first_error_in_the_order_of_the_files_is_raised(tmp_path: Path) -> None:
+    """One that shows only when dates are decoded, before one of a file that does not open."""
+    paths = write(tmp_path, lambda n: day(n, seen=at([n, 1e6 if n == 1 else 1.0])))
+    paths[3].write_bytes(b"nothing of the kind")
+    with pytest.raises(virtualds.UnsupportedError, match="load it with") as caught:
+        virtualds.open_virtual_mfdataset(paths, loadable_variables=["time"], **WAYS["nested"])
+    assert any(note.endswith("1.nc") for note in caught.value.__notes__)
+
+
+# ---------------------------------------------------------------------- any of them together
+
+CASES = {**ALIKE, **UNLIKE}
+Files = Callable[[str], list[Path]]
+DRAWN: dict[str, Any] = {
+    "compat": ["equals", "override"],
+    "combine_attrs": ["override", "drop", "no_conflicts", "identical", "drop_conflicts"],
+    "join": ["outer", "exact", "override", "inner"],
+    "loadable_variables": [None, "*", ["time", "x"], []],
+    "drop_variables": [None, "x", ["mask", "height"]],
+    "decode_cf": [True, False],
+    "sort": [True, False],
+    "overlap": ["error", "first", "last", "keep"],
+}
+TOLD = {name: st.sampled_from(values) for name, values in DRAWN.items()}
+
+
+@pytest.fixture(scope="module")
+def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("cases")
+
+    @cache
+    def written(case: str) -> list[Path]:
+        path = folder / str(list(CASES).index(case))
+        path.mkdir()
+        return write(path, CASES[case])
+
+    return written
+
+
+@given(
+    usual=st.sampled_from(list(CASES)),
+    other=st.sampled_from(list(CASES)),
+    place=st.integers(0, FILES),
+    order=st.permutations(range(FILES)) | st.just(list(range(FILES))),
+    way=st.sampled_from(list(WAYS)),
+    options=st.fixed_dictionaries({}, optional=TOLD),
+)
+def test_files_of_which_one_may_be_of_another_kind_are_joined_to_what_their_datasets_are(
+    files_of: Files,
+    usual: str,
+    other: str,
+    place: int,
+    order: list[int],
+    way: str,
+    options: dict[str, Any],
+) -> None:
+    paths = [(files_of(other) if n == place else files_of(usual))[n] for n in order]
+
+    def built(**more: Any) -> Any:
+        try:
+            return virtualds.open_virtual_mfdataset(paths, **WAYS[way], **options, **more)
+        except (ValueError, TypeError, virtualds.VirtualdsError) as error:
+            return error
+
+    found, expected = built(), built(preprocess=lambda ds: ds)
+    assert type(found) is type(expected)
+    if isinstance(expected, xr.Dataset):
+        assert_same(found, expected)
+        assert found.virtual.report.references == expected.virtual.report.references
+    else:
+        assert str(found) == str(expected)

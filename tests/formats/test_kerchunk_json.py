@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from registered_codecs import Case
 from transforms import without_gaps
+from zarr_stores import v3
 
 import virtualds
 import virtualds.kerchunk_references.compressed_file as compressed_file
@@ -829,3 +831,13 @@ def test_every_spelling_is_detected(spelling: str) -> None:
 @pytest.mark.parametrize("head", [b"", b"{}", b"[1]", b"\x89HDF\r\n\x1a\n", b'{"zarr_format": 3}'])
 def test_nothing_else_is_taken_for_a_reference_set(head: bytes) -> None:
     assert not kerchunk_json.detect(head)
+
+
+def test_missing_chunks_of_negative_zeros_are_written_out(tmp_path: Path) -> None:
+    """A reader of Zarr v2 would fill them with zeros, which are other numbers."""
+    chunk = np.ones(2, "f4")
+    store = Case(v3("float32", -0.0, shape=(4,), chunks=(2,)), chunk.tobytes(), chunk)
+    found = virtualds.open_virtual_dataset(store.write(tmp_path / "s"), loadable_variables=[])
+    found.virtual.to_manifest(tmp_path / "refs.json")
+    again = xr.open_dataset(tmp_path / "refs.json", engine="virtual")
+    assert again.a.values.tobytes() == np.array([1, 1, -0.0, -0.0], "f4").tobytes()

@@ -18,8 +18,8 @@ import xarray as xr
 
 from virtualds.building.combining import WRONG, Combination
 from virtualds.building.stored_file import StoredFile
-from virtualds.building.tree import Block, Tree, UnlikeError, in_order
-from virtualds.decoding import MisfitError, Part, decoded_together, indexed, same_attributes
+from virtualds.building.tree import Block, Tree, UnlikeError, in_order, schema_of
+from virtualds.decoding.part import MisfitError, Part, decoded_together, indexed, same_attributes
 from virtualds.lazy import virtual_data
 
 FEWEST = 3
@@ -74,7 +74,10 @@ class Alike:
     def _dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":
             return str(self.combination.concat_dim)
-        _, place = in_order([Block(dataset, ()) for dataset in datasets])
+        blocks = [Block(dataset, schema_of(dataset)) for dataset in datasets]
+        if blocks[0].schema != blocks[1].schema:
+            raise UnlikeError("their variables differ")
+        _, place = in_order(blocks)
         return str(place.dim)
 
     def _check(self, files: Sequence[StoredFile], dim: str) -> None:
@@ -95,8 +98,11 @@ class Alike:
         one, other = first.outline, file.outline
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
             raise UnlikeError("their variables differ")
-        if _sizes(first, dim) != _sizes(file, dim):
+        sizes = _sizes(file)
+        if _others(sizes, dim) != _others(_sizes(first), dim):
             raise UnlikeError("their sizes differ")
+        if self.rises and not sizes.get(dim):
+            raise UnlikeError("one has no element to be put in order by")
         strict = self.combination.options["combine_attrs"] not in ("override", "drop")
         for name, part in one.parts.items():
             if not _same_kind(part, other.parts[name]):
@@ -174,8 +180,11 @@ def _same_kind(one: Part, other: Part) -> bool:
     )
 
 
-def _sizes(file: StoredFile, dim: str) -> dict[Hashable, int]:
-    """Return the length of every dimension but one."""
+def _sizes(file: StoredFile) -> dict[Hashable, int]:
     variables = file.group.variables.values()
-    sizes = {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
+    return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
+
+
+def _others(sizes: dict[Hashable, int], dim: str) -> dict[Hashable, int]:
+    """Return the length of every dimension but one."""
     return {d: n for d, n in sizes.items() if d != dim}

@@ -16,6 +16,7 @@ from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
 from virtualds.building.preparing import on_error_of_variables
 from virtualds.building.progress import Count, Wanted, teller
+from virtualds.building.stored_file import decoded
 from virtualds.building.workers import Workers
 from virtualds.errors import CombineError
 
@@ -59,7 +60,7 @@ class Build(Generic[Opened]):
         with teller(self.progress, len(items)) as tell:
             count = Count(len(items), tell)
             with closing(self.workers(self.job, items)) as outcomes:
-                for outcome in self._raising(outcomes):
+                for outcome in self._raising(outcomes, found):
                     count.add(outcome)
                     if outcome.found is not None:
                         found[outcome.number] = outcome.found
@@ -97,7 +98,9 @@ class Build(Generic[Opened]):
         arrangement.check(Extent.of("the result", combined), extents.values())
         return combined
 
-    def _raising(self, outcomes: Iterable[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
+    def _raising(
+        self, outcomes: Iterable[Outcome[Opened]], found: Mapping[int, Opened]
+    ) -> Iterator[Outcome[Opened]]:
         """Raise the first error, in the order of the files, that is not to be left out."""
         done, awaited = set[int](), set[int]()
         first, error = len(self.files.flat), None
@@ -112,6 +115,9 @@ class Build(Generic[Opened]):
             elif not awaited:
                 break
         if error is not None:
+            for number in sorted(number for number in found if number < first):
+                # one that nobody has made a dataset of yet may fail at that
+                decoded(found[number])
             raise error
 
     def _is_fatal(self, outcome: Outcome[Opened]) -> bool:

@@ -12,7 +12,7 @@ import xarray as xr
 from virtualds.api import called, dataset_of, open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable, known_outline
-from virtualds.decoding import Outline
+from virtualds.decoding.outline import Outline
 from virtualds.errors import VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.options import get_options
@@ -71,6 +71,17 @@ class StoredFile:
             Values cannot be had.
         """
         return dataset_of(self.url, self.group, self.loadable, self.decode_cf)
+
+
+def decoded(opened: Any) -> Any:
+    """Return the dataset of a file that was opened, or whatever else it was opened as.
+
+    Raises
+    ------
+    VirtualdsError
+        Values cannot be had.
+    """
+    return opened.dataset() if isinstance(opened, StoredFile) else opened
 
 
 def open_stored(

@@ -15,7 +15,7 @@ from virtualds.building.build import Build
 from virtualds.building.by_blocks import BlockJob, joined
 from virtualds.building.combining import Combination
 from virtualds.building.dask_tree import ClusterBlocks
-from virtualds.building.stored_file import StoredFile
+from virtualds.building.stored_file import StoredFile, decoded
 from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
 
@@ -56,7 +56,10 @@ class Whole:
         try:
             return self._of_alike(found), found, report
         except UnlikeError:
-            found = {n: f.dataset() if isinstance(f, StoredFile) else f for n, f in found.items()}
+            if any(isinstance(file, StoredFile) for file in found.values()):
+                found = {n: decoded(file) for n, file in found.items()}
+                # what decodes to something else than the files before it may have been loaded
+                report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
 
     def _of_alike(self, found: Mapping[int, Any]) -> xr.Dataset:

@@ -10,20 +10,10 @@ import numpy as np
 from virtualds.building.opening import FAULTS
 from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
 from virtualds.diagnosis.joining import Span, disordered, overlapping
+from virtualds.diagnosis.meanings import OPENING, ORDER, OVERLAP, Change, Pair
 from virtualds.diagnosis.report import VERDICTS, Difference, Era
 from virtualds.diagnosis.survey import Survey
-from virtualds.diagnosis.verdicts import (
-    HOLD,
-    OPENING,
-    ORDER,
-    OVERLAP,
-    Change,
-    Pair,
-    Trial,
-    combining,
-    judged,
-    refused_by,
-)
+from virtualds.diagnosis.verdicts import HOLD, Trial, combining, judged, refused_by
 from virtualds.structure import (
     ABSENT,
     ATTRIBUTE,
