@@ -19,7 +19,14 @@ import xarray as xr
 from virtualds.building.combining import WRONG, Combination
 from virtualds.building.stored_file import StoredFile
 from virtualds.building.tree import Block, Tree, UnlikeError, in_order, schema_of
-from virtualds.decoding.part import MisfitError, Part, decoded_together, indexed, same_attributes
+from virtualds.decoding.part import (
+    MisfitError,
+    Part,
+    all_decode_alike,
+    decoded_together,
+    indexed,
+    same_attributes,
+)
 from virtualds.lazy import virtual_data
 
 FEWEST = 3
@@ -120,14 +127,15 @@ class Alike:
 
     def _check_same(self, name: str, files: Sequence[StoredFile]) -> None:
         """Refuse a variable without the dimension that is not the same in all files."""
-        first = files[0]
-        values = first.stored_values(name)
+        parts = [file.outline.parts[name] for file in files]
+        if not all_decode_alike(parts):
+            raise UnlikeError(f"{name!r} means something else")
+        values = files[0].stored_values(name)
         if values is None or values.dtype.hasobject:
             raise UnlikeError(f"{name!r} takes more to compare")
         raw = values.tobytes()
         for file in files[1:]:
-            same = file.outline.parts[name].decodes_like(first.outline.parts[name])
-            if not same or (other := file.stored_values(name)) is None or other.tobytes() != raw:
+            if (other := file.stored_values(name)) is None or other.tobytes() != raw:
                 raise UnlikeError(f"{name!r} differs")
 
     def _grown(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:

@@ -245,6 +245,12 @@ def noted(part: Part) -> Iterator[None]:
         raise
 
 
+def all_decode_alike(parts: Sequence[Part]) -> bool:
+    """Say whether the same stored values mean the same in all of some groups."""
+    # groups share their parts, and most of them one
+    return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
+
+
 def decoded_together(
     parts: Sequence[Part], values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any]:
@@ -255,8 +261,8 @@ def decoded_together(
     MisfitError
         Some decode to something else.
     """
-    one, *others = parts
-    if all(part.decodes_like(one) for part in others):
+    one = parts[0]
+    if all_decode_alike(parts):
         whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
         if one.goes_by_elements(whole):
             return one.decoded_values(whole)
