@@ -132,7 +132,7 @@ class JpegChunk(Shaped):
                 f"jpeg: an image of {found} lines, samples, components and bits where {expected} "
                 f"belong"
             )
-        _check_whole(data)
+        _check_whole(bytes(memoryview(data)[-2:]))
         colours = TRANSFORMS.get(head.transform) if self._components == 3 else None
         try:
             out: bytes = imagecodecs.jpeg8_decode(

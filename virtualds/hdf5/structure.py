@@ -177,7 +177,9 @@ def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Membe
     import h5py
 
     result = Members()
-    for raw, link in _in_order(partial(_list_links, place.id)):
+    # without it, HDF5 would complain
+    tracked = bool(place.id.get_create_plist().get_link_creation_order())
+    for raw, link in _in_order(partial(_list_links, place.id), tracked=tracked):
         name = raw.decode("utf-8", "surrogateescape")
         if link != h5py.h5l.TYPE_HARD and name in skip:
             continue
@@ -265,15 +267,17 @@ def _list_attributes(owner: Any, order: int, found: list[bytes]) -> None:
     h5py.h5a.iterate(owner, lambda raw, *_: found.append(raw), index_type=order)
 
 
-def _in_order(iterate: Callable[[int, list[Any]], None]) -> list[Any]:
+def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True) -> list[Any]:
     """Return what is listed in the order of creation where the file kept it, else by name."""
     import h5py
 
-    for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME):
+    orders = (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)
+    for order in orders if tracked else orders[1:]:
         found: list[Any] = []
         try:
             iterate(order, found)
-        except RuntimeError:
+        except (RuntimeError, UnicodeDecodeError):
+            # what HDF5 complains of is not always text
             continue
         return found
     raise FormatError("HDF5 cannot list a group; the file is damaged")
