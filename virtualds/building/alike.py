@@ -93,7 +93,7 @@ class Alike:
         distinct = {id(file.outline): file for file in files}
         for file in distinct.values():
             self._check_structure(first, file, dim)
-        if self.combination.options["combine_attrs"] not in ("override", "drop"):
+        if self._heeds_attributes:
             attributes = first.group.attributes
             if not all(same_attributes(attributes, file.group.attributes) for file in files[1:]):
                 raise UnlikeError("their attributes differ")
@@ -110,12 +110,18 @@ class Alike:
             raise UnlikeError("their sizes differ")
         if self.rises and not sizes.get(dim):
             raise UnlikeError("one has no element to be put in order by")
-        strict = self.combination.options["combine_attrs"] not in ("override", "drop")
         for name, part in one.parts.items():
             if not _same_kind(part, other.parts[name]):
                 raise UnlikeError(f"{name!r} is of different kinds")
-            if strict and not same_attributes(part.attributes, other.parts[name].attributes):
+            if self._heeds_attributes and not same_attributes(
+                part.attributes, other.parts[name].attributes
+            ):
                 raise UnlikeError(f"the attributes of {name!r} differ")
+
+    @property
+    def _heeds_attributes(self) -> bool:
+        """Whether it matters what attributes the files after the first one have."""
+        return self.combination.options["combine_attrs"] not in ("override", "drop")
 
     def _counts_once(self, part: Part) -> bool:
         """Say whether a variable without the dimension is that of the first file, unseen."""
@@ -183,9 +189,8 @@ class Alike:
 
 
 def _same_kind(one: Part, other: Part) -> bool:
-    return (one.name, one.decoded, one.stored[0], one.is_loaded) == (
-        *(other.name, other.decoded, other.stored[0], other.is_loaded),
-    )
+    first, second = ((p.name, p.decoded, p.stored[0], p.is_loaded) for p in (one, other))
+    return first == second
 
 
 def _sizes(file: StoredFile) -> dict[Hashable, int]:

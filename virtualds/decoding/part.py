@@ -191,8 +191,17 @@ class Part:
         MisfitError
             They decode to something else.
         """
-        read = _Read(self.stored[0], values, self.declared)
-        return np.asarray(self._by_xarray(read).compute().data)
+        return np.asarray(self.decoded_variable(values).compute().data)
+
+    def decoded_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
+        """Return values as xarray decodes them.
+
+        Raises
+        ------
+        MisfitError
+            They decode to something else.
+        """
+        return self._by_xarray(_Read(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
         """Say whether what one of these values decodes to has nothing to do with the others.
@@ -279,9 +288,7 @@ def same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 @lru_cache(256)
 def _shared_index(part: Part, raw: bytes) -> tuple[xr.Variable, xr.Index]:
     """Return a coordinate from its bytes, and its index."""
-    dims, dtype = part.stored
-    values = np.frombuffer(raw, dtype)
-    return indexed(part.name, part._by_xarray(_Read(dims, values, part.declared)))
+    return indexed(part.name, part.decoded_variable(np.frombuffer(raw, part.stored[1])))
 
 
 def indexed(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
