@@ -151,8 +151,23 @@ class SelfDescribing(Codec):
         return dict(json.loads(self.config))
 
 
+class OfOneType(Codec):
+    """A codec of numbers of one type, which takes them in the order of the axes."""
+
+    dtype: str
+
+    @property
+    def heeds_memory(self) -> bool:
+        """It takes elements in the order of the axes."""
+        return False
+
+    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+        """Return its own type, the only one that it takes."""
+        return dtype if dtype == np.dtype(self.dtype) else None
+
+
 @dataclass(frozen=True)
-class Shaped(Codec):
+class Shaped(OfOneType):
     """A codec of arrays that Zarr v3 registers, and whose streams have the shape of the chunk.
 
     Where a chunk has other axes than the array shows, its name in the registry does not say what
@@ -215,15 +230,6 @@ class Shaped(Codec):
     def serialises(self) -> bool:
         """It makes bytes of arrays."""
         return True
-
-    @property
-    def heeds_memory(self) -> bool:
-        """It takes elements in the order of the axes."""
-        return False
-
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return its own type, the only one that it takes."""
-        return dtype if dtype == np.dtype(self.dtype) else None
 
 
 def check_length(codec: Codec, found: int, expected: int | None) -> None:

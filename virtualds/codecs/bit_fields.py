@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codec import Buffer, Codec, CodecError
+from virtualds.codec import Buffer, CodecError, OfOneType
 
 Bytes = npt.NDArray[np.uint8]
 PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
@@ -25,7 +25,7 @@ NUMBERS = 2**16
 
 
 @dataclass(frozen=True)
-class BitFields(Codec):
+class BitFields(OfOneType):
     """Some of the bits of booleans, integers, floats or parts of complex numbers.
 
     Decoding yields little-endian numbers, whose bits below are zero, and above either zero or, of
@@ -106,13 +106,6 @@ class BitFields(Codec):
     @property
     def serialises(self) -> bool:
         return True
-
-    @property
-    def heeds_memory(self) -> bool:
-        return False
-
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        return dtype if dtype == np.dtype(self.dtype) else None
 
     def encoded_size(self, nbytes: int) -> int | None:
         numbers = nbytes // np.dtype(self.dtype).itemsize * self._parts

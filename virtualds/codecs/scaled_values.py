@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codec import Buffer, Codec, CodecError, Order, check_length
+from virtualds.codec import Buffer, CodecError, OfOneType, Order, check_length
 from virtualds.json_numbers import number
 
 PARAMETERS = {"offset": 0, "scale": 1}
@@ -24,7 +24,7 @@ PARAMETERS = {"offset": 0, "scale": 1}
 
 
 @dataclass(frozen=True)
-class ScaledValues(Codec):
+class ScaledValues(OfOneType):
     """Integers or floats that were scaled: ``(x - offset) * scale``.
 
     Parameters
@@ -91,13 +91,6 @@ class ScaledValues(Codec):
     @property
     def maps_arrays(self) -> bool:
         return True
-
-    @property
-    def heeds_memory(self) -> bool:
-        return False
-
-    def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        return dtype if dtype == np.dtype(self.dtype) else None
 
     def in_order(self, order: Order) -> Self:
         return replace(self, dtype=np.dtype(self.dtype).newbyteorder(order).str)
