@@ -128,11 +128,18 @@ class CountingStore(LocalStore):
         self.ranges += ranges
         return super().get_ranges(file, ranges)
 
+    def read_into(self, file: SourceFile, ranges: Sequence[Range], room: memoryview) -> None:
+        self.ranges += ranges
+        super().read_into(file, ranges, room)
+
 
 class ForbiddenStore(LocalStore):
     """Local files that nobody may read."""
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
+        raise AssertionError(f"{file.url} was read")
+
+    def read_into(self, file: SourceFile, ranges: Sequence[Range], room: memoryview) -> None:
         raise AssertionError(f"{file.url} was read")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +27,15 @@ from virtualds.read.decode import (
     place_tile,
 )
 from virtualds.read.load import chunk_read
-from virtualds.read.memory import hold
+from virtualds.read.memory import scratch
 from virtualds.read.plan import Readable, Selection
 from virtualds.read.pool import run_all
-from virtualds.read.ranges import Run, join_ranges
+from virtualds.read.ranges import Run, join_ranges, portions
 from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
 from virtualds.store import Range, Reach, StoreError
 from virtualds.stores import store_for
+from virtualds.stores.local import LocalStore
 
 Array = npt.NDArray[Any]
 
@@ -61,6 +62,9 @@ class Kept(NamedTuple):
 
 
 Work = Batch | Tile | Kept
+
+PORTION = 2**20
+"""Bytes of a near file that are in memory at a time, to be decoded while a cache holds them."""
 
 
 def execute(source: Readable, selection: Selection, out: Array) -> None:
@@ -162,14 +166,19 @@ class _Reading:
         reach = reach_of(work.fragment, work.file)
         if isinstance(work, Tile) and (rows := self._rows(work, reach)):
             return rows
-        ranges = work.ranges
-        found: list[Buffer] = [b""] * len(ranges)
-        runs = join_ranges(ranges, reach.gap, reach.run)
+        found: list[Buffer] = [b""] * len(work.ranges)
+        for number, data in self._cut(work, join_ranges(work.ranges, reach.gap, reach.run)):
+            found[number] = data
+        return found
+
+    def _cut(self, work: Batch | Tile, runs: Sequence[Run]) -> list[tuple[int, Buffer]]:
+        """Return the numbers of the chunks that lie in some runs, each with its bytes."""
+        ranges, found = work.ranges, list[tuple[int, Buffer]]()
         for run, data in zip(runs, self._runs(work, runs), strict=True):
             view = memoryview(data)
             for member in run.members:
                 offset, length = ranges[member]
-                found[member] = view[offset - run.offset : offset - run.offset + length]
+                found.append((member, view[offset - run.offset : offset - run.offset + length]))
         return found
 
     def _rows(self, tile: Tile, reach: Reach) -> Rows | None:
@@ -179,11 +188,13 @@ class _Reading:
         if not teeth or length != Decoder(tile.pipelines[tile.pipeline], tile.encoded).nbytes:
             return None
         try:
-            found = store_for(file.url).get_ranges(file, [asked for asked, _ in teeth])
+            found = _bytes_of(file, [asked for asked, _ in teeth])
         except StoreError:
             # which of them is it?
             return None
         step, first = int(tile.offset[1] - tile.offset[0]), 0
+        if len(found) == 1 and step == length:
+            return Rows(tile, np.frombuffer(found[0], np.uint8))
         rows = np.empty((count, length), np.uint8)
         for data, (_, some) in zip(found, teeth, strict=True):
             rows[first : first + some] = np.ndarray((some, length), np.uint8, data, 0, (step, 1))
@@ -192,16 +203,15 @@ class _Reading:
 
     def _runs(self, work: Batch | Tile, runs: Sequence[Run]) -> Sequence[Buffer]:
         file = work.fragment.manifest.files[work.file]
-        store = store_for(file.url)
         try:
-            return store.get_ranges(file, [(run.offset, run.length) for run in runs])
+            return _bytes_of(file, [(run.offset, run.length) for run in runs])
         except StoreError as error:
             failed = runs[error.item].members
             number, reason = failed[0], error
             for member in failed if len(failed) > 1 else ():
                 # which of them is it?
                 try:
-                    store.get_ranges(file, [work.ranges[member]])
+                    _bytes_of(file, [work.ranges[member]])
                 except StoreError as own:
                     number, reason = member, own
                     break
@@ -223,24 +233,30 @@ class _Reading:
                 decoder = Decoder(work.batch.pipelines[task.pipeline], task.encoded)
                 place_stored(decoder, stored, task, self.out)
             return
+        if data is None and isinstance(work, Batch) and work.file >= 0:
+            self._finish_near(work)
+            return
         data = self.fetch(work) if data is None else data
         if isinstance(data, Rows):
             tile = data.tile
             place_rows(
                 Decoder(tile.pipelines[tile.pipeline], tile.encoded), data.bytes, tile, self.out
             )
-            return
-        for number, (encoded, expected) in enumerate(zip(data, work.checksums, strict=True)):
-            if expected and work.file != MISSING and (reason := mismatch(encoded, expected)):
-                raise self._error(work, number, reason)
-        if isinstance(work, Tile):
+        elif isinstance(work, Tile):
             self._finish_tile(work, data)
         else:
-            self._finish_batch(work, data)
-        hold("fetched", data, sum(map(len, data)))
+            self._finish_batch(work, enumerate(data))
+
+    def _finish_near(self, batch: Batch) -> None:
+        """Fetch, decode and place as much at a time as a cache holds."""
+        reach = reach_of(batch.fragment, batch.file)
+        for runs in portions(join_ranges(batch.ranges, reach.gap, reach.run), PORTION):
+            self._finish_batch(batch, self._cut(batch, runs))
 
     def _finish_tile(self, tile: Tile, data: Data) -> None:
         decoder = Decoder(tile.pipelines[tile.pipeline], tile.encoded)
+        for number, (encoded, expected) in enumerate(zip(data, tile.checksums, strict=True)):
+            self._verify(tile, number, encoded, expected)
         try:
             if decoder.is_plain and all(len(chunk) == decoder.nbytes for chunk in data):
                 place_rows(decoder, b"".join(data), tile, self.out)
@@ -249,17 +265,25 @@ class _Reading:
         except TileError as error:
             raise self._error(tile, error.item, f"the bytes do not decode: {error}") from error
 
-    def _finish_batch(self, batch: Batch, data: Data) -> None:
+    def _finish_batch(self, batch: Batch, chunks: Iterable[tuple[int, Buffer]]) -> None:
         decoders: dict[tuple[int, tuple[int, ...]], Decoder] = {}
-        for number, (task, encoded) in enumerate(zip(batch.tasks, data, strict=True)):
+        for number, encoded in chunks:
+            task = batch.tasks[number]
             size = task.pipeline, task.encoded
             if (decoder := decoders.get(size)) is None:
                 decoder = decoders[size] = Decoder(batch.pipelines[task.pipeline], task.encoded)
+            if batch.file != MISSING:
+                self._verify(batch, number, encoded, task.checksum)
             try:
                 self._place(batch, task, decoder, encoded)
             except CodecError as error:
                 reason = f"the bytes do not decode: {error}"
                 raise self._error(batch, number, reason) from error
+
+    def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
+        """Refuse bytes that do not have their checksum."""
+        if expected and (reason := mismatch(encoded, expected)):
+            raise self._error(work, number, reason)
 
     def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
@@ -330,6 +354,17 @@ class _Reading:
             if found is not None:
                 return found
         return ()
+
+
+def _bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
+    """Return ranges of a file; those of a near one are good until this thread asks for more."""
+    store = store_for(file.url)
+    if not isinstance(store, LocalStore):
+        return store.get_ranges(file, ranges)
+    room = scratch(sum(length for _, length in ranges), "run").data
+    store.read_into(file, ranges, room)
+    ends = accumulate(length for _, length in ranges)
+    return [room[end - length : end] for end, (_, length) in zip(ends, ranges, strict=True)]
 
 
 def _some(batch: Batch, numbers: Sequence[int]) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from virtualds.store import Range
@@ -52,3 +52,24 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[Run]:
     if members:
         runs.append(Run(begin, end - begin, members))
     return runs
+
+
+def portions(runs: Sequence[Run], most: int) -> Iterator[list[Run]]:
+    """Cut runs, in their order, into lists of at most ``most`` bytes, or of one run.
+
+    Examples
+    --------
+    >>> runs = join_ranges([(0, 600), (1000, 300), (2000, 700)], gap=0, most=1000)
+    >>> [[run.length for run in some] for some in portions(runs, most=1000)]
+    [[600, 300], [700]]
+    """
+    some: list[Run] = []
+    nbytes = 0
+    for run in runs:
+        if some and nbytes + run.length > most:
+            yield some
+            some, nbytes = [], 0
+        some.append(run)
+        nbytes += run.length
+    if some:
+        yield some

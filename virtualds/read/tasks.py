@@ -26,7 +26,7 @@ from virtualds.stores import store_for
 BATCH_TASKS = 256
 BATCH_BYTES = 2**20
 """Encoded bytes of a batch at most."""
-PLAIN_BATCH_BYTES = 2**21
+PLAIN_BATCH_BYTES = 2**22
 """Likewise, where there is nothing to decode: asking takes a larger share of the time."""
 SMALLEST_BATCH = 2**18
 """Bytes below which a batch is not made smaller to give every core some."""

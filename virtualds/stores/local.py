@@ -13,7 +13,8 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
@@ -39,6 +40,8 @@ WORTH_EXPECTING = 2**16
 ATTEMPTS = 20
 """To write into a folder that another removes whenever it is empty."""
 
+Part = TypeVar("Part", bytes, int)
+
 
 class LocalStore:
     """The files of this machine."""
@@ -52,6 +55,13 @@ class LocalStore:
             return [
                 _read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)
             ]
+
+    def read_into(self, file: SourceFile, ranges: Sequence[Range], room: memoryview) -> None:
+        """Read every range, as `get_ranges` does, into memory that has as many bytes as all."""
+        with _opened(file) as handle:
+            for item, (offset, length) in enumerate(ranges):
+                _read_into(handle, offset, room[:length], item)
+                room = room[length:]
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
@@ -419,12 +429,24 @@ def _read(handle: int, offset: int, length: int, item: int) -> bytes:
     parts = []
     # one call returns at most 2 GiB on Linux
     while length:
-        try:
-            part = os.pread(handle, length, offset)
-        except OSError as error:
-            raise StoreError(error.strerror or str(error), item) from error
-        if not part:
-            raise StoreError(f"the file ends {length} bytes before the chunk does", item)
+        part = _some(partial(os.pread, handle, length, offset), length, item)
         parts.append(part)
         offset, length = offset + len(part), length - len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_into(handle: int, offset: int, room: memoryview, item: int) -> None:
+    while room:
+        count = _some(partial(os.preadv, handle, [room], offset), len(room), item)
+        offset, room = offset + count, room[count:]
+
+
+def _some(read: Callable[[], Part], wanted: int, item: int) -> Part:
+    """Return what was read of the bytes wanted, or their number: some at least."""
+    try:
+        found = read()
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), item) from error
+    if not found:
+        raise StoreError(f"the file ends {wanted} bytes before the chunk does", item)
+    return found
