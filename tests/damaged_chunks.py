@@ -80,7 +80,16 @@ def outcome(codec: Any, data: memoryview, nbytes: int | None, encoded: int) -> A
     return hashlib.sha256(found).hexdigest()
 
 
-def checked(chunk: dict[str, Any], guarded: Guarded) -> dict[str, Any]:
+def outcome_put(codec: Any, data: memoryview, room: memoryview) -> Any:
+    """An error, or the hash of what was decoded into memory that is there."""
+    try:
+        codec.decode_into(data, np.frombuffer(room, np.uint8))
+    except CodecError:
+        return "CodecError"
+    return hashlib.sha256(room).hexdigest()
+
+
+def checked(chunk: dict[str, Any], guarded: Guarded, target: Guarded) -> dict[str, Any]:
     """Decode a chunk and what damage makes of it."""
     codec, raw = codec_from_zarr_v2(chunk["config"]), bytes.fromhex(chunk["raw"])
     nbytes = chunk["nbytes"]
@@ -93,6 +102,10 @@ def checked(chunk: dict[str, Any], guarded: Guarded) -> dict[str, Any]:
         if found not in ("CodecError", sound):
             found = found if "where" in found else "undetected"
         counts["sound" if found == sound else found] += 1
+        if codec.fills:
+            put = outcome_put(codec, guarded.holding(data), target.last(nbytes))
+            is_known = put in ("CodecError", sound)
+            counts["sound" if put == sound else put if is_known else "undetected"] += 1
     return {"sound": sound, "counts": counts}
 
 
@@ -118,4 +131,4 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     unshuffled(memory, target)
     chunks = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps({name: checked(chunk, memory) for name, chunk in chunks.items()}))
+    print(json.dumps({name: checked(chunk, memory, target) for name, chunk in chunks.items()}))

@@ -20,8 +20,8 @@ from test_codecs import CHECKED, CONFIGS, SZIP, encoded
 from test_hdf5_filters import FILTERS, Filter, codecs_of, raw_chunks, store
 
 PROGRAM = Path(__file__).with_name("damaged_chunks.py")
-SIZES = (50, 20_000)
-"""Elements of chunks, few and more than fit into one block of anything."""
+SIZES = (50, 20_000, 140_000)
+"""Elements of chunks: few, more than fit into one block of anything, and those of a large one."""
 FAMILIES = {
     "deflate": ("zlib", "zlib 0", "zlib 9", "gzip"),
     "zstd": ("zstd", "zstd checksum"),

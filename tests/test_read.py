@@ -1,5 +1,6 @@
 """Reading gives what numpy gives, from as few bytes as it can, or says what is wrong."""
 
+import json
 import os
 import subprocess
 import sys
@@ -366,6 +367,54 @@ def test_a_big_read_needs_little_more_than_its_result(folder: Path) -> None:
         timeout=120,
     )
     assert int(out.stdout) < 64 * 10**6
+
+
+FAULTS = """
+import json, resource, sys
+import numpy as np
+import virtualds
+path, length, codecs = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+parts = virtualds.ManifestArray.from_arrays(
+    shape=(80, 2**17), chunks=(1, 2**17), dtype="f8", path=path,
+    offsets=np.arange(80).reshape(80, 1) * length, lengths=length, codecs=codecs,
+)
+virtualds.set_options(chunk_cache=0)
+parts[:16, 5].read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+assert (parts[16:, 5].read() == 5.0).all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+KEEPS_MEMORY = {
+    "shuffle, zlib": [{"id": "shuffle", "elementsize": 8}, {"id": "zlib", "level": 1}],
+    "gzip": [{"id": "gzip", "level": 1}],
+    "zlib, checksum": [{"id": "zlib", "level": 1}, {"id": "fletcher32"}],
+    "shuffle, zstd": [{"id": "shuffle", "elementsize": 8}, {"id": "zstd", "level": 1}],
+    "lz4": [{"id": "lz4", "acceleration": 1}],
+    "blosc": [{"id": "blosc", "cname": "zstd", "clevel": 5, "shuffle": 1, "blocksize": 0}],
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="page faults are asked of Unix")
+@pytest.mark.parametrize("codecs", KEEPS_MEMORY.values(), ids=KEEPS_MEMORY)
+def test_chunk_after_chunk_is_decoded_in_the_same_memory(folder: Path, codecs: Any) -> None:
+    """An allocator set as dask sets it for its workers gives all freed memory back at once."""
+    rows = np.arange(2.0**17)
+    chunk = virtual(rows, folder, codecs=codecs)
+    repeated = folder / "rows.bin"
+    # the file holds six bytes before the chunk
+    repeated.write_bytes(80 * path_of(chunk).read_bytes()[6:])
+    length = str(chunk.manifest.length[0])
+    out = subprocess.run(
+        [sys.executable, "-c", FAULTS, str(repeated), length, json.dumps(codecs)],
+        env={**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536", "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert not out.returncode, out.stderr
+    # fresh memory is had by pages of 4 KiB: 256 of them for every chunk
+    assert int(out.stdout) < 64 * 64
 
 
 # ---------------------------------------------------------------------- what is wrong

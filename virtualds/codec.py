@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from virtualds.decompressors import Buffer as Buffer
+from virtualds.decompressors import Bytes as Bytes
 from virtualds.errors import UnsupportedError
 
 NO_FILTERS: dict[str, Any] = {
@@ -127,6 +128,23 @@ class Codec(ABC):
         CodecError
             The bytes are damaged, or decode to another length.
         """
+
+    @property
+    def fills(self) -> bool:
+        """Whether `decode_into` makes no memory of its own."""
+        return False
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        """Write the decoded bytes into contiguous memory that they fill.
+
+        Raises
+        ------
+        CodecError
+            The bytes are damaged, or decode to another length.
+        """
+        found = self.decode(data, out.size)
+        check_length(self, len(found), out.size)
+        out[:] = np.frombuffer(found, np.uint8)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 Buffer = bytes | bytearray | memoryview
+Bytes = npt.NDArray[np.uint8]
 DAMAGE: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
@@ -29,6 +30,8 @@ DAMAGE: tuple[type[Exception], ...] = (
 """What is raised for damaged bytes; a damaged length asks for more memory than there is."""
 SPARE = 64
 """Bytes of room that isal and zlib-ng want beyond the last one, to inflate in one go."""
+WORTH_A_CONTEXT = 2**18
+"""Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
 RATIO = 256
 """More than LZ4 makes of a byte."""
 STORED_BYTES, STORED_BITS = 0x11, 0x14
@@ -127,8 +130,7 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
                     return found
         except library.ZstdError:
             pass
-    decoded: bytes = _numcodecs_zstd()(data)
-    return decoded
+    return _numcodecs_zstd()(data)
 
 
 @cache
@@ -138,6 +140,23 @@ def _zstandard() -> Any:
     except ImportError:
         return None
     return zstandard
+
+
+def zstd_into(data: Buffer, out: Bytes) -> None:
+    """Decode zstd frames to as many bytes as there is memory for, which is contiguous."""
+    if out.size >= WORTH_A_CONTEXT and _zstd_size(data) == out.size:
+        _numcodecs_zstd()(data, out)
+    else:
+        out.data[:] = zstd(data, out.size)
+
+
+def _zstd_size(data: Buffer) -> int | None:
+    """Return the length that the first frame says it has; None if it says none."""
+    library = _zstandard()
+    try:
+        return library.frame_content_size(data) if library else None
+    except library.ZstdError:
+        return None
 
 
 def _context(library: Any) -> Any:
@@ -150,23 +169,22 @@ def _context(library: Any) -> Any:
 
 
 @cache
-def _numcodecs_zstd() -> Callable[[Buffer], bytes]:
+def _numcodecs_zstd() -> Callable[..., Buffer]:
     from numcodecs import zstd
 
-    decompress: Callable[[Buffer], bytes] = zstd.decompress
+    decompress: Callable[..., Buffer] = zstd.decompress
     return decompress
 
 
-def lz4(data: Buffer, nbytes: int | None) -> Buffer:
+def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     """Return what an LZ4 block behind its decoded length, as numcodecs frames it, decodes to.
 
-    The length takes four bytes, little-endian.
+    The length takes four bytes, little-endian. What is decoded lies in ``out``, if that is given.
     """
     size = int.from_bytes(data[:4], "little")
     if size > RATIO * len(data) or nbytes not in (None, size):
         raise ValueError(f"{len(data)} bytes say they decode to {size} where {nbytes} belong")
-    found: bytes = _numcodecs_lz4()(data)
-    return found
+    return _numcodecs_lz4()(data, out)
 
 
 def lz4_block(data: Buffer, nbytes: int) -> Buffer:
@@ -175,18 +193,18 @@ def lz4_block(data: Buffer, nbytes: int) -> Buffer:
 
 
 @cache
-def _numcodecs_lz4() -> Callable[[Buffer], bytes]:
+def _numcodecs_lz4() -> Callable[..., Buffer]:
     from numcodecs import lz4
 
-    decompress: Callable[[Buffer], bytes] = lz4.decompress
+    decompress: Callable[..., Buffer] = lz4.decompress
     return decompress
 
 
 # ---------------------------------------------------------------------- Blosc
 
 
-def blosc(data: Buffer, nbytes: int | None) -> Buffer:
-    """Return what a Blosc chunk decodes to.
+def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
+    """Return what a Blosc chunk decodes to; it lies in ``out``, if that is given.
 
     A chunk that is shorter than its header says is refused: Blosc would read past its end. Blosc
     chunk format 2: bytes 4 to 8 hold the decoded length, 12 to 16 that of the chunk.
@@ -196,13 +214,11 @@ def blosc(data: Buffer, nbytes: int | None) -> Buffer:
         raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
     if decoded >= 2**31 or nbytes not in (None, decoded):
         raise ValueError(f"decodes to {decoded} bytes where {nbytes} belong")
-    found: bytes = _blosc().decompress(data)
+    found: Buffer = _blosc().decompress(data, out)
     return found
 
 
-def unshuffle_stored(
-    data: Buffer, out: npt.NDArray[np.uint8], itemsize: int, block: int, flags: int
-) -> None:
+def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags: int) -> None:
     """Have Blosc unshuffle bytes or bits, as a chunk of blocks that compression left as they were.
 
     A block that is as long as what it decodes to is stored: each stands behind its length. All

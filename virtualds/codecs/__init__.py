@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codec import ONLY_VIRTUALDS, Buffer, Codec, CodecError, Shaped
+from virtualds.codec import ONLY_VIRTUALDS, Buffer, Bytes, Codec, CodecError, Shaped
 from virtualds.codecs.bit_fields import BitFields
 from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.cast_values import CastValues
@@ -249,6 +249,7 @@ __all__ = [
     "BitshuffleBlocks",
     "Blosc2Frame",
     "Buffer",
+    "Bytes",
     "CastValues",
     "Codec",
     "CodecError",

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from virtualds.codec import Buffer, CodecError, OfOneType
+from virtualds.codec import Buffer, Bytes, CodecError, OfOneType
 
-Bytes = npt.NDArray[np.uint8]
 PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
 """Bytes before and behind the bits, which say how many bits fill up the last byte of these."""
 KEYS = {"padding_encoding", "first_bit", "last_bit"}

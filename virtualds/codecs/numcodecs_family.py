@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.codec import Buffer, Codec, CodecError, Order, check_length
-from virtualds.decompressors import DAMAGE, blosc, lz4, zstd
+from virtualds.decompressors import DAMAGE, Bytes, blosc, lz4, zstd, zstd_into
 from virtualds.errors import FOREIGN, UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
@@ -59,6 +59,12 @@ DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
     "blosc": blosc,
 }
 """Codecs that are decoded without the ceremony of a codec of numcodecs, which small chunks feel."""
+INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
+    "zstd": zstd_into,
+    "lz4": lambda data, out: lz4(data, out.size, out),
+    "blosc": lambda data, out: blosc(data, out.size, out),
+}
+"""Those that decode into memory that is there."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,19 @@ class Numcodecs(Codec):
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out
+
+    @property
+    def fills(self) -> bool:
+        return self.id in INTO
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        if self.id not in INTO:
+            super().decode_into(data, out)
+            return
+        try:
+            INTO[self.id](data, out)
+        except self._complaints as error:
+            raise CodecError(f"{self.id}: {error}") from error
 
 
 def numcodecs_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:

@@ -12,12 +12,11 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from virtualds.codec import Buffer, Codec
+from virtualds.codec import Buffer, Bytes, Codec, check_length
 from virtualds.decompressors import LARGEST_FRAME, STORED_BYTES, unshuffle_stored
 
-Unshuffle = Callable[[Buffer, npt.NDArray[np.uint8], int], None]
+Unshuffle = Callable[[Buffer, Bytes, int], None]
 VECTORISED = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
 TILED = (2, 4, 8, 16)
@@ -35,6 +34,10 @@ class Shuffle(Codec):
     itemsize: int = 4
 
     zarr_v2_id: ClassVar[str] = "shuffle"
+
+    def __post_init__(self) -> None:
+        if self.itemsize < 1:
+            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; they have some")
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -66,8 +69,12 @@ class Shuffle(Codec):
         self.decode_into(data, out)
         return out.data
 
-    def decode_into(self, data: Buffer, out: npt.NDArray[np.uint8]) -> None:
-        """Unshuffle ``data`` into ``out``, which has the same length."""
+    @property
+    def fills(self) -> bool:
+        return self.itemsize > 1
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        check_length(self, len(data), out.size)
         rest = len(data) % self.itemsize
         if rest:
             source = memoryview(data)
@@ -89,7 +96,7 @@ def _fastest(itemsize: int) -> Unshuffle:
     return lambda data, out, itemsize: unshuffle(data, out.data, itemsize)
 
 
-def portable(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
+def portable(data: Buffer, out: Bytes, itemsize: int) -> None:
     """Unshuffle with what is installed everywhere: numpy and, for longer chunks, Blosc."""
     if itemsize in TILED and FEW <= len(data) <= LARGEST_FRAME:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
@@ -100,7 +107,7 @@ def portable(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
         np.copyto(out.reshape(-1, itemsize), planes.T)
 
 
-def by_planes(data: Buffer, out: npt.NDArray[np.uint8], itemsize: int) -> None:
+def by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
     """Unshuffle plane by plane: the order in which numpy touches the least memory."""
     planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
     elements = out.reshape(-1, itemsize)

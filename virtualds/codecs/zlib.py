@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.codec import Buffer, Bytes, Codec, CodecError, check_length
 from virtualds.decompressors import inflater
+from virtualds.libdeflate import libdeflate
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ class Zlib(Codec):
         # libdeflate accepts a stream that is shorter than announced
         return out if len(out) == nbytes else self._decode_slowly(data, nbytes)
 
+    @property
+    def fills(self) -> bool:
+        return libdeflate() is not None
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        library = libdeflate()
+        if not (library and library.zlib_into(data, out)):
+            super().decode_into(data, out)
+
     def _decode_slowly(self, data: Buffer, nbytes: int | None) -> bytes:
         """Inflate with the standard library, whose messages say what is wrong."""
         try:
@@ -77,8 +87,7 @@ class Gzip(Codec):
         return {"id": self.zarr_v2_id, "level": self.level}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        # the last four bytes are the length of the last member: most chunks are of one alone
-        if nbytes is None or int.from_bytes(data[-4:], "little") != nbytes % 2**32:
+        if nbytes is None or not _is_one_member(data, nbytes):
             return self._decode_members(data, nbytes)
         fast = inflater()
         try:
@@ -86,6 +95,16 @@ class Gzip(Codec):
         except fast.damage:
             return self._decode_members(data, nbytes)
         return out if len(out) == nbytes else self._decode_members(data, nbytes)
+
+    @property
+    def fills(self) -> bool:
+        return libdeflate() is not None
+
+    def decode_into(self, data: Buffer, out: Bytes) -> None:
+        library = libdeflate()
+        is_filled = library and _is_one_member(data, out.size) and library.gzip_into(data, out)
+        if not is_filled:
+            super().decode_into(data, out)
 
     def _decode_members(self, data: Buffer, nbytes: int | None) -> bytes:
         """Inflate member by member with the standard library, which says where each one ends."""
@@ -102,3 +121,8 @@ class Gzip(Codec):
         out = b"".join(parts)
         check_length(self, len(out), nbytes)
         return out
+
+
+def _is_one_member(data: Buffer, nbytes: int) -> bool:
+    """Say whether the last four bytes, the length of the last member, are that of all of it."""
+    return int.from_bytes(data[-4:], "little") == nbytes % 2**32

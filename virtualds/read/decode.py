@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs import Buffer, CodecError, Shuffle
+from virtualds.codecs import Buffer, Bytes, Codec, CodecError
 from virtualds.fragment import CodecPipeline, Hidden
 from virtualds.read.memory import hold, scratch
 from virtualds.read.tasks import Task
 from virtualds.read.tiles import Tile
 
 Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 
 
 class Decoder:
@@ -35,13 +34,14 @@ class Decoder:
         self.shape = pipeline.stored_shape(encoded)
         self.nbytes = pipeline.dtype.itemsize * prod(self.shape)
         self.is_plain = not pipeline.codecs
-        last = pipeline.codecs[0] if pipeline.codecs else None
-        # what ends in a shuffle can be unshuffled straight to where it is wanted
-        self._shuffle = last if isinstance(last, Shuffle) and last.itemsize > 1 else None
-        steps = zip(pipeline.codecs, pipeline.encoded_sizes(self.nbytes), strict=False)
-        self._steps = [(codec.decode, size) for codec, size in steps][::-1]
-        if self._shuffle:
-            self._steps.pop()
+        sizes = pipeline.encoded_sizes(self.nbytes)
+        steps = [
+            _Step(codec, size, f"step {number}" if codec.fills and size is not None else None)
+            for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
+        ]
+        # what is decoded into given memory at last can be so where it is wanted
+        self._last = steps.pop(0).codec if steps and steps[0].room else None
+        self._steps = steps[::-1]
         self._hidden = tuple(
             e.index if isinstance(e, Hidden) else slice(None) for e in pipeline.layout
         )
@@ -63,20 +63,20 @@ class Decoder:
             The bytes do not decode to a chunk of this size.
         """
         data = self._undone(data)
-        if self._shuffle:
-            unshuffled = np.empty(self.nbytes, np.uint8) if to_keep else scratch(self.nbytes)
-            self._shuffle.decode_into(data, unshuffled)
-            data = unshuffled.data
+        if self._last:
+            decoded = np.empty(self.nbytes, np.uint8) if to_keep else scratch(self.nbytes)
+            self._last.decode_into(data, decoded)
+            data = decoded.data
         elif to_keep and isinstance(data, memoryview):
-            # of a checksum's codec it is a part of all that was fetched at once
+            # it is a part of what was fetched, or lies where the next chunk will be decoded
             data = bytes(data)
         return np.frombuffer(data, self.pipeline.dtype).reshape(self.shape)
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         """Write the bytes of the numbers as they are stored into ``out``, which has as many."""
         data = self._undone(data)
-        if self._shuffle:
-            self._shuffle.decode_into(data, out)
+        if self._last:
+            self._last.decode_into(data, out)
         else:
             out[:] = np.frombuffer(data, np.uint8)
 
@@ -100,15 +100,29 @@ class Decoder:
         return whole
 
     def _undone(self, data: Buffer) -> Buffer:
-        """Undo the codecs from the last one back to the shuffle."""
-        for undo, size in self._steps:
-            data = undo(data, size)
-        hold("decoded", data, self.nbytes)
-        if len(data) != self.nbytes:
-            raise CodecError(
-                f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
-            )
+        """Undo the codecs from the last one back to the one that is decoded where it is wanted."""
+        for codec, size, room in self._steps:
+            if size is not None and room:
+                decoded = scratch(size, room)
+                codec.decode_into(data, decoded)
+                data = decoded.data
+            else:
+                data = codec.decode(data, size)
+        if self._last is None:
+            hold("decoded", data, self.nbytes)
+            if len(data) != self.nbytes:
+                raise CodecError(
+                    f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
+                )
         return data
+
+
+class _Step(NamedTuple):
+    """A codec to undo, the size of what it makes where that is known, and into which scratch."""
+
+    codec: Codec
+    size: int | None
+    room: str | None
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
