@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ class Outline:
     coordinates: frozenset[Hashable]
     used: frozenset[str]
 
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        return _arrived, (self._pickled,)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return pickle.dumps((self.parts, self.coordinates, self.used), 5)
+
     def values(self, group: ManifestGroup) -> dict[str, npt.NDArray[Any]]:
         """Return what is loaded of a group, as stored, by the names of variables as stored.
 
@@ -53,6 +61,12 @@ class Outline:
                 with noted(part):
                     found[name] = part.values(group.variables[name])
         return found
+
+
+@lru_cache(64)
+def _arrived(pickled: bytes) -> Outline:
+    """Return the outline of a pickle: one for all groups that have it, also here."""
+    return Outline(*pickle.loads(pickled))
 
 
 def outline_key(group: ManifestGroup, *options: Any) -> bytes | None:
