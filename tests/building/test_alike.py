@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import virtualds
 import virtualds.building.stored_file as stored_file
 from virtualds.api import dataset_of
 from virtualds.building.alike import Alike
+from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
-from virtualds.building.stored_file import StoredFile, open_stored
+from virtualds.building.opening import Job
+from virtualds.building.stored_file import Member, StoredFile, open_stored
 from virtualds.building.tree import UnlikeError
 
 pytestmark = [
@@ -47,7 +50,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
 
 
 def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
-    """What files are joined to as they are stored.
+    """What files are joined to as they are stored, in one go, and in pieces first.
 
     Raises
     ------
@@ -58,7 +61,19 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
     files = [open_stored(path, **CHOICES) for path in paths]
     if not all(isinstance(file, StoredFile) for file in files):
         raise UnlikeError("one of them is a dataset")
-    return Alike(Combination(**way, options=DEFAULTS | options), rises).joined(files)  # type: ignore[arg-type]
+    alike = Alike(Combination(**way, options=DEFAULTS | options), rises)
+    found = alike.joined(files)  # type: ignore[arg-type]
+    for size in (2, 3, len(files)):
+        assert_same(alike.joined(in_pieces(alike, paths, size)), found)
+    return found
+
+
+def in_pieces(alike: Alike, paths: Sequence[Path], size: int) -> list[Any]:
+    """What comes of files that another process opens, so many at a time."""
+    job = StretchJob(Job(partial(open_stored, **CHOICES)), alike)
+    items = list(enumerate(paths))
+    pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
+    return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]
 
 
 def as_datasets(paths: Sequence[Path], **options: Any) -> xr.Dataset:
@@ -254,6 +269,28 @@ def test_what_depends_on_all_files_is_left_to_xarray(case: str, tmp_path: Path) 
     options, make = REFUSED[case]
     with pytest.raises(UnlikeError):
         as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
+
+
+BY_THEMSELVES = {
+    "months of different lengths",
+    "units that differ",
+    "dates that are missing",
+    "dates with a fill value",
+}
+"""Cases of several structures, or of dates that stay virtual."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", ALIKE)
+def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_path: Path) -> None:
+    paths = write(tmp_path, ALIKE[case])
+    alike = Alike(Combination(**WAYS[way], options=DEFAULTS), rises=False)  # type: ignore[arg-type]
+    come = in_pieces(alike, paths, FILES)
+    unordered = way == "by_coords" and case.startswith("no coordinate")
+    expected = StoredFile if case in BY_THEMSELVES or unordered else Member
+    assert {type(file) for file in come} == {expected}
+    for file, path in zip(come, paths, strict=True):
+        assert_same(file.dataset(), virtualds.open_virtual_dataset(path))
 
 
 def test_of_files_that_are_alike_two_become_datasets(

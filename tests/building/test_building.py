@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from small_archive import halved, refusing, write
 
 import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
+from virtualds.building import processes
 from virtualds.lazy import virtual_data
 from virtualds.stores.retry import LONGEST_WAIT
 
@@ -133,20 +135,37 @@ def test_whoever_opens_the_files_the_result_is_the_same(
         assert_same(left, open_all([*files[:3], *files[4:7], *files[8:]]))
 
 
-def test_settings_go_along_to_processes(files: list[Path]) -> None:
-    with virtualds.set_options(small_variable=0):
-        found = open_all(files[:4], parallel=2)
-        assert_same(found, open_all(files[:4]))
+@pytest.fixture(autouse=True)
+def _processes_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give files to processes at once, however long these take to start."""
+    monkeypatch.setattr(processes, "_import_all", lambda: None)
 
 
 def with_process(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.assign(process=("time", [os.getpid()] * dataset.sizes["time"]))
 
 
+def test_settings_go_along_to_processes(files: list[Path]) -> None:
+    with virtualds.set_options(small_variable=0):
+        found = open_all(files, parallel=2, preprocess=with_process)
+        assert len(set(found["process"].values.tolist())) == 2
+        assert_same(found.drop_vars("process"), open_all(files))
+
+
 def test_this_process_opens_files_while_others_start(files: list[Path]) -> None:
     found = set(open_all(files, parallel=2, preprocess=with_process)["process"].values.tolist())
     assert os.getpid() in found
     assert len(found) == 2
+
+
+def test_files_do_not_wait_for_processes(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_ever = threading.Event()
+    monkeypatch.setattr(processes, "_import_all", for_ever.wait)
+    found = open_all(files, parallel=2, preprocess=with_process)
+    for_ever.set()
+    assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
 def test_trees_are_opened_by_processes_too(files: list[Path]) -> None:
@@ -351,6 +370,8 @@ def slow(dataset):
     time.sleep(600)
 
 if __name__ == "__main__":
+    # this process, too, would never be done with its first file
+    virtualds.building.processes._import_all = lambda: None
     parallel = None if sys.argv[2] == "None" else int(sys.argv[2])
     virtualds.open_virtual_mfdataset(
         sys.argv[3], combine="nested", concat_dim="time", parallel=parallel, preprocess=slow
@@ -397,8 +418,10 @@ def test_an_interrupted_job_leaves_no_process(
 def test_a_script_without_guard_is_told_what_to_do(files: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "unguarded.py"
     path.write_text(
-        "import virtualds\n"
-        f"virtualds.open_virtual_mfdataset({str(files[0].parent / '*.nc')!r}, parallel=2)\n"
+        "import time, virtualds\n"
+        "slow = lambda ds: time.sleep(0.5) or ds\n"
+        f"virtualds.open_virtual_mfdataset({str(files[0].parent / '*.nc')!r}, parallel=2,\n"
+        "    preprocess=slow)\n"
     )
     said = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
     assert said.returncode == 1

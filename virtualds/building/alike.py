@@ -9,15 +9,17 @@ is refused with an `UnlikeError`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from virtualds.array import ManifestArray
 from virtualds.building.combining import WRONG, Combination
-from virtualds.building.stored_file import StoredFile
+from virtualds.building.stored_file import Member, StoredFile, Stretch, joined_stretches
 from virtualds.building.tree import Block, Tree, UnlikeError, in_order, schema_of
 from virtualds.decoding.part import (
     MisfitError,
@@ -27,6 +29,7 @@ from virtualds.decoding.part import (
     indexed,
     same_attributes,
 )
+from virtualds.errors import VirtualdsError
 from virtualds.lazy import virtual_data
 
 FEWEST = 3
@@ -59,7 +62,7 @@ class Alike:
             if self.combination.options[name] != "minimal":
                 raise UnlikeError(f"{name} also grow that have not the dimension")
 
-    def joined(self, files: Sequence[StoredFile]) -> xr.Dataset:
+    def joined(self, files: Sequence[StoredFile | Member]) -> xr.Dataset:
         """Return what combining the datasets of all files at once gives.
 
         Raises
@@ -73,10 +76,40 @@ class Alike:
             few = [file.dataset() for file in files[:2]]
             dim = self._dimension(few)
             pattern = self.combination(few)
-            self._check(files, dim)
-            return self._grown(pattern, files, dim)
+            stored = list(joined_stretches(files, dim))
+            self._check(stored, dim)
+            return self._grown(pattern, stored, dim)
         except (*WRONG, MisfitError, OverflowError) as error:
             raise UnlikeError(str(error)) from error
+
+    def stretch(self, files: Sequence[StoredFile], opener: Callable[[Any], Any]) -> Stretch:
+        """Return neighbouring files as one, to be joined to others later.
+
+        Raises
+        ------
+        UnlikeError
+            It is not certain that this leaves the result as it is.
+        """
+        if len(files) < 2 or any(file.outline is not files[0].outline for file in files):
+            raise UnlikeError("there is nothing to join, or they decode in several ways")
+        try:
+            dim = self._stored_dimension(files)
+            self._check(files, dim)
+            return Stretch(_as_one(files, dim), dim, tuple(file.url for file in files), opener)
+        except (*WRONG, VirtualdsError) as error:
+            # if it is more than that, whoever joins all files meets it again
+            raise UnlikeError(str(error)) from error
+
+    def _stored_dimension(self, files: Sequence[StoredFile]) -> str:
+        """Return along which dimension files seem to follow each other."""
+        if self.combination.combine == "nested":
+            return str(self.combination.concat_dim)
+        parts, (one, other) = files[0].outline.parts, files[:2]
+        indexes = [name for name, part in parts.items() if part.is_index]
+        differ = [n for n in indexes if one.values[n].tobytes() != other.values[n].tobytes()]
+        if len(differ) != 1:
+            raise UnlikeError("they do not follow each other along one dimension")
+        return str(parts[differ[0]].name)
 
     def _dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":
@@ -178,7 +211,9 @@ class Alike:
             return found
         data: Any
         if parts[0].is_loaded:
-            data = decoded_together(parts, [file.values[name] for file in files], dim)
+            values = [file.values_by_file(name) for file in files]
+            of_files = [p for p, some in zip(parts, values, strict=True) for _ in some]
+            data = decoded_together(of_files, list(chain.from_iterable(values)), dim)
         elif virtual_data(found) is None:
             raise UnlikeError(f"{name!r} is read when it is needed")
         else:
@@ -186,6 +221,35 @@ class Alike:
             arrays: list[Any] = [p.array(v) for p, v in zip(parts, stored, strict=True)]
             data = np.concatenate(arrays, axis=found.dims.index(dim))
         return xr.Variable(found.dims, data, found.attrs, found.encoding)
+
+
+def _as_one(files: Sequence[StoredFile], dim: str) -> StoredFile:
+    """Return files of one outline joined as they are stored.
+
+    Raises
+    ------
+    UnlikeError
+        They cannot be, as they are stored.
+    """
+    first, apart = files[0], dict[str, list[Any]]()
+    variables, values = dict(first.group.variables), dict(first.values)
+    growing = {n: p for n, p in first.outline.parts.items() if dim in p.stored[0]}
+    for name, part in growing.items():
+        axis = part.stored[0].index(dim)
+        data: list[Any] = [file.group.variables[name].data for file in files]
+        if part.depends_on_values and not part.is_loaded:
+            raise UnlikeError(f"{name!r} is looked at file by file")
+        if not all(isinstance(d, ManifestArray | np.ndarray) for d in data):
+            raise UnlikeError(f"{name!r} is read when it is needed")
+        variables[name] = replace(variables[name], data=np.concatenate(data, axis=axis))
+        if part.is_loaded:
+            # what some decode to depends on what else is in their file
+            apart[name] = [file.values[name] for file in files]
+            values[name] = np.concatenate(apart[name], axis=axis)
+    if not growing:
+        raise UnlikeError(f"nothing has {dim!r}")
+    group = replace(first.group, variables=variables)
+    return replace(first, group=group, values=values, apart=apart)
 
 
 def _same_kind(one: Part, other: Part) -> bool:

@@ -11,10 +11,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from multiprocessing.spawn import get_preparation_data
+from typing import Any, TypeVar
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -25,19 +26,33 @@ HURRY = 0.2
 """Seconds after which workers are told that nobody waits for them."""
 # a process forked from one with threads may inherit locks that nobody will ever free
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+PRELOADED = ["virtualds", "h5py", "dask.array"]
+"""What the server of forks imports once, where every process would take a second to."""
 
 _IDLE = threading.Event()
 
 
 @contextmanager
-def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Have some processes until the end of the block; an error ends them at once."""
+def worker_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
+    """Have some processes until the end of the block; an error ends them at once.
+
+    Besides the pool, there is what says whether a process can start without delay: the first one
+    has to wait until all is imported, and whoever asks the pool for anything would wait with it.
+
+    Raises
+    ------
+    RuntimeError
+        This process is just being started, and imports the script that starts processes.
+    """
+    get_preparation_data("virtualds")
     context = get_context(METHOD)
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
+    first = threading.Thread(target=_import_all, daemon=True)
+    first.start()
     hurry = threading.Timer(HURRY, writer.close)
     try:
-        yield pool
+        yield pool, lambda: not first.is_alive()
     except BaseException:
         # before, the pool has to have cancelled what waits, or it takes that for lost
         hurry.start()
@@ -47,6 +62,18 @@ def worker_processes(number: int) -> Iterator[ProcessPoolExecutor]:
         hurry.cancel()
         writer.close()
         reader.close()
+
+
+def _import_all() -> None:
+    """Have the server of forks import what processes need, and start one that does nothing."""
+    context: Any = get_context(METHOD)
+    if METHOD == "forkserver":
+        context.set_forkserver_preload(PRELOADED)
+    # what is wrong is told to whoever starts a process that does something
+    with suppress(OSError, RuntimeError):
+        process = context.Process(target=int, daemon=True)
+        process.start()
+        process.join()
 
 
 def until_ended(work: Callable[[Given], Result], given: Given) -> Result:

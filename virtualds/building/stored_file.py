@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import xarray as xr
@@ -31,6 +32,8 @@ class StoredFile:
         What the dataset has in memory, as stored.
     loadable, decode_cf
         As `virtualds.open_virtual_dataset` was told.
+    apart : mapping of str to sequence of numpy.ndarray
+        Of several files that were joined: values of each, where they belong to several files.
     """
 
     url: Any
@@ -39,12 +42,17 @@ class StoredFile:
     values: Mapping[str, npt.NDArray[Any]]
     loadable: Loadable
     decode_cf: bool
+    apart: Mapping[str, Sequence[npt.NDArray[Any]]] = field(default_factory=dict)
 
     @property
     def nchunks(self) -> int:
         """Chunks of what stays virtual."""
         found = (v.data for name, v in self.group.variables.items() if name not in self.values)
         return sum(data.nchunks for data in found if isinstance(data, ManifestArray))
+
+    def values_by_file(self, name: str) -> Sequence[npt.NDArray[Any]]:
+        """Return the values of a variable in memory, as stored, of each of the files."""
+        return self.apart.get(name) or [self.values[name]]
 
     def stored_values(self, name: str) -> npt.NDArray[Any] | None:
         """Return a variable as stored, if it is in memory or small; None is any other.
@@ -73,6 +81,46 @@ class StoredFile:
         return dataset_of(self.url, self.group, self.loadable, self.decode_cf)
 
 
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Neighbouring files that are alike, joined as they are stored.
+
+    Parameters
+    ----------
+    joined : StoredFile
+        All of them, as if they were one.
+    dim : str
+        The dimension along which they are joined.
+    urls : tuple of str or path
+        Of the files, in their order.
+    open : callable
+        Opens one of them again.
+    """
+
+    joined: StoredFile
+    dim: str
+    urls: tuple[Any, ...]
+    open: Callable[[Any], Any]
+
+
+class Member(NamedTuple):
+    """A file that went into a stretch, at some place in it."""
+
+    stretch: Stretch
+    place: int
+
+    def dataset(self) -> xr.Dataset:
+        """Open the file again, and return its dataset.
+
+        Raises
+        ------
+        VirtualdsError
+            It cannot be opened any more, or values cannot be had.
+        """
+        found: xr.Dataset = decoded(self.stretch.open(self.stretch.urls[self.place]))
+        return found
+
+
 def decoded(opened: Any) -> Any:
     """Return the dataset of a file that was opened, or whatever else it was opened as.
 
@@ -81,7 +129,27 @@ def decoded(opened: Any) -> Any:
     VirtualdsError
         Values cannot be had.
     """
-    return opened.dataset() if isinstance(opened, StoredFile) else opened
+    return opened.dataset() if isinstance(opened, StoredFile | Member) else opened
+
+
+def joined_stretches(files: Iterable[StoredFile | Member], dim: str) -> Iterator[StoredFile]:
+    """Yield files that are by themselves, and each stretch as if it were one.
+
+    Raises
+    ------
+    ValueError
+        A stretch has another dimension, or is not there from end to end.
+    """
+    rest = iter(files)
+    for file in rest:
+        if isinstance(file, StoredFile):
+            yield file
+            continue
+        stretch = file.stretch
+        members = [Member(stretch, place) for place in range(len(stretch.urls))]
+        if stretch.dim != dim or [file, *islice(rest, len(members) - 1)] != members:
+            raise ValueError(f"files that were joined along {stretch.dim!r} are to be so otherwise")
+        yield stretch.joined
 
 
 def open_stored(

@@ -13,9 +13,10 @@ from virtualds.building.alike import Alike
 from virtualds.building.arrangement import Arrangement
 from virtualds.building.build import Build
 from virtualds.building.by_blocks import BlockJob, joined
+from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
 from virtualds.building.dask_tree import ClusterBlocks
-from virtualds.building.stored_file import StoredFile, decoded
+from virtualds.building.stored_file import Member, StoredFile, decoded
 from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
 
@@ -52,25 +53,34 @@ class Whole:
             except UnlikeError:
                 # opened once more: what is combined already cannot be taken apart
                 pass
-        found, report = self.build.opened()
         try:
-            return self._of_alike(found), found, report
+            alike = self._alike()
         except UnlikeError:
-            if any(isinstance(file, StoredFile) for file in found.values()):
+            alike = None
+        job: Any = StretchJob(self.build.job, alike) if alike else self.build.job
+        found, report = replace(self.build, job=job).opened()
+        try:
+            return _of_alike(alike, found), found, report
+        except UnlikeError:
+            if any(isinstance(file, StoredFile | Member) for file in found.values()):
                 found = {n: decoded(file) for n, file in found.items()}
                 # what decodes to something else than the files before it may have been loaded
                 report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
 
-    def _of_alike(self, found: Mapping[int, Any]) -> xr.Dataset:
-        """Join files as they are stored, if arranging them first would have changed nothing."""
-        files = [found[number] for number in sorted(found)]
-        nested = any(isinstance(item, list | tuple) for item in self.build.files.nested)
-        if nested or not all(isinstance(file, StoredFile) for file in files):
-            raise UnlikeError("they are datasets, or lists of lists")
+    def _alike(self) -> Alike:
+        """Return what joins files as stored, if arranging them first changes nothing.
+
+        Raises
+        ------
+        UnlikeError
+            No files can be joined so.
+        """
+        if any(isinstance(item, list | tuple) for item in self.build.files.nested):
+            raise UnlikeError("lists of lists are joined along several dimensions")
         by_coords = self.combination.combine == "by_coords"
         arranged = self.arrangement.sort or self.arrangement.overlap != "keep"
-        return Alike(self.combination, rises=by_coords or arranged).joined(files)
+        return Alike(self.combination, rises=by_coords or arranged)
 
     def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
         tree = Tree(self.combination)
@@ -96,3 +106,17 @@ class Whole:
             if index is None or not (index.is_monotonic_increasing and index.is_unique):
                 raise UnlikeError(f"{dim!r} does not rise all the way, in the order of the files")
         return whole
+
+
+def _of_alike(alike: Alike | None, found: Mapping[int, Any]) -> xr.Dataset:
+    """Join files as they are stored.
+
+    Raises
+    ------
+    UnlikeError
+        They are not alike, or are datasets already.
+    """
+    files = [found[number] for number in sorted(found)]
+    if alike is None or not all(isinstance(file, StoredFile | Member) for file in files):
+        raise UnlikeError("they are datasets")
+    return alike.joined(files)

@@ -6,7 +6,7 @@ asking, or is interrupted, ends the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -104,9 +104,11 @@ def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """
     size = max(job.smallest, min(LARGEST, len(items) // (number * PIECES)))
     others = number - 1
-    with worker_processes(others) as pool:
+    with worker_processes(others) as (pool, have_started):
         work = partial(until_ended, job)
-        yield from _as_completed(pool, work, items, size, NEXT * others, {}, here=job)
+        yield from _as_completed(
+            pool, work, items, size, NEXT * others, {}, here=job, is_there=have_started
+        )
 
 
 def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
@@ -128,29 +130,27 @@ def _as_completed(
     ahead: int,
     under_way: UnderWay,
     here: Work | None = None,
+    is_there: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
     """Yield what becomes of files as pieces of them are done, at most some being under way.
 
-    Rather than to wait for others, this process does a piece ``here``.
+    Rather than to wait for others, this process does a piece ``here``; a small one, as long as
+    there are no others yet.
     """
-    pieces = _pieces(items, size)
+    rest = iter(items)
     while True:
-        for piece in islice(pieces, ahead - len(under_way)):
+        while is_there() and len(under_way) < ahead and (piece := list(islice(rest, size))):
             under_way[pool.submit(work, piece)] = piece
-        if not under_way:
+        if not under_way and here is None:
             return
         done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
         if here and not done:
-            own = next(pieces, ())
+            own = list(islice(rest, size if is_there() else here.smallest))
             here = here if own else None
             yield from here(own) if here else ()
         for future in done:
             yield from _result(future, under_way)
             del under_way[future]
-
-
-def _pieces(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
