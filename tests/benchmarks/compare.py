@@ -38,7 +38,7 @@ READERS = {
     "http-scan-100": ("virtualds", "virtualizarr"),
     "cluster": ("virtualds", "h5netcdf"),
     "index": ("virtualds", "h5py"),
-    "scan-500": ("virtualds", "h5py"),
+    "scan-500": ("virtualds", "two processes", "h5py"),
     "concat": ("virtualds", "virtualizarr"),
     "import": ("virtualds",),
     "ragged": ("regular", "ragged"),
@@ -51,7 +51,17 @@ READERS = {
 """What is measured for every work, virtualds first; of some, ways of ours to store the same."""
 MODULES = {"netcdf4": "netCDF4"}
 """Names of the modules of readers that are called otherwise."""
-STORED = ("limit", "regular", "uniform", "ragged", "mixed", "unshuffled", "recoded", *SUFFIXES)
+STORED = (
+    "limit",
+    "two processes",
+    "regular",
+    "uniform",
+    "ragged",
+    "mixed",
+    "unshuffled",
+    "recoded",
+    *SUFFIXES,
+)
 """Ways to store, which need nothing to be installed."""
 
 

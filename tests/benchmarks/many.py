@@ -32,10 +32,10 @@ def write_files(folder: Path) -> None:
 def scanning(reader: str, folder: Path) -> Callable[[], int]:
     """Return a job that finds the chunks of all files; ``h5py`` does nothing but look at them."""
     paths = sorted(folder.glob("*.nc"))
-    return {"virtualds": _scan, "h5py": _look}[reader](paths)
+    return {"virtualds": _scan, "two processes": _scan_on_two, "h5py": _look}[reader](paths)
 
 
-def _scan(paths: list[Path]) -> Callable[[], int]:
+def _scan(paths: list[Path], parallel: int | None = None) -> Callable[[], int]:
     # xarray imports it with the first variable of a process, and imports are not measured here
     import dask.array  # noqa: F401
 
@@ -43,10 +43,17 @@ def _scan(paths: list[Path]) -> Callable[[], int]:
 
     def scan() -> int:
         dataset = virtualds.open_virtual_mfdataset(
-            paths, combine="nested", concat_dim="time", **JOINED
+            paths, combine="nested", concat_dim="time", parallel=parallel, **JOINED
         )
         return sum(dataset[f"v{v}"].data.nchunks for v in range(VARIABLES))
 
+    return scan
+
+
+def _scan_on_two(paths: list[Path]) -> Callable[[], int]:
+    """Return a job of two processes; the second, too, has imported what it needs."""
+    scan = _scan(paths, parallel=2)
+    scan()
     return scan
 
 

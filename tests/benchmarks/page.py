@@ -16,6 +16,7 @@ Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 NAMES = {
     "virtualds": "virtualds",
+    "two processes": "two processes",
     "limit": "limit",
     "hidefix": "hidefix",
     "netcdf4": "netCDF4",

@@ -138,7 +138,9 @@ def test_whoever_opens_the_files_the_result_is_the_same(
 @pytest.fixture(autouse=True)
 def _processes_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give files to processes at once, however long these take to start."""
-    monkeypatch.setattr(processes, "_import_all", lambda: None)
+    there = threading.Event()
+    there.set()
+    monkeypatch.setattr(processes, "_IMPORTED", there)
 
 
 def with_process(dataset: xr.Dataset) -> xr.Dataset:
@@ -161,10 +163,9 @@ def test_this_process_opens_files_while_others_start(files: list[Path]) -> None:
 def test_files_do_not_wait_for_processes(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for_ever = threading.Event()
-    monkeypatch.setattr(processes, "_import_all", for_ever.wait)
+    monkeypatch.setattr(processes, "_IMPORTED", threading.Event())
+    monkeypatch.setattr(processes, "_import_all", lambda: None)
     found = open_all(files, parallel=2, preprocess=with_process)
-    for_ever.set()
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
@@ -371,7 +372,7 @@ def slow(dataset):
 
 if __name__ == "__main__":
     # this process, too, would never be done with its first file
-    virtualds.building.processes._import_all = lambda: None
+    virtualds.building.processes._IMPORTED.set()
     parallel = None if sys.argv[2] == "None" else int(sys.argv[2])
     virtualds.open_virtual_mfdataset(
         sys.argv[3], combine="nested", concat_dim="time", parallel=parallel, preprocess=slow

@@ -30,6 +30,8 @@ PRELOADED = ["virtualds", "h5py", "dask.array"]
 """What the server of forks imports once, where every process would take a second to."""
 
 _IDLE = threading.Event()
+_IMPORTED = threading.Event()
+"""Set when processes of this one start without delay."""
 
 
 @contextmanager
@@ -48,11 +50,11 @@ def worker_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callabl
     context = get_context(METHOD)
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
-    first = threading.Thread(target=_import_all, daemon=True)
-    first.start()
+    if not _IMPORTED.is_set():
+        threading.Thread(target=_import_all, daemon=True).start()
     hurry = threading.Timer(HURRY, writer.close)
     try:
-        yield pool, lambda: not first.is_alive()
+        yield pool, _IMPORTED.is_set
     except BaseException:
         # before, the pool has to have cancelled what waits, or it takes that for lost
         hurry.start()
@@ -74,6 +76,7 @@ def _import_all() -> None:
         process = context.Process(target=int, daemon=True)
         process.start()
         process.join()
+    _IMPORTED.set()
 
 
 def until_ended(work: Callable[[Given], Result], given: Given) -> Result:

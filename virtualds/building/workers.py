@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from virtualds.building.dask_jobs import client_of, on_cluster
@@ -30,8 +29,8 @@ THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
 LARGEST = 16
 """Files that a process is given at a time, so that asking costs little of what they take."""
-PIECES = 8
-"""Pieces that every worker gets at least, so that all are done at about the same time."""
+LAST = 4
+"""Pieces that every worker gets at least of those files that are left."""
 AHEAD = 4
 """Pieces that are under way or wait for each worker."""
 NEXT = 2
@@ -102,7 +101,7 @@ def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
 
     This process is one of them: it has begun before another has started.
     """
-    size = max(job.smallest, min(LARGEST, len(items) // (number * PIECES)))
+    size = partial(_piece, job.smallest, number)
     others = number - 1
     with worker_processes(others) as (pool, have_started):
         work = partial(until_ended, job)
@@ -113,7 +112,7 @@ def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
 
 def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files where somebody's executor does its work."""
-    size = max(job.smallest, min(LARGEST, len(items) // (UNKNOWN * PIECES)))
+    size = partial(_piece, job.smallest, UNKNOWN)
     under_way: UnderWay = {}
     try:
         yield from _as_completed(pool, job, items, size, AHEAD * UNKNOWN, under_way)
@@ -126,7 +125,7 @@ def _as_completed(
     pool: Executor,
     work: Callable[[Sequence[Item]], list[Outcome[Any]]],
     items: Sequence[Item],
-    size: int,
+    size: Callable[[int], int],
     ahead: int,
     under_way: UnderWay,
     here: Work | None = None,
@@ -137,20 +136,29 @@ def _as_completed(
     Rather than to wait for others, this process does a piece ``here``; a small one, as long as
     there are no others yet.
     """
-    rest = iter(items)
+    begin, count = 0, len(items)
     while True:
-        while is_there() and len(under_way) < ahead and (piece := list(islice(rest, size))):
+        while is_there() and len(under_way) < ahead and begin < count:
+            piece = items[begin : begin + size(count - begin)]
             under_way[pool.submit(work, piece)] = piece
+            begin += len(piece)
         if not under_way and here is None:
             return
         done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
         if here and not done:
-            own = list(islice(rest, size if is_there() else here.smallest))
+            most = size(count - begin) if is_there() else here.smallest
+            own = items[begin : begin + most]
+            begin += len(own)
             here = here if own else None
             yield from here(own) if here else ()
         for future in done:
             yield from _result(future, under_way)
             del under_way[future]
+
+
+def _piece(smallest: int, workers: int, left: int) -> int:
+    """Return how many files the next piece has: few at the end, so that all end together."""
+    return max(smallest, min(LARGEST, left // (workers * LAST)))
 
 
 def _result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
