@@ -67,6 +67,7 @@ STAGES = {
         "alike",
         "target",
         "by_blocks",
+        "by_stretches",
         "dask_tree",
         "build",
         "whole",

@@ -37,9 +37,9 @@ class Libdeflate:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._allocate = library.libdeflate_alloc_decompressor
-        self._allocate.restype = ctypes.c_void_p
+        self._allocate.argtypes, self._allocate.restype = [], ctypes.c_void_p
         self._free = library.libdeflate_free_decompressor
-        self._free.argtypes = [ctypes.c_void_p]
+        self._free.argtypes, self._free.restype = [ctypes.c_void_p], None
         self._zlib = _typed(library.libdeflate_zlib_decompress)
         self._gzip = _typed(library.libdeflate_gzip_decompress)
         self._threads = threading.local()
@@ -86,7 +86,10 @@ class _Decompressor:
 
 
 def _typed(function: Any) -> Any:
-    """Declare a function of decompressor, stream and memory with their sizes, and result size."""
+    """Declare a function of a decompressor, stream and its size, memory and its size.
+
+    Its last argument is where it writes how many bytes there are.
+    """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     function.argtypes = [pointer, pointer, size, pointer, size, pointer]
     function.restype = ctypes.c_int

@@ -53,10 +53,7 @@ class Whole:
             except UnlikeError:
                 # opened once more: what is combined already cannot be taken apart
                 pass
-        try:
-            alike = self._alike()
-        except UnlikeError:
-            alike = None
+        alike = self._alike()
         job: Any = StretchJob(self.build.job, alike) if alike else self.build.job
         found, report = replace(self.build, job=job).opened()
         try:
@@ -68,24 +65,27 @@ class Whole:
                 report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
 
-    def _alike(self) -> Alike:
-        """Return what joins files as stored, if arranging them first changes nothing.
+    def _alike(self) -> Alike | None:
+        """Return what joins files as they are stored; None where no files can be joined so."""
+        by_coords = self.combination.combine == "by_coords"
+        try:
+            self._check_one_dimension()
+            # what is in order already is as arranging it would have left it
+            return Alike(self.combination, rises=by_coords or self._arranges)
+        except UnlikeError:
+            return None
 
-        Raises
-        ------
-        UnlikeError
-            No files can be joined so.
-        """
+    def _check_one_dimension(self) -> None:
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
             raise UnlikeError("lists of lists are joined along several dimensions")
-        by_coords = self.combination.combine == "by_coords"
-        arranged = self.arrangement.sort or self.arrangement.overlap != "keep"
-        return Alike(self.combination, rises=by_coords or arranged)
+
+    @property
+    def _arranges(self) -> bool:
+        return self.arrangement.sort or self.arrangement.overlap != "keep"
 
     def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
         tree = Tree(self.combination)
-        if any(isinstance(item, list | tuple) for item in self.build.files.nested):
-            raise UnlikeError("lists of lists are joined along several dimensions")
+        self._check_one_dimension()
         there = self.client is not None
         job: Any = BlockJob(self.build.job, tree, self.target, joins=there)
         if not there:
@@ -100,7 +100,7 @@ class Whole:
     def _arranged(self, tree: Tree, block: Block) -> xr.Dataset:
         """Return a block as the whole, if arranging its files first would have changed nothing."""
         whole = tree.finished(block)
-        if self.arrangement.sort or self.arrangement.overlap != "keep":
+        if self._arranges:
             dim = block.place.dim if tree.is_ordered else self.combination.concat_dim
             index = whole.indexes.get(dim)
             if index is None or not (index.is_monotonic_increasing and index.is_unique):
@@ -114,7 +114,7 @@ def _of_alike(alike: Alike | None, found: Mapping[int, Any]) -> xr.Dataset:
     Raises
     ------
     UnlikeError
-        They are not alike, or are datasets already.
+        Nothing joins them so, they are not alike, or are datasets already.
     """
     files = [found[number] for number in sorted(found)]
     if alike is None or not all(isinstance(file, StoredFile | Member) for file in files):

@@ -109,7 +109,7 @@ class Decoder:
             else:
                 data = codec.decode(data, size)
         if self._last is None:
-            hold("decoded", data, self.nbytes)
+            hold(data)
             if len(data) != self.nbytes:
                 raise CodecError(
                     f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
