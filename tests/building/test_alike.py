@@ -295,15 +295,16 @@ def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_pat
         assert_same(file.dataset(), virtualds.open_virtual_dataset(path))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        day,
-        lambda n: day(n).assign_coords(height=2.0 + n // 20),
-        lambda n: timed(n, [n % 9, 20 + n]),
-    ],
-    ids=["alike", "a scalar that differs late", "times that overlap"],
-)
+MANY: dict[str, Make] = {
+    "alike": lambda n: day(n).assign_attrs(number=n),
+    "longer strings late": lambda n: day(n).assign_coords(
+        name=("time", np.array(["a" * (n // 20 + 1), "b"], "S"))
+    ),
+    "times that overlap": lambda n: timed(n, [n % 9, 20 + n]),
+}
+
+
+@pytest.mark.parametrize("make", MANY.values(), ids=MANY)
 def test_processes_join_what_joins(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
