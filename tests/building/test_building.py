@@ -169,6 +169,32 @@ def test_files_do_not_wait_for_processes(
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
+IMPORTED = """
+from virtualds.building import processes
+with processes.worker_processes(1) as (pool, can_start):
+    assert processes._IMPORTED.wait(120) and can_start()
+    print(pool.submit(eval, "sorted(__import__('sys').modules)").result())
+"""
+
+
+@pytest.mark.skipif(processes.METHOD != "forkserver", reason="nothing is forked from a server")
+def test_processes_start_with_what_they_need_imported() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=300
+    )
+    assert not said.returncode, said.stderr
+    assert all(repr(name) in said.stdout for name in processes.PRELOADED)
+
+
+def test_a_daemon_is_told_that_it_starts_no_processes(files: list[Path]) -> None:
+    options = {"combine": "nested", "concat_dim": "time", "parallel": 2}
+    with (
+        get_context("spawn").Pool(1) as pool,
+        pytest.raises(RuntimeError, match=r"is a daemon.*parallel=1"),
+    ):
+        pool.apply(virtualds.open_virtual_mfdataset, (files,), options)
+
+
 def test_trees_are_opened_by_processes_too(files: list[Path]) -> None:
     opened = partial(virtualds.open_virtual_mfdatatree, files, concat_dim="time")
     found = opened(parallel=2)
