@@ -4,7 +4,8 @@ What the package ``deflate`` offers in Python makes new memory for every chunk. 
 gives memory back at once, as dask sets it for its workers (``MALLOC_TRIM_THRESHOLD_``), a third of
 the time of a read went into fresh pages. The extension module of that package exports the C
 interface of libdeflate (``libdeflate.h``), which is stable, but no promise of the package: a test
-says when it is gone. Without it there is more memory to be had, and nothing else is different.
+says when it is gone. Without them every chunk is inflated into new memory, and nothing else is
+different.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Libdeflate:
 
     def _inflate(self, function: Any, data: Buffer, out: Bytes) -> bool:
         if not len(data):
+            # numpy makes no array of no bytes
             return False
         source = np.frombuffer(data, np.uint8)
         decompressor = self._decompressor()

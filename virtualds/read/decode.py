@@ -118,7 +118,10 @@ class Decoder:
 
 
 class _Step(NamedTuple):
-    """A codec to undo, the size of what it makes where that is known, and into which scratch."""
+    """A codec to undo, and the size of what it makes where that is known.
+
+    ``room`` is the kind of scratch that it is decoded into; None if it makes memory of its own.
+    """
 
     codec: Codec
     size: int | None
