@@ -1,8 +1,8 @@
 """libdeflate's own functions, which inflate into memory that is there already.
 
 What the package ``deflate`` offers in Python makes new memory for every chunk. Where the allocator
-gives memory back at once, as dask sets it for its workers (``MALLOC_TRIM_THRESHOLD_``), a third of
-the time of a read went into fresh pages. The extension module of that package exports the C
+gives memory back at once, as dask sets it for its workers (``MALLOC_TRIM_THRESHOLD_``), a quarter
+of the time of a read went into fresh pages. The extension module of that package exports the C
 interface of libdeflate (``libdeflate.h``), which is stable, but no promise of the package: a test
 says when it is gone. Without them every chunk is inflated into new memory, and nothing else is
 different.

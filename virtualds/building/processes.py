@@ -24,10 +24,14 @@ GRACE = 1.0
 """Seconds that a worker has to finish what it is at."""
 HURRY = 0.2
 """Seconds after which workers are told that nobody waits for them."""
-# a process forked from one with threads may inherit locks that nobody will ever free
+# a process forked from this one may inherit locks that threads of it hold, and that nobody will ever
+# free; the server of forks has no threads but those of libraries that know how to be forked
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
-"""What the server of forks imports once, where every process would take a second to."""
+"""What the server of forks imports once, where every process would take a second to.
+
+Another list that somebody has set, for a server that has not started yet, is replaced.
+"""
 
 _IDLE = threading.Event()
 _IMPORTED = threading.Event()

@@ -360,7 +360,11 @@ def _bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
     store = store_for(file.url)
     if not isinstance(store, LocalStore):
         return store.get_ranges(file, ranges)
-    room = scratch(sum(length for _, length in ranges), "run").data
+    nbytes = sum(length for _, length in ranges)
+    try:
+        room = scratch(nbytes, "run").data
+    except MemoryError as error:
+        raise StoreError(f"there is no memory for {nbytes} bytes") from error
     store.read_into(file, ranges, room)
     ends = accumulate(length for _, length in ranges)
     return [room[end - length : end] for end, (_, length) in zip(ends, ranges, strict=True)]
