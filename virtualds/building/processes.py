@@ -24,7 +24,7 @@ GRACE = 1.0
 """Seconds that a worker has to finish what it is at."""
 HURRY = 0.2
 """Seconds after which workers are told that nobody waits for them."""
-# a process forked from this one may inherit locks that threads of it hold, and that nobody will ever
+# a process forked from this one may inherit locks that its threads hold, and that nobody will ever
 # free; the server of forks has no threads but those of libraries that know how to be forked
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
