@@ -169,6 +169,16 @@ def test_files_do_not_wait_for_processes(
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
+def by_processes_at_once(paths: list[Path]) -> xr.Dataset:
+    processes._IMPORTED.set()
+    return open_all(paths, parallel=2)
+
+
+def test_a_process_that_may_start_none_opens_all_files(files: list[Path]) -> None:
+    with get_context("spawn").Pool(1) as pool:
+        assert_same(pool.apply(by_processes_at_once, (files,)), open_all(files))
+
+
 def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) -> None:
     paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
     for path, times in zip(paths, [(0.0, 1.0), (1.0, 2.0)], strict=True):

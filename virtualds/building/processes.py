@@ -71,8 +71,9 @@ def _import_all() -> None:
     context: Any = get_context(METHOD)
     if METHOD == "forkserver":
         context.set_forkserver_preload(PRELOADED)
-    # what is wrong is told to whoever starts a process that does something
-    with suppress(OSError, RuntimeError):
+    # what is wrong is told to whoever starts a process that does something; an interrupt may have
+    # ended the server
+    with suppress(OSError, RuntimeError, EOFError):
         process = context.Process(target=int, daemon=True)
         process.start()
         process.join()

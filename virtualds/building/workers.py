@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from multiprocessing import current_process
 from typing import Any
 
 from virtualds.building.dask_jobs import client_of, on_cluster
@@ -99,8 +100,12 @@ def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
 def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time.
 
-    This process is one of them: it has begun before another has started.
+    This process is one of them: it has begun before another has started. One that may start none,
+    as a worker of a `multiprocessing.Pool`, does all of it.
     """
+    if current_process().daemon:
+        yield from one_by_one(job, items)
+        return
     size = partial(_piece, job.smallest, number)
     others = number - 1
     with worker_processes(others) as (pool, have_started):
