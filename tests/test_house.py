@@ -65,6 +65,7 @@ STAGES = {
         "preparing",
         "tree",
         "alike",
+        "by_stretches",
         "target",
         "by_blocks",
         "dask_tree",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 import virtualds
 import virtualds.building.stored_file as stored_file
 from virtualds.api import dataset_of
+from virtualds.building import processes
 from virtualds.building.alike import Alike
 from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
@@ -304,6 +306,36 @@ def test_a_file_that_was_modified_since_it_went_into_a_stretch_is_refused(tmp_pa
         come[0].dataset()
     with virtualds.set_options(check_sources=False):
         assert list(come[0].dataset()["y"].values) == [8.0, 9.0]
+
+
+MANY: dict[str, Make] = {
+    "alike": lambda n: day(n).assign_attrs(number=n),
+    "longer strings late": lambda n: day(n).assign_coords(
+        name=("time", np.array(["a" * (n // 20 + 1), "b"], "S"))
+    ),
+    "times that overlap": lambda n: timed(n, [n % 9, 20 + n]),
+}
+
+
+@pytest.mark.parametrize("make", MANY.values(), ids=MANY)
+def test_processes_join_what_joins(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = threading.Event()
+    there.set()
+    monkeypatch.setattr(processes, "_IMPORTED", there)
+    paths = [tmp_path / f"{number:02d}.nc" for number in range(24)]
+    for number, path in enumerate(paths):
+        make(number).to_netcdf(path)
+    one, two = (
+        virtualds.open_virtual_mfdataset(paths, **WAYS["nested"], overlap="keep", parallel=number)
+        for number in (1, 2)
+    )
+    assert_same(two, one)
+    assert two.virtual.report.references == one.virtual.report.references
+    named = {"attrs_file": paths[9], "overlap": "keep", "parallel": 2}
+    found = virtualds.open_virtual_mfdataset(paths, **WAYS["nested"], **named)
+    assert found.attrs == make(9).attrs
 
 
 def test_of_files_that_are_alike_two_become_datasets(

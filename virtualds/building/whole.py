@@ -56,16 +56,25 @@ class Whole:
         try:
             alike = self._alike()
         except UnlikeError:
-            alike = None
-        job: Any = StretchJob(self.build.job, alike) if alike else self.build.job
+            return self._of_datasets(*self.build.opened())
+        job: Any = StretchJob(self.build.job, alike)
         found, report = replace(self.build, job=job).opened()
         try:
-            return _of_alike(alike, found), found, report
+            return alike.joined(_stored(found)), found, report
         except UnlikeError:
-            if any(isinstance(file, StoredFile | Member) for file in found.values()):
-                found = {n: decoded(file) for n, file in found.items()}
-                # what decodes to something else than the files before it may have been loaded
-                report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
+            if any(isinstance(file, Member) for file in found.values()):
+                # as above
+                found, report = self.build.opened()
+            return self._of_datasets(found, report)
+
+    def _of_datasets(
+        self, found: Mapping[int, Any], report: BuildReport
+    ) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+        """Combine a dataset of every file."""
+        if any(isinstance(file, StoredFile) for file in found.values()):
+            found = {n: decoded(file) for n, file in found.items()}
+            # what decodes to something else than the files before it may have been loaded
+            report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
 
     def _alike(self) -> Alike:
@@ -108,15 +117,15 @@ class Whole:
         return whole
 
 
-def _of_alike(alike: Alike | None, found: Mapping[int, Any]) -> xr.Dataset:
-    """Join files as they are stored.
+def _stored(found: Mapping[int, Any]) -> list[StoredFile | Member]:
+    """Return files in their order, as they are stored.
 
     Raises
     ------
     UnlikeError
-        They are not alike, or are datasets already.
+        They are datasets already.
     """
     files = [found[number] for number in sorted(found)]
-    if alike is None or not all(isinstance(file, StoredFile | Member) for file in files):
+    if not all(isinstance(file, StoredFile | Member) for file in files):
         raise UnlikeError("they are datasets")
-    return alike.joined(files)
+    return files
