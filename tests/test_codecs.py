@@ -612,3 +612,10 @@ def test_the_package_of_libdeflate_exports_its_functions() -> None:
     """Without them all works, and takes more memory: see whether the package has changed."""
     assert libdeflate() is not None
     assert Zlib().fills
+
+
+@WAYS
+def test_zstd_of_another_length_says_both(decode: Way) -> None:
+    codec = codec_from_zarr_v2(CONFIGS["zstd"])
+    with pytest.raises(CodecError, match=f"{len(LONG)} bytes where {len(LONG) + 2} belong"):
+        decode(codec, encoded(CONFIGS["zstd"], LONG), len(LONG) + 2)

@@ -144,19 +144,24 @@ def _zstandard() -> Any:
 
 def zstd_into(data: Buffer, out: Bytes) -> None:
     """Decode zstd frames to as many bytes as there is memory for, which is contiguous."""
-    if out.size >= WORTH_A_CONTEXT and _zstd_size(data) == out.size:
+    if out.size >= WORTH_A_CONTEXT and _zstd_says(data, out.size):
         _numcodecs_zstd()(data, out)
-    else:
-        out.data[:] = zstd(data, out.size)
+        return
+    found = zstd(data, out.size)
+    if len(found) != out.size:
+        raise ValueError(f"decodes to {len(found)} bytes where {out.size} belong")
+    out[:] = np.frombuffer(found, np.uint8)
 
 
-def _zstd_size(data: Buffer) -> int | None:
-    """Return the length that the first frame says it has; None if it says none."""
+def _zstd_says(data: Buffer, nbytes: int) -> bool:
+    """Say whether the first frame says that it decodes to so many bytes."""
     library = _zstandard()
+    if library is None:
+        return False
     try:
-        return library.frame_content_size(data) if library else None
+        return bool(library.frame_content_size(data) == nbytes)
     except library.ZstdError:
-        return None
+        return False
 
 
 def _context(library: Any) -> Any:

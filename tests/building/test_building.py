@@ -169,16 +169,6 @@ def test_files_do_not_wait_for_processes(
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
-def by_processes_at_once(paths: list[Path]) -> xr.Dataset:
-    processes._IMPORTED.set()
-    return open_all(paths, parallel=2)
-
-
-def test_a_process_that_may_start_none_opens_all_files(files: list[Path]) -> None:
-    with get_context("spawn").Pool(1) as pool:
-        assert_same(pool.apply(by_processes_at_once, (files,)), open_all(files))
-
-
 def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) -> None:
     paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
     for path, times in zip(paths, [(0.0, 1.0), (1.0, 2.0)], strict=True):
@@ -201,6 +191,32 @@ def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) 
         virtualds.open_virtual_mfdataset(
             paths, parallel=pool, preprocess=second_first, progress=told
         )
+
+
+IMPORTED = """
+from virtualds.building import processes
+with processes.worker_processes(1) as (pool, can_start):
+    assert processes._IMPORTED.wait(120) and can_start()
+    print(pool.submit(eval, "sorted(__import__('sys').modules)").result())
+"""
+
+
+@pytest.mark.skipif(processes.METHOD != "forkserver", reason="nothing is forked from a server")
+def test_processes_start_with_what_they_need_imported() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=300
+    )
+    assert not said.returncode, said.stderr
+    assert all(repr(name) in said.stdout for name in processes.PRELOADED)
+
+
+def test_a_daemon_is_told_that_it_starts_no_processes(files: list[Path]) -> None:
+    options = {"combine": "nested", "concat_dim": "time", "parallel": 2}
+    with (
+        get_context("spawn").Pool(1) as pool,
+        pytest.raises(RuntimeError, match=r"is a daemon.*parallel=1"),
+    ):
+        pool.apply(virtualds.open_virtual_mfdataset, (files,), options)
 
 
 def test_trees_are_opened_by_processes_too(files: list[Path]) -> None:

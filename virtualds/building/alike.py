@@ -29,7 +29,6 @@ from virtualds.decoding.part import (
     indexed,
     same_attributes,
 )
-from virtualds.errors import VirtualdsError
 from virtualds.lazy import virtual_data
 
 FEWEST = 3
@@ -96,7 +95,7 @@ class Alike:
             dim = self._stored_dimension(files)
             self._check(files, dim)
             return Stretch(_as_one(files, dim), dim, tuple(file.url for file in files), opener)
-        except (*WRONG, VirtualdsError) as error:
+        except WRONG as error:
             # if it is more than that, whoever joins all files meets it again
             raise UnlikeError(str(error)) from error
 

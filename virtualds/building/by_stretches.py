@@ -32,11 +32,11 @@ class StretchJob:
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
         """Open neighbouring files, and join them if they are alike."""
         outcomes = self.job(items)
-        files = [outcome.found for outcome in outcomes]
-        if not all(isinstance(file, StoredFile) for file in files):
+        files = [o.found for o in outcomes if isinstance(o.found, StoredFile)]
+        if len(files) < len(outcomes):
             return outcomes
         try:
-            stretch = self.alike.stretch(files, self.job.open)  # type: ignore[arg-type]
+            stretch = self.alike.stretch(files, self.job.open)
         except UnlikeError:
             return outcomes
         members = (Member(stretch, place) for place in range(len(files)))

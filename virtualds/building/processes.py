@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data
 from typing import Any, TypeVar
@@ -24,10 +24,14 @@ GRACE = 1.0
 """Seconds that a worker has to finish what it is at."""
 HURRY = 0.2
 """Seconds after which workers are told that nobody waits for them."""
-# a process forked from one with threads may inherit locks that nobody will ever free
+# a process forked from this one may inherit locks that threads of it hold, and that nobody will ever
+# free; the server of forks has no threads but those of libraries that know how to be forked
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
-"""What the server of forks imports once, where every process would take a second to."""
+"""What the server of forks imports once, where every process would take a second to.
+
+Another list that somebody has set, for a server that has not started yet, is replaced.
+"""
 
 _IDLE = threading.Event()
 _IMPORTED = threading.Event()
@@ -39,14 +43,21 @@ def worker_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callabl
     """Have some processes until the end of the block; an error ends them at once.
 
     Besides the pool, there is what says whether a process can start without delay: the first one
-    has to wait until all is imported, and whoever asks the pool for anything would wait with it.
+    has to wait until all is imported, and whoever gives the pool work would wait with it.
 
     Raises
     ------
     RuntimeError
-        This process is just being started, and imports the script that starts processes.
+        This process is just being started, and imports the script that starts processes; or it
+        is a daemon, which may start none.
     """
+    # as starting one would, which happens in another thread, where nobody sees it
     get_preparation_data("virtualds")
+    if current_process().daemon:
+        raise RuntimeError(
+            f"{number} more processes are asked for, and this one is a daemon, which may start "
+            f"none: give parallel=1, or an executor"
+        )
     context = get_context(METHOD)
     reader, writer = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
@@ -67,16 +78,18 @@ def worker_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callabl
 
 
 def _import_all() -> None:
-    """Have the server of forks import what processes need, and start one that does nothing."""
-    context: Any = get_context(METHOD)
+    """Have the server of forks, if there is one, import what processes need.
+
+    It has when it has started a process, one that does nothing.
+    """
     if METHOD == "forkserver":
+        context: Any = get_context(METHOD)
         context.set_forkserver_preload(PRELOADED)
-    # what is wrong is told to whoever starts a process that does something; an interrupt may have
-    # ended the server
-    with suppress(OSError, RuntimeError, EOFError):
-        process = context.Process(target=int, daemon=True)
-        process.start()
-        process.join()
+        # what is wrong is told to whoever starts a process that does something
+        with suppress(OSError, EOFError, RuntimeError):
+            process = context.Process(target=int, daemon=True)
+            process.start()
+            process.join()
     _IMPORTED.set()
 
 

@@ -33,7 +33,8 @@ class StoredFile:
     loadable, decode_cf
         As `virtualds.open_virtual_dataset` was told.
     apart : mapping of str to sequence of numpy.ndarray
-        Of several files that were joined: values of each, where they belong to several files.
+        Of several files that were joined: the values of each, of those variables that were put
+        together of all.
     """
 
     url: Any

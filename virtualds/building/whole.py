@@ -85,16 +85,22 @@ class Whole:
         UnlikeError
             No files can be joined so.
         """
+        self._check_one_dimension()
+        by_coords = self.combination.combine == "by_coords"
+        # what rises already is as arranging it would have left it
+        return Alike(self.combination, rises=by_coords or self._arranges)
+
+    def _check_one_dimension(self) -> None:
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
             raise UnlikeError("lists of lists are joined along several dimensions")
-        by_coords = self.combination.combine == "by_coords"
-        arranged = self.arrangement.sort or self.arrangement.overlap != "keep"
-        return Alike(self.combination, rises=by_coords or arranged)
+
+    @property
+    def _arranges(self) -> bool:
+        return self.arrangement.sort or self.arrangement.overlap != "keep"
 
     def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
         tree = Tree(self.combination)
-        if any(isinstance(item, list | tuple) for item in self.build.files.nested):
-            raise UnlikeError("lists of lists are joined along several dimensions")
+        self._check_one_dimension()
         there = self.client is not None
         job: Any = BlockJob(self.build.job, tree, self.target, joins=there)
         if not there:
@@ -109,7 +115,7 @@ class Whole:
     def _arranged(self, tree: Tree, block: Block) -> xr.Dataset:
         """Return a block as the whole, if arranging its files first would have changed nothing."""
         whole = tree.finished(block)
-        if self.arrangement.sort or self.arrangement.overlap != "keep":
+        if self._arranges:
             dim = block.place.dim if tree.is_ordered else self.combination.concat_dim
             index = whole.indexes.get(dim)
             if index is None or not (index.is_monotonic_increasing and index.is_unique):

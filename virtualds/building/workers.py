@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import current_process
 from typing import Any
 
 from virtualds.building.dask_jobs import client_of, on_cluster
@@ -100,18 +99,14 @@ def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
 def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time.
 
-    This process is one of them: it has begun before another has started. One that may start none,
-    as a worker of a `multiprocessing.Pool`, does all of it.
+    This process is one of them: it has begun before another has started.
     """
-    if current_process().daemon:
-        yield from one_by_one(job, items)
-        return
     size = partial(_piece, job.smallest, number)
     others = number - 1
-    with worker_processes(others) as (pool, have_started):
+    with worker_processes(others) as (pool, can_start):
         work = partial(until_ended, job)
         yield from _as_completed(
-            pool, work, items, size, NEXT * others, {}, here=job, is_there=have_started
+            pool, work, items, size, NEXT * others, {}, here=job, can_start=can_start
         )
 
 
@@ -134,16 +129,16 @@ def _as_completed(
     ahead: int,
     under_way: UnderWay,
     here: Work | None = None,
-    is_there: Callable[[], bool] = lambda: True,
+    can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
     """Yield what becomes of files as pieces of them are done, at most some being under way.
 
     Rather than to wait for others, this process does a piece ``here``; a small one, as long as
-    there are no others yet.
+    others cannot start yet.
     """
     begin, count = 0, len(items)
     while True:
-        while is_there() and len(under_way) < ahead and begin < count:
+        while can_start() and len(under_way) < ahead and begin < count:
             piece = items[begin : begin + size(count - begin)]
             under_way[pool.submit(work, piece)] = piece
             begin += len(piece)
@@ -151,7 +146,7 @@ def _as_completed(
             return
         done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
         if here and not done:
-            most = size(count - begin) if is_there() else here.smallest
+            most = size(count - begin) if can_start() else here.smallest
             own = items[begin : begin + most]
             begin += len(own)
             here = here if own else None

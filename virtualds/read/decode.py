@@ -109,7 +109,7 @@ class Decoder:
             else:
                 data = codec.decode(data, size)
         if self._last is None:
-            hold("decoded", data, self.nbytes)
+            hold(data)
             if len(data) != self.nbytes:
                 raise CodecError(
                     f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
@@ -118,7 +118,10 @@ class Decoder:
 
 
 class _Step(NamedTuple):
-    """A codec to undo, the size of what it makes where that is known, and into which scratch."""
+    """A codec to undo, and the size of what it makes where that is known.
+
+    ``room`` is the kind of scratch that it is decoded into; None if it makes memory of its own.
+    """
 
     codec: Codec
     size: int | None

@@ -49,9 +49,10 @@ class Rows(NamedTuple):
 
 Data = Sequence[Buffer]
 
-
 ANNOUNCED = 16
 """Batches that a disk is told of at once, while it is asked for as many."""
+PORTION = 2**20
+"""Bytes of a near file that are in memory at a time, to be decoded while a cache holds them."""
 
 
 class Kept(NamedTuple):
@@ -62,9 +63,6 @@ class Kept(NamedTuple):
 
 
 Work = Batch | Tile | Kept
-
-PORTION = 2**20
-"""Bytes of a near file that are in memory at a time, to be decoded while a cache holds them."""
 
 
 def execute(source: Readable, selection: Selection, out: Array) -> None:
@@ -194,6 +192,7 @@ class _Reading:
             return None
         step, first = int(tile.offset[1] - tile.offset[0]), 0
         if len(found) == 1 and step == length:
+            # one tooth without gaps is the rows already
             return Rows(tile, np.frombuffer(found[0], np.uint8))
         rows = np.empty((count, length), np.uint8)
         for data, (_, some) in zip(found, teeth, strict=True):
@@ -361,7 +360,11 @@ def _bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
     store = store_for(file.url)
     if not isinstance(store, LocalStore):
         return store.get_ranges(file, ranges)
-    room = scratch(sum(length for _, length in ranges), "run").data
+    nbytes = sum(length for _, length in ranges)
+    try:
+        room = scratch(nbytes, "run").data
+    except MemoryError as error:
+        raise StoreError(f"there is no memory for {nbytes} bytes") from error
     store.read_into(file, ranges, room)
     ends = accumulate(length for _, length in ranges)
     return [room[end - length : end] for end, (_, length) in zip(ends, ranges, strict=True)]

@@ -9,10 +9,11 @@ the next.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from virtualds.codecs import Buffer
 
 MOST_KEPT = 8 * 2**20
 """Bytes that a thread keeps at most of each kind."""
@@ -32,6 +33,6 @@ def scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
     return kept[:nbytes]
 
 
-def hold(kind: str, data: Any, nbytes: int) -> None:
-    """Keep ``data`` alive until this thread holds the next of its kind."""
-    setattr(_thread, kind, data if nbytes <= MOST_KEPT else None)
+def hold(decoded: Buffer) -> None:
+    """Keep what a codec made in memory of its own alive until this thread holds the next."""
+    _thread.decoded = decoded if len(decoded) <= MOST_KEPT else None

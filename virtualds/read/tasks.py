@@ -74,11 +74,6 @@ class Batch(NamedTuple):
         """Where the bytes of every task lie."""
         return [(task.offset, task.length) for task in self.tasks]
 
-    @property
-    def checksums(self) -> Iterable[int]:
-        """The checksum of every task."""
-        return [task.checksum for task in self.tasks]
-
 
 class Part(NamedTuple):
     """What a selection takes of one fragment."""
