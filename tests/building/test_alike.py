@@ -295,6 +295,19 @@ def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_pat
         assert_same(file.dataset(), virtualds.open_virtual_dataset(path))
 
 
+def test_a_file_that_was_modified_since_it_went_into_a_stretch_is_refused(tmp_path: Path) -> None:
+    """What is made of it now would stand beside what was read of it before."""
+    paths = write(tmp_path, lambda n: day(n).assign_coords(y=[0.0, 1.0]))
+    alike = Alike(Combination(**WAYS["by_coords"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    come = in_pieces(alike, paths, FILES)
+    assert {type(file) for file in come} == {Member}
+    day(0).assign_coords(y=[8.0, 9.0]).to_netcdf(paths[0])
+    with pytest.raises(virtualds.ReadError, match=r"0\.nc: it was modified after it was scanned"):
+        come[0].dataset()
+    with virtualds.set_options(check_sources=False):
+        assert list(come[0].dataset()["y"].values) == [8.0, 9.0]
+
+
 MANY: dict[str, Make] = {
     "alike": lambda n: day(n).assign_attrs(number=n),
     "longer strings late": lambda n: day(n).assign_coords(

@@ -169,6 +169,30 @@ def test_files_do_not_wait_for_processes(
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
+def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
+    for path, times in zip(paths, [(0.0, 1.0), (1.0, 2.0)], strict=True):
+        xr.Dataset({"v": ("time", [1.0, 2.0])}, {"time": list(times)}).to_netcdf(path)
+    is_one_done = threading.Event()
+
+    def second_first(dataset: xr.Dataset) -> xr.Dataset:
+        if dataset.encoding["source"].endswith("a.nc"):
+            assert is_one_done.wait(60)
+        return dataset
+
+    def told(progress: Progress) -> None:
+        if progress.done:
+            is_one_done.set()
+
+    with (
+        ThreadPoolExecutor(2) as pool,
+        pytest.raises(virtualds.CombineError, match=r"the first from \S*a\.nc and \S*b\.nc"),
+    ):
+        virtualds.open_virtual_mfdataset(
+            paths, parallel=pool, preprocess=second_first, progress=told
+        )
+
+
 IMPORTED = """
 from virtualds.building import processes
 with processes.worker_processes(1) as (pool, can_start):

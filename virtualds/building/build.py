@@ -85,7 +85,8 @@ class Build(Generic[Opened]):
     ) -> Any:
         """Arrange what was opened, and combine it."""
         names = self.files.flat
-        extents = {number: Extent.of(names[number], each) for number, each in found.items()}
+        # in their order, whoever was done first: errors name files in it
+        extents = {number: Extent.of(names[number], found[number]) for number in sorted(found)}
         if combination.dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})

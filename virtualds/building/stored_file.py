@@ -14,7 +14,7 @@ from virtualds.api import called, dataset_of, open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable, known_outline
 from virtualds.decoding.outline import Outline
-from virtualds.errors import VirtualdsError
+from virtualds.errors import ReadError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.options import get_options
 
@@ -54,6 +54,12 @@ class StoredFile:
     def values_by_file(self, name: str) -> Sequence[npt.NDArray[Any]]:
         """Return the values of a variable in memory, as stored, of each of the files."""
         return self.apart.get(name) or [self.values[name]]
+
+    def fingerprints(self, dim: str) -> set[tuple[Any, ...]]:
+        """Return url and fingerprint of every file that holds chunks of what has a dimension."""
+        found = (v.data for v in self.group.variables.values() if dim in v.dims)
+        arrays = (data for data in found if isinstance(data, ManifestArray))
+        return {(f.url, *f.fingerprint) for array in arrays for f in array.listed_sources}
 
     def stored_values(self, name: str) -> npt.NDArray[Any] | None:
         """Return a variable as stored, if it is in memory or small; None is any other.
@@ -116,9 +122,19 @@ class Member(NamedTuple):
         Raises
         ------
         VirtualdsError
-            It cannot be opened any more, or values cannot be had.
+            It cannot be opened any more, is not what went into the stretch, or values cannot be
+            had.
         """
-        found: xr.Dataset = decoded(self.stretch.open(self.stretch.urls[self.place]))
+        stretch, url = self.stretch, self.stretch.urls[self.place]
+        opened = stretch.open(url)
+        if get_options().check_sources and isinstance(opened, StoredFile):
+            known = stretch.joined.fingerprints(stretch.dim)
+            if not opened.fingerprints(stretch.dim) <= known:
+                raise ReadError(
+                    f"{called(url)}: it was modified after it was scanned; open the files again "
+                    f"(virtualds.set_options(check_sources=False) opens them all the same)"
+                )
+        found: xr.Dataset = decoded(opened)
         return found
 
 
