@@ -71,7 +71,7 @@ def counted(target: Path) -> Iterator[Traffic]:
     """Count what is read within the block, and see what has been written when it ends."""
     traffic, before = Traffic(), contents(target)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("read_all", "get_ranges"):
+        for name in ("read_all", "get_ranges", "read_into"):
             patch.setattr(LocalStore, name, _counting(getattr(LocalStore, name), traffic, target))
         yield traffic
     now = contents(target)
@@ -83,7 +83,9 @@ def _counting(method: Callable[..., Any], traffic: Traffic, target: Path) -> Cal
         found = method(self, where, *rest)
         url = where if isinstance(where, str) else where.url
         traffic.read[url.rpartition(f"/{target.name}/")[2]] += 1
-        traffic.nbytes_read += sum(map(len, [found] if isinstance(found, bytes) else found))
+        # what was read into memory that was given as the last argument
+        read = rest[-1:] if found is None else [found] if isinstance(found, bytes) else found
+        traffic.nbytes_read += sum(map(len, read))
         return found
 
     return call

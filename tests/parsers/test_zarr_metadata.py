@@ -218,13 +218,14 @@ def test_many_strings_are_read_when_somebody_asks(
     store, _ = STRINGS[name]
     store.write(tmp_path / "s")
     read: list[str] = []
-    real = LocalStore.get_ranges
+    for method in ("get_ranges", "read_into"):
+        real: Any = getattr(LocalStore, method)
 
-    def counted(self: Any, file: Any, ranges: Any) -> Any:
-        read.append(file.url)
-        return real(self, file, ranges)
+        def counted(self: Any, file: Any, *rest: Any, _real: Any = real) -> Any:
+            read.append(file.url)
+            return _real(self, file, *rest)
 
-    monkeypatch.setattr(LocalStore, "get_ranges", counted)
+        monkeypatch.setattr(LocalStore, method, counted)
     with virtualds.set_options(small_variable=0):
         found = virtualds.open_virtual_dataset(tmp_path / "s")
     # xarray looks at the first value, whether it is a date
