@@ -512,6 +512,25 @@ def test_writers_and_removers_of_one_folder_do_not_meet(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) in ([], ["folder"])
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
+    error: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, failed = os.makedirs, list[str]()
+
+    def meddled(name: str, **how: Any) -> None:
+        if not failed:
+            failed.append(name)
+            raise error(name)
+        make(name, **how)
+
+    monkeypatch.setattr(os, "makedirs", meddled)
+    place = Place(f"file://{tmp_path}")
+    place.put("folder/a", b"x")
+    assert failed
+    assert (tmp_path / "folder/a").read_bytes() == b"x"
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
 def test_a_folder_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)

@@ -286,7 +286,8 @@ def _write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> 
             os.makedirs(os.path.dirname(path), exist_ok=True)
             _write_beside(path, data, put)
             break
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):
+            # makedirs says that it exists where it was removed before it could look
             if attempt == ATTEMPTS:
                 raise
     _sync_folder(path)
