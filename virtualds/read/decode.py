@@ -108,12 +108,11 @@ class Decoder:
                 data = decoded.data
             else:
                 data = codec.decode(data, size)
-        if self._last is None:
-            hold(data)
-            if len(data) != self.nbytes:
-                raise CodecError(
-                    f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
-                )
+                hold(data)
+        if self._last is None and len(data) != self.nbytes:
+            raise CodecError(
+                f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
+            )
         return data
 
 

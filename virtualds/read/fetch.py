@@ -164,14 +164,17 @@ class _Reading:
         reach = reach_of(work.fragment, work.file)
         if isinstance(work, Tile) and (rows := self._rows(work, reach)):
             return rows
-        found: list[Buffer] = [b""] * len(work.ranges)
-        for number, data in self._cut(work, join_ranges(work.ranges, reach.gap, reach.run)):
+        ranges = work.ranges
+        found: list[Buffer] = [b""] * len(ranges)
+        for number, data in self._cut(work, ranges, join_ranges(ranges, reach.gap, reach.run)):
             found[number] = data
         return found
 
-    def _cut(self, work: Batch | Tile, runs: Sequence[Run]) -> list[tuple[int, Buffer]]:
+    def _cut(
+        self, work: Batch | Tile, ranges: Sequence[Range], runs: Sequence[Run]
+    ) -> list[tuple[int, Buffer]]:
         """Return the numbers of the chunks that lie in some runs, each with its bytes."""
-        ranges, found = work.ranges, list[tuple[int, Buffer]]()
+        found: list[tuple[int, Buffer]] = []
         for run, data in zip(runs, self._runs(work, runs), strict=True):
             view = memoryview(data)
             for member in run.members:
@@ -248,9 +251,9 @@ class _Reading:
 
     def _finish_near(self, batch: Batch) -> None:
         """Fetch, decode and place as much at a time as a cache holds."""
-        reach = reach_of(batch.fragment, batch.file)
-        for runs in portions(join_ranges(batch.ranges, reach.gap, reach.run), PORTION):
-            self._finish_batch(batch, self._cut(batch, runs))
+        reach, ranges = reach_of(batch.fragment, batch.file), batch.ranges
+        for runs in portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
+            self._finish_batch(batch, self._cut(batch, ranges, runs))
 
     def _finish_tile(self, tile: Tile, data: Data) -> None:
         decoder = Decoder(tile.pipelines[tile.pipeline], tile.encoded)
