@@ -1,5 +1,6 @@
 """What many tests share: a small archive of real files."""
 
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ import xarray as xr
 from cases import Archive
 from hypothesis import HealthCheck, settings
 from s3_server import s3_server as running_s3_server
+
+# A job in the background is started with interrupts ignored, and so would be what tests start and
+# interrupt: they would wait for ever.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every run draws the same examples; --hypothesis-profile=hunt draws many others.
 settings.register_profile(

@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "in_turn", "joined_table", "options"}
+    | {"scatter_input"}
     | {"build_report", "grib_sections", "json_numbers", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "libdeflate", "strict_json", "text"},
@@ -131,6 +132,7 @@ STAGES = {
         "decode",
         "ahead",
         "gather",
+        "near",
         "fetch",
     ),
     "verification": (

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -38,11 +39,11 @@ from virtualds.checksum import PRESENT, checksum_of
 from virtualds.concatenation import concatenate
 from virtualds.manifest import INLINE, SourceFile
 from virtualds.packing import Packing
-from virtualds.read import pool
+from virtualds.read import near, pool
 from virtualds.read.plan import plan, plan_points
 from virtualds.read.ranges import join_ranges
 from virtualds.store import Range
-from virtualds.stores import LocalStore
+from virtualds.stores import STORES, LocalStore
 
 TESTS = Path(__file__).parent
 
@@ -104,6 +105,23 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
         array = array.crop(axis, start, stop)
         values = values[(slice(None),) * axis + (slice(start, stop),)]
     exactly(array.read(), values)
+
+
+@contextmanager
+def read_in_place_whatever_the_size() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near, "WORTH_A_CALL", 0)
+        patch.setattr(near, "WORTH_A_ROW", 0)
+        yield
+
+
+@given(data=st.data())
+def test_what_is_read_in_its_place_is_numpys(folder: Path, data: st.DataObject) -> None:
+    values, array = data.draw(stored_arrays(folder))
+    key = data.draw(orthogonal_keys(values.shape))
+    with read_in_place_whatever_the_size():
+        exactly(array.read(), values)
+        exactly(array.read(key), indexed(values, key))
 
 
 SHARING: dict[str, Any] = {
@@ -369,6 +387,45 @@ def test_a_big_read_needs_little_more_than_its_result(folder: Path) -> None:
     assert int(out.stdout) < 64 * 10**6
 
 
+class NotingStore(LocalStore):
+    """Local files, and a note of the arrays that were read into."""
+
+    def __init__(self) -> None:
+        self.targets: list[np.ndarray[Any, Any]] = []
+
+    def read_into(self, file: SourceFile, ranges: Any, targets: Any) -> None:
+        self.targets += targets
+        super().read_into(file, ranges, targets)
+
+
+# What lies in a file as it does in the result, and what does not: dtype, and how it is stored.
+PLACES: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "boxes of the result": ("f4", {"chunks": (3, 60, 400)}, True),
+    "stretches of the result": ("f4", {"chunks": (3, 120, 1200)}, True),
+    "of another byte order, as the array is": (">f4", {"chunks": (3, 60, 400)}, True),
+    "longer than the array in front": ("f4", {"chunks": (4, 120, 1200)}, True),
+    "longer than the array within": ("f4", {"chunks": (4, 120, 1300)}, False),
+    "rows too short to be worth it": ("f4", {"chunks": (3, 120, 200)}, False),
+    "compressed": ("f4", {"chunks": (3, 60, 400), "codecs": ZLIB}, False),
+    "of another layout": ("f4", {"chunks": (3, 60, 400), "reverse_layout": True}, False),
+    "verified before they are placed": ("f4", {"chunks": (3, 60, 400), "checksums": True}, False),
+}
+
+
+@pytest.mark.parametrize(("dtype", "stored", "in_place"), PLACES.values(), ids=PLACES)
+def test_plain_chunks_are_read_into_the_result(
+    folder: Path, dtype: str, stored: dict[str, Any], in_place: bool
+) -> None:
+    values = np.arange(6 * 120 * 1200, dtype=dtype).reshape(6, 120, 1200)
+    array = virtual(values, folder, **stored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STORES, "file", store := NotingStore())
+        found = array.read()
+    exactly(found, values)
+    assert store.targets
+    assert {np.shares_memory(found, target) for target in store.targets} == {in_place}
+
+
 FAULTS = """
 import json, resource, sys
 import numpy as np
@@ -519,6 +576,19 @@ def test_an_error_of_a_contiguous_array_names_its_chunk(folder: Path) -> None:
     with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
         array.read()
     assert "variable plain, chunk (2, 0, 0)" in caught.value.__notes__
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["seen at once", "seen when it ends"])
+def test_an_error_of_what_is_read_in_its_place_names_its_chunk(folder: Path, check: bool) -> None:
+    values = np.arange(3 * 400_000.0).reshape(3, 400, 1000)
+    array = virtual(values, folder, chunks=(1, 200, 500), name="boxes")
+    os.truncate(path_of(array), 6 + 8 * 1_050_000)
+    with set_virtualds_options(check_sources=check), pytest.raises(ReadError) as caught:
+        array.read()
+    # without a look at its size the file is read until it ends, by two threads
+    named = {f"variable boxes, chunk (2, {row}, {column})" for row in (0, 1) for column in (0, 1)}
+    assert ("scanned" in str(caught.value)) is check
+    assert check or set(caught.value.__notes__) & named
 
 
 # ---------------------------------------------------------------------- checksums

@@ -83,9 +83,8 @@ def _counting(method: Callable[..., Any], traffic: Traffic, target: Path) -> Cal
         found = method(self, where, *rest)
         url = where if isinstance(where, str) else where.url
         traffic.read[url.rpartition(f"/{target.name}/")[2]] += 1
-        # what was read into memory that was given as the last argument
-        read = rest[-1:] if found is None else [found] if isinstance(found, bytes) else found
-        traffic.nbytes_read += sum(map(len, read))
+        asked = [(0, len(found))] if isinstance(found, bytes) else rest[0]
+        traffic.nbytes_read += sum(length for _, length in asked)
         return found
 
     return call

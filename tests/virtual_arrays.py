@@ -128,9 +128,9 @@ class CountingStore(LocalStore):
         self.ranges += ranges
         return super().get_ranges(file, ranges)
 
-    def read_into(self, file: SourceFile, ranges: Sequence[Range], room: memoryview) -> None:
+    def read_into(self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[Any]) -> None:
         self.ranges += ranges
-        super().read_into(file, ranges, room)
+        super().read_into(file, ranges, targets)
 
 
 class ForbiddenStore(LocalStore):
@@ -139,7 +139,7 @@ class ForbiddenStore(LocalStore):
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         raise AssertionError(f"{file.url} was read")
 
-    def read_into(self, file: SourceFile, ranges: Sequence[Range], room: memoryview) -> None:
+    def read_into(self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[Any]) -> None:
         raise AssertionError(f"{file.url} was read")
 
 

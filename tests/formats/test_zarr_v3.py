@@ -105,7 +105,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted("read_all", inside)
     counted("describe", lambda url, options: f"size of {url.rpartition('/')[2]}")
     counted("get_ranges", lambda file, ranges: inside(file.url))
-    counted("read_into", lambda file, ranges, room: inside(file.url))
+    counted("read_into", lambda file, ranges, targets: inside(file.url))
     return found
 
 

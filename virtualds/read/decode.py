@@ -89,15 +89,15 @@ class Decoder:
         # axes that the file does not have are one element long: no copy
         return chunk.reshape((*grid, *self.encoded))
 
-    def whole_target(self, task: Task, out: Array) -> Bytes | None:
-        """Return the bytes of the result that a whole chunk is, if it is a stretch of it."""
+    def target(self, task: Task, out: Array) -> Array | None:
+        """Return the box of the result that a whole chunk is, as it is stored; None if it is none.
+
+        Its shape is that of the chunk.
+        """
         if not self._is_straight or task.points or task.more or self.pipeline.dtype != out.dtype:
             return None
-        target = out[(*task.outer, ...)]
-        if not target.flags.c_contiguous or target.shape != self.encoded:
-            return None
-        whole: Bytes = target.reshape(-1).view(np.uint8)
-        return whole
+        target: Array = out[(*task.outer, ...)]
+        return target if target.shape == self.encoded else None
 
     def _undone(self, data: Buffer) -> Buffer:
         """Undo the codecs from the last one back to the one that is decoded where it is wanted."""
@@ -141,8 +141,9 @@ def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
     CodecError
         The bytes do not decode to a chunk of this shape.
     """
-    if (target := decoder.whole_target(task, out)) is not None:
-        decoder.decode_into(data, target)
+    target = decoder.target(task, out)
+    if target is not None and target.flags.c_contiguous:
+        decoder.decode_into(data, target.reshape(-1).view(np.uint8))
     else:
         place_stored(decoder, decoder.decode(data), task, out)
 

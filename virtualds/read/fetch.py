@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, islice
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from virtualds.read.decode import (
     place_tile,
 )
 from virtualds.read.load import chunk_read
-from virtualds.read.memory import scratch
+from virtualds.read.near import bytes_of, is_worth_a_call, local_store
 from virtualds.read.plan import Readable, Selection
 from virtualds.read.pool import run_all
 from virtualds.read.ranges import Run, join_ranges, portions
@@ -35,7 +35,6 @@ from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
 from virtualds.store import Range, Reach, StoreError
 from virtualds.stores import store_for
-from virtualds.stores.local import LocalStore
 
 Array = npt.NDArray[Any]
 
@@ -137,12 +136,15 @@ class _Reading:
         Whether chunks that are used in part are kept for later selections.
     opened : int
         How often something had been opened before.
+    decoders : dict
+        Of its chunks, by what they are made from.
     """
 
     source: Readable
     out: Array
     keeps: bool
     opened: int
+    decoders: dict[tuple[int, tuple[int, ...]], Decoder] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ bytes
 
@@ -186,10 +188,10 @@ class _Reading:
         """Return the bytes of a comb; None of what is got, or has failed, chunk by chunk."""
         teeth, file = tile.teeth(reach), tile.fragment.manifest.files[tile.file]
         count, length = tile.offset.size, int(tile.length[0])
-        if not teeth or length != Decoder(tile.pipelines[tile.pipeline], tile.encoded).nbytes:
+        if not teeth or length != self._decoder(tile, tile).nbytes:
             return None
         try:
-            found = _bytes_of(file, [asked for asked, _ in teeth])
+            found = bytes_of(file, [asked for asked, _ in teeth])
         except StoreError:
             # which of them is it?
             return None
@@ -206,14 +208,14 @@ class _Reading:
     def _runs(self, work: Batch | Tile, runs: Sequence[Run]) -> Sequence[Buffer]:
         file = work.fragment.manifest.files[work.file]
         try:
-            return _bytes_of(file, [(run.offset, run.length) for run in runs])
+            return bytes_of(file, [(run.offset, run.length) for run in runs])
         except StoreError as error:
             failed = runs[error.item].members
             number, reason = failed[0], error
             for member in failed if len(failed) > 1 else ():
                 # which of them is it?
                 try:
-                    _bytes_of(file, [work.ranges[member]])
+                    bytes_of(file, [work.ranges[member]])
                 except StoreError as own:
                     number, reason = member, own
                     break
@@ -232,7 +234,7 @@ class _Reading:
         work, data = item
         if isinstance(work, Kept):
             for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
-                decoder = Decoder(work.batch.pipelines[task.pipeline], task.encoded)
+                decoder = self._decoder(work.batch, task)
                 place_stored(decoder, stored, task, self.out)
             return
         if data is None and isinstance(work, Batch) and work.file >= 0:
@@ -240,10 +242,7 @@ class _Reading:
             return
         data = self.fetch(work) if data is None else data
         if isinstance(data, Rows):
-            tile = data.tile
-            place_rows(
-                Decoder(tile.pipelines[tile.pipeline], tile.encoded), data.bytes, tile, self.out
-            )
+            place_rows(self._decoder(data.tile, data.tile), data.bytes, data.tile, self.out)
         elif isinstance(work, Tile):
             self._finish_tile(work, data)
         else:
@@ -251,12 +250,37 @@ class _Reading:
 
     def _finish_near(self, batch: Batch) -> None:
         """Fetch, decode and place as much at a time as a cache holds."""
+        batch = self._read_in_place(batch)
         reach, ranges = reach_of(batch.fragment, batch.file), batch.ranges
         for runs in portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
             self._finish_batch(batch, self._cut(batch, ranges, runs))
 
+    def _read_in_place(self, batch: Batch) -> Batch:
+        """Read what lies in the file as it does in the result; return what remains to be done."""
+        file = batch.fragment.manifest.files[batch.file]
+        targets = self._targets(batch)
+        if not targets or (store := local_store(file)) is None:
+            return batch
+        found = _some(batch, list(targets))
+        try:
+            store.read_into(file, found.ranges, list(targets.values()))
+        except StoreError as error:
+            raise self._error(found, error.item, str(error)) from error.__cause__
+        return _some(batch, [n for n in range(len(batch.tasks)) if n not in targets])
+
+    def _targets(self, batch: Batch) -> dict[int, Array]:
+        """Return the numbers of chunks that had better be read into the result, and where to."""
+        found: dict[int, Array] = {}
+        is_plain = [not pipeline.codecs for pipeline in batch.pipelines]
+        for number, task in enumerate(batch.tasks if any(is_plain) else ()):
+            if is_plain[task.pipeline]:
+                target = self._decoder(batch, task).target(task, self.out)
+                if target is not None and is_worth_a_call(task, target):
+                    found[number] = target
+        return found
+
     def _finish_tile(self, tile: Tile, data: Data) -> None:
-        decoder = Decoder(tile.pipelines[tile.pipeline], tile.encoded)
+        decoder = self._decoder(tile, tile)
         for number, (encoded, expected) in enumerate(zip(data, tile.checksums, strict=True)):
             self._verify(tile, number, encoded, expected)
         try:
@@ -268,12 +292,9 @@ class _Reading:
             raise self._error(tile, error.item, f"the bytes do not decode: {error}") from error
 
     def _finish_batch(self, batch: Batch, chunks: Iterable[tuple[int, Buffer]]) -> None:
-        decoders: dict[tuple[int, tuple[int, ...]], Decoder] = {}
         for number, encoded in chunks:
             task = batch.tasks[number]
-            size = task.pipeline, task.encoded
-            if (decoder := decoders.get(size)) is None:
-                decoder = decoders[size] = Decoder(batch.pipelines[task.pipeline], task.encoded)
+            decoder = self._decoder(batch, task)
             if batch.file != MISSING:
                 self._verify(batch, number, encoded, task.checksum)
             try:
@@ -296,6 +317,15 @@ class _Reading:
             place_stored(decoder, stored, task, self.out)
         else:
             place(decoder, encoded, task, self.out)
+
+    def _decoder(self, work: Batch | Tile, chunk: Task | Tile) -> Decoder:
+        """Return what decodes a chunk, made once; threads that make one twice do no harm."""
+        pipeline = work.pipelines[chunk.pipeline]
+        # a decoder keeps its pipeline, so that no other one can have the same id
+        key = id(pipeline), chunk.encoded
+        if (found := self.decoders.get(key)) is None:
+            found = self.decoders[key] = Decoder(pipeline, chunk.encoded)
+        return found
 
     # ------------------------------------------------------------------ chunks in memory
 
@@ -356,21 +386,6 @@ class _Reading:
             if found is not None:
                 return found
         return ()
-
-
-def _bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
-    """Return ranges of a file; those of a near one are good until this thread asks for more."""
-    store = store_for(file.url)
-    if not isinstance(store, LocalStore):
-        return store.get_ranges(file, ranges)
-    nbytes = sum(length for _, length in ranges)
-    try:
-        room = scratch(nbytes, "run").data
-    except MemoryError as error:
-        raise StoreError(f"there is no memory for {nbytes} bytes") from error
-    store.read_into(file, ranges, room)
-    ends = accumulate(length for _, length in ranges)
-    return [room[end - length : end] for end, (_, length) in zip(ends, ranges, strict=True)]
 
 
 def _some(batch: Batch, numbers: Sequence[int]) -> Batch:

@@ -13,12 +13,14 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy.typing as npt
 
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
+from virtualds.scatter_input import read_into
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
 from virtualds.urls import lies_under, local_path
 
@@ -40,7 +42,7 @@ WORTH_EXPECTING = 2**16
 ATTEMPTS = 20
 """To write into a folder that another removes whenever it is empty."""
 
-Part = TypeVar("Part", bytes, int)
+Array = npt.NDArray[Any]
 
 
 class LocalStore:
@@ -56,12 +58,16 @@ class LocalStore:
                 _read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)
             ]
 
-    def read_into(self, file: SourceFile, ranges: Sequence[Range], room: memoryview) -> None:
-        """Read every range, as `get_ranges` does, into memory that has as many bytes as all."""
+    def read_into(
+        self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[Array]
+    ) -> None:
+        """Read every range, as `get_ranges` does, into an array of that size and any strides."""
         with _opened(file) as handle:
-            for item, (offset, length) in enumerate(ranges):
-                _read_into(handle, offset, room[:length], item)
-                room = room[length:]
+            for item, ((offset, length), target) in enumerate(zip(ranges, targets, strict=True)):
+                with _readable(item):
+                    count = read_into(handle, offset, target)
+                if count < length:
+                    raise _ends(length - count, item)
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
@@ -430,24 +436,22 @@ def _read(handle: int, offset: int, length: int, item: int) -> bytes:
     parts = []
     # one call returns at most 2 GiB on Linux
     while length:
-        part = _some(partial(os.pread, handle, length, offset), length, item)
+        with _readable(item):
+            part = os.pread(handle, length, offset)
+        if not part:
+            raise _ends(length, item)
         parts.append(part)
         offset, length = offset + len(part), length - len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _read_into(handle: int, offset: int, room: memoryview, item: int) -> None:
-    while room:
-        count = _some(partial(os.preadv, handle, [room], offset), len(room), item)
-        offset, room = offset + count, room[count:]
-
-
-def _some(read: Callable[[], Part], wanted: int, item: int) -> Part:
-    """Return what was read of the bytes wanted, or their number: some at least."""
+@contextmanager
+def _readable(item: int) -> Iterator[None]:
     try:
-        found = read()
+        yield
     except OSError as error:
         raise StoreError(error.strerror or str(error), item) from error
-    if not found:
-        raise StoreError(f"the file ends {wanted} bytes before the chunk does", item)
-    return found
+
+
+def _ends(missing: int, item: int) -> StoreError:
+    return StoreError(f"the file ends {missing} bytes before the chunk does", item)

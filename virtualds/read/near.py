@@ -1,0 +1,53 @@
+"""Near files are read into memory that is there: that of a thread, or the result itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy.typing as npt
+
+from virtualds.codecs import Buffer
+from virtualds.manifest import SourceFile
+from virtualds.read.memory import scratch
+from virtualds.read.tasks import Task
+from virtualds.scatter_input import row_bytes
+from virtualds.store import Range, StoreError
+from virtualds.stores import LocalStore, store_for
+
+Array = npt.NDArray[Any]
+
+WORTH_A_CALL = 2**16
+"""Bytes of a chunk from which the system is asked for it alone, to be copied into the result."""
+WORTH_A_ROW = 2**10
+"""Bytes of a row of the result from which the system copies it no slower than numpy does."""
+
+
+def local_store(file: SourceFile) -> LocalStore | None:
+    """Return the store of a file that is read into given memory; None of any other file."""
+    store = store_for(file.url)
+    return store if isinstance(store, LocalStore) else None
+
+
+def bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
+    """Return ranges of a file; those of a near one are good until this thread asks for more."""
+    if (store := local_store(file)) is None:
+        return store_for(file.url).get_ranges(file, ranges)
+    lengths = [length for _, length in ranges]
+    try:
+        room = scratch(sum(lengths), "run")
+    except MemoryError as error:
+        raise StoreError(f"there is no memory for {sum(lengths)} bytes") from error
+    found = [room[e - n : e] for n, e in zip(lengths, accumulate(lengths), strict=True)]
+    store.read_into(file, ranges, found)
+    return [part.data for part in found]
+
+
+def is_worth_a_call(task: Task, target: Array) -> bool:
+    """Say whether the system had better copy a plain chunk to its place in the result.
+
+    What has a checksum is looked at before, and so is what does not have its length.
+    """
+    is_sound = task.length == target.nbytes and not task.checksum
+    return is_sound and task.length >= WORTH_A_CALL and row_bytes(target) >= WORTH_A_ROW
