@@ -12,10 +12,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
-from functools import cache
-from math import prod
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +33,7 @@ def row_bytes(target: Array) -> int:
     >>> row_bytes(result), row_bytes(result[1]), row_bytes(result[1, :, 2:4])
     (768, 192, 8)
     """
-    return prod(target.shape[_apart(target) :]) * target.itemsize
+    return _rows(target.shape, target.strides, target.itemsize).length
 
 
 def read_into(handle: int, offset: int, target: Array) -> int:
@@ -62,49 +60,55 @@ def read_into(handle: int, offset: int, target: Array) -> int:
     """
     if not target.flags.writeable:
         raise ValueError("the array is read-only")
-    if target.flags.c_contiguous:
-        whole = target.reshape(-1).view(np.uint8).data
-        return _filled(target, lambda done: os.preadv(handle, [whole[done:]], offset + done))
-    rows, length = _rows(target), row_bytes(target)
-    return _filled(target, lambda done: _preadv(handle, _rest(rows, length, done), offset + done))
-
-
-def _filled(target: Array, read: Callable[[int], int]) -> int:
-    """Read on until all is there or the file ends: one call may stop earlier, at 2 GiB at last."""
     done = 0
-    while done < target.nbytes and (count := read(done)):
+    # one call may stop before the end, at 2 GiB at last
+    while done < target.nbytes and (count := _read_some(handle, offset + done, target, done)):
         done += count
     return done
 
 
-def _apart(target: Array) -> int:
-    """Return how many leading axes an array has whose elements do not follow each other."""
-    axis, step = target.ndim, target.itemsize
-    while axis and (target.strides[axis - 1] == step or target.shape[axis - 1] == 1):
-        axis -= 1
-        step *= target.shape[axis]
-    return axis
+def _read_some(handle: int, offset: int, target: Array, done: int) -> int:
+    """Read what one call reads, and the bytes of the array that are done are not among it."""
+    if target.flags.c_contiguous:
+        return os.preadv(handle, [target.reshape(-1).view(np.uint8)[done:].data], offset)
+    rows = _rows(target.shape, target.strides, target.itemsize)
+    return _preadv(handle, rows.table(target.__array_interface__["data"][0], done), offset)
 
 
-def _rows(target: Array) -> Array:
-    """Return address and length of every row, as the ``iovec`` of ``<sys/uio.h>`` has them."""
-    apart = _apart(target)
+class _Rows(NamedTuple):
+    """The stretches of memory that an array is made of.
+
+    ``steps`` are their distances from the first one, in bytes; each has ``length`` bytes.
+    """
+
+    steps: npt.NDArray[np.uintp]
+    length: int
+
+    def table(self, address: int, done: int) -> Array:
+        """Return address and length of as many as one call takes, after some bytes of all.
+
+        It is an array of ``iovec``, as ``<sys/uio.h>`` has them.
+        """
+        row, part = divmod(done, self.length)
+        steps = self.steps[row : row + MOST_ROWS]
+        table = np.empty((steps.size, 2), np.uintp)
+        table[:, 0], table[:, 1] = steps + np.uintp(address), self.length
+        table[0] = table[0, 0] + part, self.length - part
+        return table
+
+
+@lru_cache(maxsize=8)
+def _rows(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> _Rows:
+    """Return the rows of arrays of one shape and strides: most chunks of an array are alike."""
+    apart, length = len(shape), itemsize
+    while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):
+        apart -= 1
+        length *= shape[apart]
     steps = np.zeros((), np.intp)
-    for size, stride in zip(target.shape[:apart], target.strides[:apart], strict=True):
+    for size, stride in zip(shape[:apart], strides[:apart], strict=True):
         steps = np.add.outer(steps, np.arange(size) * stride)
-    rows = np.empty((steps.size, 2), np.uintp)
-    # a stride may be negative, and an address wraps around as in C
-    rows[:, 0] = steps.ravel().astype(np.uintp) + np.uintp(target.__array_interface__["data"][0])
-    rows[:, 1] = row_bytes(target)
-    return rows
-
-
-def _rest(rows: Array, length: int, done: int) -> Array:
-    """Return as many rows as one call takes, after some bytes of all of them."""
-    row, part = divmod(done, length)
-    some = rows[row : row + MOST_ROWS].copy()
-    some[0] = some[0, 0] + part, length - part
-    return some
+    # of a negative one the address wraps around, as in C
+    return _Rows(steps.ravel().astype(np.uintp), length)
 
 
 def _preadv(handle: int, rows: Array, offset: int) -> int:
