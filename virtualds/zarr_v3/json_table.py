@@ -30,6 +30,8 @@ UNKNOWN: Fingerprint = (None, None, None)
 SPARSE = 16
 """Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
 
+NO_ROWS: tuple[tuple[int, ...], ...] = ((),) * (1 + len(COLUMNS))
+"""The columns of entries, when there are none."""
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
@@ -54,8 +56,8 @@ class SetFiles(Protocol):
 class Told(NamedTuple):
     """What the entries of one fragment say.
 
-    ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each,
-    and a last one that is missing. ``measured`` are entries without a length, by the number of
+    ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each.
+    ``measured`` are entries without a length, by the number of
     their chunk, ``prefixes`` pairs of the beginning of a key and the path that stands for it, and
     ``sources`` fingerprints by path.
     """
@@ -130,22 +132,28 @@ class JsonTable:
     def manifested(self) -> ChunkManifest:
         """Return the manifest: lazy unless all of it stands in the metadata."""
         if not isinstance(self.manifest, str):
-            told = self._told()
-            dense = prod(self.grid) <= SPARSE * (told.numbers.size + 1)
+            told, count = self._told(), prod(self.grid)
+            if told.numbers.size == count:
+                return told.manifest.reshape(self.grid)
+            dense = count <= SPARSE * (told.numbers.size + 1)
             if dense and not told.measured and not told.prefixes:
-                return self.load(np.arange(prod(self.grid)).reshape(self.grid))
+                return self._listed(told, np.arange(count)).reshape(self.grid)
         return LazyManifest(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        told = self._told()
-        flat = ids.ravel()
-        row = np.searchsorted(told.numbers, flat)
-        known = np.append(told.numbers, -1)[row] == flat
-        found = told.manifest.at(np.where(known, row, told.numbers.size)).pruned()
+        told, flat = self._told(), ids.ravel()
+        found = self._listed(told, flat)
         if told.measured or told.prefixes:
-            found = self._with_measured(found, flat, known, told)
+            found = self._with_measured(found, flat, np.isin(flat, told.numbers), told)
         return found.reshape(ids.shape)
+
+    def _listed(self, told: Told, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers; those without an entry are missing."""
+        if not told.numbers.size:
+            return ChunkManifest.missing(ids.shape)
+        row = np.minimum(np.searchsorted(told.numbers, ids), told.numbers.size - 1)
+        return told.manifest.take(0, np.where(told.numbers[row] == ids, row, -1)).pruned()
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name, but those below prefixes."""
@@ -347,16 +355,19 @@ class _Rows:
             Two of them are of one chunk, or one cannot be right.
         """
         self._rows.sort()
-        last = (0, MISSING, 0, 0, 0, 0)
-        columns = np.array([*self._rows, last], np.int64).T
-        numbers = columns[0, :-1]
+        numbers = np.array([row[0] for row in self._rows], np.int64)
         if (numbers[1:] == numbers[:-1]).any():
             raise FormatError("two entries are of one chunk; the set is damaged")
-        named = dict(zip(COLUMNS, columns[1:], strict=True))
-        manifest = ChunkManifest.build(
-            (columns.shape[1],), files=self._files, inline=self._inline, **named
-        )
-        return Told(numbers, manifest, self._measured, self.prefixes, self._sources)
+        return Told(numbers, self._manifest(), self._measured, self.prefixes, self._sources)
+
+    def _manifest(self) -> ChunkManifest:
+        shape = (len(self._rows),)
+        _, file, offset, length, *decoding = zip(*self._rows, strict=True) if shape[0] else NO_ROWS
+        if len(self._files) == 1 and not any(map(any, (file, *decoding))):
+            return ChunkManifest.in_file(shape, self._files[0], offset, length)
+        named = dict(zip(COLUMNS, (file, offset, length, *decoding), strict=True))
+        columns = {name: np.array(column, np.int64) for name, column in named.items()}
+        return ChunkManifest.build(shape, files=self._files, inline=self._inline, **columns)
 
 
 def _natural(value: Any) -> int:
