@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A file imports only from lower floors. A folder stands on the floor of its name.
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "in_turn", "joined_table", "options"}
-    | {"scatter_input"}
+    | {"scatter_read"}
     | {"build_report", "grib_sections", "json_numbers", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "libdeflate", "strict_json", "text"},
@@ -133,6 +133,7 @@ STAGES = {
         "ahead",
         "gather",
         "near",
+        "failures",
         "fetch",
     ),
     "verification": (

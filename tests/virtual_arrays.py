@@ -115,10 +115,14 @@ def path_of(array: ManifestArray, number: int = 0) -> Path:
 
 
 class CountingStore(LocalStore):
-    """Local files, and a note of every range that was read of them."""
+    """Local files, and a note of every range that was read of them, and of what it was read into.
+
+    That is noted of arrays only: others are memory that a thread keeps.
+    """
 
     def __init__(self) -> None:
         self.ranges: list[Range] = []
+        self.targets: list[np.ndarray[Any, Any]] = []
 
     @property
     def nbytes(self) -> int:
@@ -130,6 +134,7 @@ class CountingStore(LocalStore):
 
     def read_into(self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[Any]) -> None:
         self.ranges += ranges
+        self.targets += [target for target in targets if isinstance(target, np.ndarray)]
         super().read_into(file, ranges, targets)
 
 

@@ -55,7 +55,7 @@ class CodecPipeline:
     Raises
     ------
     ValueError
-        ``fill`` is not exactly one element.
+        ``fill`` is not exactly one element, or elements are Python objects.
 
     Examples
     --------
@@ -72,6 +72,9 @@ class CodecPipeline:
     packing: Decoding | None = None
 
     def __post_init__(self) -> None:
+        if self.dtype.hasobject:
+            # the bytes of such an element are an address
+            raise ValueError(f"CodecPipeline: {self.dtype} elements are Python objects, not bytes")
         if self.fill is not None and len(self.fill) != self.dtype.itemsize:
             raise ValueError(
                 f"CodecPipeline: a fill of {len(self.fill)} bytes is not one {self.dtype} element"

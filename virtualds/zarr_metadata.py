@@ -171,11 +171,16 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
     """
     try:
         found: np.dtype[Any] = np.dtype(_descr(spelled))
-        return found
     except (TypeError, ValueError) as error:
         raise FormatError(
             f"dtype {spelled!r}: it is none of numpy's; the reference set is damaged"
         ) from error
+    if found.names and found.hasobject:
+        raise FormatError(
+            f"dtype {spelled!r}: a field holds Python objects, which are no bytes of a file; the "
+            f"reference set is damaged"
+        )
+    return found
 
 
 def _descr(spelled: Any) -> Any:

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
@@ -445,16 +445,6 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-@contextmanager
-def killed(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Leave no process behind, and wait for none, when a test fails."""
-    try:
-        yield
-    except BaseException:
-        process.kill()
-        raise
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("parallel", [None, 2])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -466,7 +456,9 @@ def test_an_interrupted_job_leaves_no_process(
         *(sys.executable, str(tmp_path / "script.py"), str(tmp_path), str(parallel)),
         str(files[0].parent / "*.nc"),
     ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as script, killed(script):
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as script, ExitStack() as end:
+        # whatever fails, nobody waits for it
+        end.callback(script.kill)
         until(lambda: len(list(tmp_path.glob("*.pid"))) >= (parallel or 1))
         workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
         script.send_signal(how)

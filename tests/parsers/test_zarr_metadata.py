@@ -94,6 +94,12 @@ DAMAGED_V2: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an unknown filter": ({"filters": [{"id": "magic"}]}, UnsupportedError, "magic"),
     "pickles": ({"dtype": "|O", "filters": [{"id": "pickle"}]}, UnsupportedError, "pickle"),
     "json2": ({"dtype": "|O", "filters": [{"id": "json2"}]}, UnsupportedError, "json2"),
+    "objects in fields": (
+        {"dtype": [["a", "<i4"], ["b", "|O"]]},
+        FormatError,
+        "field holds Python",
+    ),
+    "objects in a field of text": ({"dtype": "i4, O"}, FormatError, "field holds Python"),
     "objects without filters": ({"dtype": "|O"}, UnsupportedError, "None"),
     "ragged arrays": ({"dtype": "|O", "filters": [{"id": "vlen-array"}]}, UnsupportedError, "vlen"),
 }

@@ -48,9 +48,8 @@ class Decoder:
         shown = [e for e in pipeline.layout if isinstance(e, int)]
         self._order = None if shown == sorted(shown) else tuple(np.argsort(shown).tolist())
         # such a chunk is a stretch of memory as the array has it
-        self._is_straight = pipeline.packing is None and pipeline.layout == tuple(
-            range(len(encoded))
-        )
+        is_hidden = any(isinstance(e, Hidden) for e in pipeline.layout)
+        self._is_straight = pipeline.packing is None and self._order is None and not is_hidden
 
     def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
         """Return the numbers as they are stored.
@@ -114,6 +113,26 @@ class Decoder:
                 f"decoded to {len(data)} bytes where a chunk of {self.shape} has {self.nbytes}"
             )
         return data
+
+
+class Decoders:
+    """The decoders of a batch, each made when the first of its chunks asks for it.
+
+    Parameters
+    ----------
+    pipelines : sequence of CodecPipeline
+    """
+
+    def __init__(self, pipelines: Sequence[CodecPipeline]) -> None:
+        self._pipelines = pipelines
+        self._made: dict[tuple[int, tuple[int, ...]], Decoder] = {}
+
+    def of(self, task: Task) -> Decoder:
+        """Return what decodes the chunk of a task."""
+        key = task.pipeline, task.encoded
+        if (found := self._made.get(key)) is None:
+            found = self._made[key] = Decoder(self._pipelines[task.pipeline], task.encoded)
+        return found
 
 
 class _Step(NamedTuple):

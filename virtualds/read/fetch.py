@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from virtualds.checksum import mismatch
-from virtualds.codecs import Buffer, CodecError
-from virtualds.errors import ReadError
+from virtualds.codecs import Buffer, Bytes, CodecError
 from virtualds.manifest import INLINE, MISSING, SourceFile
 from virtualds.options import get_options
 from virtualds.read.ahead import Ahead, Way
 from virtualds.read.cache import chunk_cache, key_of
 from virtualds.read.decode import (
     Decoder,
+    Decoders,
     TileError,
     place,
     place_missing,
@@ -26,27 +27,17 @@ from virtualds.read.decode import (
     place_stored,
     place_tile,
 )
-from virtualds.read.load import chunk_read
-from virtualds.read.near import bytes_of, is_worth_a_call, local_store
+from virtualds.read.failures import failure
+from virtualds.read.near import bytes_of, local_store, target_of
 from virtualds.read.plan import Readable, Selection
 from virtualds.read.pool import run_all
 from virtualds.read.ranges import Run, join_ranges, portions
 from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
-from virtualds.store import Range, Reach, StoreError
+from virtualds.store import Range, StoreError
 from virtualds.stores import store_for
 
 Array = npt.NDArray[Any]
-
-
-class Rows(NamedTuple):
-    """The bytes of all chunks of a tile, one behind the other."""
-
-    tile: Tile
-    bytes: Array
-
-
-Data = Sequence[Buffer]
 
 ANNOUNCED = 16
 """Batches that a disk is told of at once, while it is asked for as many."""
@@ -101,8 +92,7 @@ def _announced(works: Iterator[Work]) -> Iterator[Work]:
         ranges: dict[SourceFile, list[Range]] = {}
         for work in following:
             if not isinstance(work, Kept) and work.file >= 0:
-                file = work.fragment.manifest.files[work.file]
-                ranges.setdefault(file, []).extend(_asked(work))
+                ranges.setdefault(_file_of(work), []).extend(_asked(work))
         for file, expected in ranges.items():
             store_for(file.url).expect(file, expected)
         yield from group
@@ -112,8 +102,7 @@ def _announced(works: Iterator[Work]) -> Iterator[Work]:
 def _way_of(work: Work) -> Way | None:
     if isinstance(work, Kept) or work.file < 0:
         return None
-    url = work.fragment.manifest.files[work.file].url
-    return Way.to(url, sum(length for _, length in _asked(work)))
+    return Way.to(_file_of(work).url, sum(length for _, length in _asked(work)))
 
 
 def _asked(work: Batch | Tile) -> list[Range]:
@@ -136,20 +125,17 @@ class _Reading:
         Whether chunks that are used in part are kept for later selections.
     opened : int
         How often something had been opened before.
-    decoders : dict
-        Of its chunks, by what they are made from.
     """
 
     source: Readable
     out: Array
     keeps: bool
     opened: int
-    decoders: dict[tuple[int, tuple[int, ...]], Decoder] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ bytes
 
-    def fetch(self, work: Work) -> Data | Rows:
-        """Return the bytes of every chunk that has to be decoded.
+    def fetch(self, work: Work) -> Callable[[], None]:
+        """Get the bytes of every chunk; return what decodes and places them.
 
         Raises
         ------
@@ -157,16 +143,23 @@ class _Reading:
             They cannot be had.
         """
         if isinstance(work, Kept):
-            return []
-        manifest = work.fragment.manifest
-        if work.file == MISSING:
-            return [b""] * len(work.ranges)
-        if work.file == INLINE:
-            return [manifest.inline[number] for number, _ in work.ranges]
-        reach = reach_of(work.fragment, work.file)
-        if isinstance(work, Tile) and (rows := self._rows(work, reach)):
-            return rows
+            return partial(self._finish_kept, work)
+        if isinstance(work, Batch):
+            chunks = enumerate(self._chunks(work))
+            return partial(self._finish_batch, work, Decoders(work.pipelines), chunks)
+        decoder = Decoder(work.pipelines[work.pipeline], work.encoded)
+        if (rows := self._rows(work, decoder)) is not None:
+            return partial(place_rows, decoder, rows, work, self.out)
+        return partial(self._finish_tile, work, decoder, self._chunks(work))
+
+    def _chunks(self, work: Batch | Tile) -> list[Buffer]:
+        """Return the bytes of every chunk, in their order."""
         ranges = work.ranges
+        if work.file == MISSING:
+            return [b""] * len(ranges)
+        if work.file == INLINE:
+            return [work.fragment.manifest.inline[number] for number, _ in ranges]
+        reach = reach_of(work.fragment, work.file)
         found: list[Buffer] = [b""] * len(ranges)
         for number, data in self._cut(work, ranges, join_ranges(ranges, reach.gap, reach.run)):
             found[number] = data
@@ -184,29 +177,18 @@ class _Reading:
                 found.append((member, view[offset - run.offset : offset - run.offset + length]))
         return found
 
-    def _rows(self, tile: Tile, reach: Reach) -> Rows | None:
-        """Return the bytes of a comb; None of what is got, or has failed, chunk by chunk."""
-        teeth, file = tile.teeth(reach), tile.fragment.manifest.files[tile.file]
-        count, length = tile.offset.size, int(tile.length[0])
-        if not teeth or length != self._decoder(tile, tile).nbytes:
+    def _rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
+        """Return the chunks of a comb; None of what is got, or has failed, chunk by chunk."""
+        teeth = tile.teeth(reach_of(tile.fragment, tile.file)) if tile.file >= 0 else []
+        if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
-        try:
-            found = bytes_of(file, [asked for asked, _ in teeth])
-        except StoreError:
-            # which of them is it?
-            return None
-        step, first = int(tile.offset[1] - tile.offset[0]), 0
-        if len(found) == 1 and step == length:
-            # one tooth without gaps is the rows already
-            return Rows(tile, np.frombuffer(found[0], np.uint8))
-        rows = np.empty((count, length), np.uint8)
-        for data, (_, some) in zip(found, teeth, strict=True):
-            rows[first : first + some] = np.ndarray((some, length), np.uint8, data, 0, (step, 1))
-            first += some
-        return Rows(tile, rows.reshape(-1))
+        # which of them has failed?
+        with suppress(StoreError):
+            return tile.rows(bytes_of(_file_of(tile), [asked for asked, _ in teeth]), teeth)
+        return None
 
     def _runs(self, work: Batch | Tile, runs: Sequence[Run]) -> Sequence[Buffer]:
-        file = work.fragment.manifest.files[work.file]
+        file = _file_of(work)
         try:
             return bytes_of(file, [(run.offset, run.length) for run in runs])
         except StoreError as error:
@@ -219,11 +201,11 @@ class _Reading:
                 except StoreError as own:
                     number, reason = member, own
                     break
-            raise self._error(work, number, str(reason)) from reason.__cause__
+            raise failure(self.source, work, number, str(reason)) from reason.__cause__
 
     # ------------------------------------------------------------------ values
 
-    def finish(self, item: tuple[Work, Data | Rows | None]) -> None:
+    def finish(self, item: tuple[Work, Callable[[], None] | None]) -> None:
         """Decode and place what has been fetched, or fetch it first.
 
         Raises
@@ -231,56 +213,44 @@ class _Reading:
         ReadError
             The bytes cannot be had, are not those of their checksums, or do not decode.
         """
-        work, data = item
-        if isinstance(work, Kept):
-            for task, stored in zip(work.batch.tasks, work.chunks, strict=True):
-                decoder = self._decoder(work.batch, task)
-                place_stored(decoder, stored, task, self.out)
-            return
-        if data is None and isinstance(work, Batch) and work.file >= 0:
+        work, place = item
+        if place is not None:
+            place()
+        elif isinstance(work, Batch) and work.file >= 0:
             self._finish_near(work)
-            return
-        data = self.fetch(work) if data is None else data
-        if isinstance(data, Rows):
-            place_rows(self._decoder(data.tile, data.tile), data.bytes, data.tile, self.out)
-        elif isinstance(work, Tile):
-            self._finish_tile(work, data)
         else:
-            self._finish_batch(work, enumerate(data))
+            self.fetch(work)()
+
+    def _finish_kept(self, kept: Kept) -> None:
+        decoders = Decoders(kept.batch.pipelines)
+        for task, stored in zip(kept.batch.tasks, kept.chunks, strict=True):
+            place_stored(decoders.of(task), stored, task, self.out)
 
     def _finish_near(self, batch: Batch) -> None:
         """Fetch, decode and place as much at a time as a cache holds."""
-        batch = self._read_in_place(batch)
+        decoders = Decoders(batch.pipelines)
+        batch = self._read_in_place(batch, decoders)
         reach, ranges = reach_of(batch.fragment, batch.file), batch.ranges
         for runs in portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
-            self._finish_batch(batch, self._cut(batch, ranges, runs))
+            self._finish_batch(batch, decoders, self._cut(batch, ranges, runs))
 
-    def _read_in_place(self, batch: Batch) -> Batch:
+    def _read_in_place(self, batch: Batch, decoders: Decoders) -> Batch:
         """Read what lies in the file as it does in the result; return what remains to be done."""
-        file = batch.fragment.manifest.files[batch.file]
-        targets = self._targets(batch)
-        if not targets or (store := local_store(file)) is None:
+        targets = {
+            number: target
+            for number, task in enumerate(batch.tasks)
+            if (target := target_of(decoders.of(task), task, self.out)) is not None
+        }
+        if not targets or (store := local_store(_file_of(batch))) is None:
             return batch
         found = _some(batch, list(targets))
         try:
-            store.read_into(file, found.ranges, list(targets.values()))
+            store.read_into(_file_of(batch), found.ranges, list(targets.values()))
         except StoreError as error:
-            raise self._error(found, error.item, str(error)) from error.__cause__
+            raise failure(self.source, found, error.item, str(error)) from error.__cause__
         return _some(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
-    def _targets(self, batch: Batch) -> dict[int, Array]:
-        """Return the numbers of chunks that had better be read into the result, and where to."""
-        found: dict[int, Array] = {}
-        is_plain = [not pipeline.codecs for pipeline in batch.pipelines]
-        for number, task in enumerate(batch.tasks if any(is_plain) else ()):
-            if is_plain[task.pipeline]:
-                target = self._decoder(batch, task).target(task, self.out)
-                if target is not None and is_worth_a_call(task, target):
-                    found[number] = target
-        return found
-
-    def _finish_tile(self, tile: Tile, data: Data) -> None:
-        decoder = self._decoder(tile, tile)
+    def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
         for number, (encoded, expected) in enumerate(zip(data, tile.checksums, strict=True)):
             self._verify(tile, number, encoded, expected)
         try:
@@ -289,24 +259,28 @@ class _Reading:
             else:
                 place_tile(decoder, data, tile, self.out)
         except TileError as error:
-            raise self._error(tile, error.item, f"the bytes do not decode: {error}") from error
+            raise failure(
+                self.source, tile, error.item, f"the bytes do not decode: {error}"
+            ) from error
 
-    def _finish_batch(self, batch: Batch, chunks: Iterable[tuple[int, Buffer]]) -> None:
+    def _finish_batch(
+        self, batch: Batch, decoders: Decoders, chunks: Iterable[tuple[int, Buffer]]
+    ) -> None:
         for number, encoded in chunks:
             task = batch.tasks[number]
-            decoder = self._decoder(batch, task)
+            decoder = decoders.of(task)
             if batch.file != MISSING:
                 self._verify(batch, number, encoded, task.checksum)
             try:
                 self._place(batch, task, decoder, encoded)
             except CodecError as error:
                 reason = f"the bytes do not decode: {error}"
-                raise self._error(batch, number, reason) from error
+                raise failure(self.source, batch, number, reason) from error
 
     def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
         """Refuse bytes that do not have their checksum."""
         if expected and (reason := mismatch(encoded, expected)):
-            raise self._error(work, number, reason)
+            raise failure(self.source, work, number, reason)
 
     def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
@@ -317,15 +291,6 @@ class _Reading:
             place_stored(decoder, stored, task, self.out)
         else:
             place(decoder, encoded, task, self.out)
-
-    def _decoder(self, work: Batch | Tile, chunk: Task | Tile) -> Decoder:
-        """Return what decodes a chunk, made once; threads that make one twice do no harm."""
-        pipeline = work.pipelines[chunk.pipeline]
-        # a decoder keeps its pipeline, so that no other one can have the same id
-        key = id(pipeline), chunk.encoded
-        if (found := self.decoders.get(key)) is None:
-            found = self.decoders[key] = Decoder(pipeline, chunk.encoded)
-        return found
 
     # ------------------------------------------------------------------ chunks in memory
 
@@ -357,35 +322,15 @@ class _Reading:
 
     def _confirm(self, batch: Batch) -> None:
         """Refuse chunks of a file that has changed since, where that is seen at no cost."""
-        file = batch.fragment.manifest.files[batch.file]
+        file = _file_of(batch)
         try:
             store_for(file.url).confirm(file)
         except StoreError as error:
-            raise self._error(batch, 0, str(error)) from error.__cause__
+            raise failure(self.source, batch, 0, str(error)) from error.__cause__
 
-    # ------------------------------------------------------------------ errors
 
-    def _error(self, work: Batch | Tile, number: int, reason: str) -> ReadError:
-        """Return an error that says which bytes of which file were meant for which chunk."""
-        manifest = work.fragment.manifest
-        codes = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
-        url = codes[work.file] if work.file < 0 else manifest.files[work.file].url
-        offset, length = work.ranges[number]
-        error = ReadError(
-            f"{url}, bytes {offset} to {offset + length}: {reason}; "
-            f"restore the file, or scan it again"
-        )
-        variable = self.source.name or "(unnamed)"
-        error.add_note(f"variable {variable}, chunk {self._chunk_id(work, offset)}")
-        return error
-
-    def _chunk_id(self, work: Batch | Tile, offset: int) -> tuple[int, ...]:
-        """Return which chunk bytes belong to; uncompressed chunks are read in pieces."""
-        for fragment in self.source.fragments:
-            found = chunk_read(fragment, work.fragment, work.file, offset)
-            if found is not None:
-                return found
-        return ()
+def _file_of(work: Batch | Tile) -> SourceFile:
+    return work.fragment.manifest.files[work.file]
 
 
 def _some(batch: Batch, numbers: Sequence[int]) -> Batch:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from virtualds.codecs import Buffer
 from virtualds.manifest import SourceFile
+from virtualds.read.decode import Decoder
 from virtualds.read.memory import scratch
 from virtualds.read.tasks import Task
-from virtualds.scatter_input import row_bytes
+from virtualds.scatter_read import row_bytes
 from virtualds.store import Range, StoreError
 from virtualds.stores import LocalStore, store_for
 
@@ -36,18 +37,23 @@ def bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
         return store_for(file.url).get_ranges(file, ranges)
     lengths = [length for _, length in ranges]
     try:
-        room = scratch(sum(lengths), "run")
+        room = scratch(sum(lengths), "run").data
     except MemoryError as error:
         raise StoreError(f"there is no memory for {sum(lengths)} bytes") from error
     found = [room[e - n : e] for n, e in zip(lengths, accumulate(lengths), strict=True)]
     store.read_into(file, ranges, found)
-    return [part.data for part in found]
+    return found
 
 
-def is_worth_a_call(task: Task, target: Array) -> bool:
-    """Say whether the system had better copy a plain chunk to its place in the result.
+def target_of(decoder: Decoder, task: Task, out: Array) -> Array | None:
+    """Return where in the result a chunk lies as it does in its file, if it is worth a call.
 
-    What has a checksum is looked at before, and so is what does not have its length.
+    What has a checksum is looked at before it is placed, and so is what has another length than
+    its chunk: None.
     """
-    is_sound = task.length == target.nbytes and not task.checksum
-    return is_sound and task.length >= WORTH_A_CALL and row_bytes(target) >= WORTH_A_ROW
+    if not decoder.is_plain or task.checksum or task.length < WORTH_A_CALL:
+        return None
+    target = decoder.target(task, out)
+    if target is None or target.nbytes != task.length or row_bytes(target) < WORTH_A_ROW:
+        return None
+    return target

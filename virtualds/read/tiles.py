@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from virtualds.codecs import Buffer, Bytes
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import Ints, Projection
 from virtualds.manifest import COLUMNS, Column
@@ -89,6 +90,18 @@ class Tile(NamedTuple):
             span = (count - 1) * int(steps[0]) + length
             found.append(((int(self.offset[first]), span), count))
         return found
+
+    def rows(self, found: Sequence[Buffer], teeth: Sequence[tuple[Range, int]]) -> Bytes:
+        """Return the chunks of a comb one behind the other, out of the bytes of its teeth."""
+        step, length = int(self.offset[1] - self.offset[0]), int(self.length[0])
+        if len(found) == 1 and step == length:
+            # one tooth without gaps is that already
+            return np.frombuffer(found[0], np.uint8)
+        rows, first = np.empty((self.offset.size, length), np.uint8), 0
+        for data, (_, some) in zip(found, teeth, strict=True):
+            rows[first : first + some] = np.ndarray((some, length), np.uint8, data, 0, (step, 1))
+            first += some
+        return rows.reshape(-1)
 
 
 def box_batches(part: Part) -> Iterator[Batch | Tile]:

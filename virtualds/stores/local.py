@@ -20,7 +20,7 @@ import numpy.typing as npt
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.scatter_input import read_into
+from virtualds.scatter_read import MOST_BYTES, read_rows
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
 from virtualds.urls import lies_under, local_path
 
@@ -59,15 +59,23 @@ class LocalStore:
             ]
 
     def read_into(
-        self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[Array]
+        self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[memoryview | Array]
     ) -> None:
-        """Read every range, as `get_ranges` does, into an array of that size and any strides."""
+        """Read every range, as `get_ranges` does, into memory of its size.
+
+        That is a stretch of bytes, or an array of any strides.
+        """
         with _opened(file) as handle:
-            for item, ((offset, length), target) in enumerate(zip(ranges, targets, strict=True)):
-                with _readable(item):
-                    count = read_into(handle, offset, target)
-                if count < length:
-                    raise _ends(length - count, item)
+            for item, ((offset, _), target) in enumerate(zip(ranges, targets, strict=True)):
+                try:
+                    if isinstance(target, memoryview):
+                        count = _read_stretch(handle, offset, target)
+                    else:
+                        count = read_rows(handle, offset, target)
+                except OSError as error:
+                    raise StoreError(error.strerror or str(error), item) from error
+                if count < target.nbytes:
+                    raise _too_short(target.nbytes - count, item)
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
@@ -436,22 +444,26 @@ def _read(handle: int, offset: int, length: int, item: int) -> bytes:
     parts = []
     # one call returns at most 2 GiB on Linux
     while length:
-        with _readable(item):
+        try:
             part = os.pread(handle, length, offset)
+        except OSError as error:
+            raise StoreError(error.strerror or str(error), item) from error
         if not part:
-            raise _ends(length, item)
+            raise _too_short(length, item)
         parts.append(part)
         offset, length = offset + len(part), length - len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-@contextmanager
-def _readable(item: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), item) from error
+def _read_stretch(handle: int, offset: int, target: memoryview) -> int:
+    done = 0
+    while done < len(target):
+        count = os.preadv(handle, [target[done : done + MOST_BYTES]], offset + done)
+        if not count:
+            break
+        done += count
+    return done
 
 
-def _ends(missing: int, item: int) -> StoreError:
+def _too_short(missing: int, item: int) -> StoreError:
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)

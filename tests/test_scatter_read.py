@@ -1,6 +1,8 @@
 """Files are read into arrays of any strides, and what cannot be read is said."""
 
 import os
+import tempfile
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from virtualds import scatter_input
-from virtualds.scatter_input import read_into, row_bytes
+from virtualds import scatter_read
+from virtualds.scatter_read import read_rows, row_bytes
 
 Array = np.ndarray[Any, Any]
 BYTES = np.random.default_rng(5).bytes(100_000)
@@ -46,7 +48,7 @@ def test_an_array_holds_the_bytes_of_the_file_in_its_order(
 ) -> None:
     target = make()
     assert row_bytes(target) == length
-    assert read_into(handle, OFFSET, target) == target.nbytes
+    assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
 
 
@@ -54,7 +56,7 @@ def test_an_array_holds_the_bytes_of_the_file_in_its_order(
 def test_nothing_else_is_written(make: Callable[[], Array], length: int, handle: int) -> None:
     target = make()
     owner = target if target.base is None else target.base
-    read_into(handle, OFFSET, target)
+    read_rows(handle, OFFSET, target)
     target[...] = np.zeros((), target.dtype)
     assert not any(owner.tobytes())
 
@@ -63,16 +65,16 @@ def test_nothing_else_is_written(make: Callable[[], Array], length: int, handle:
 def test_any_number_of_calls_comes_to_the_same(
     handle: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scatter_input, "MOST_ROWS", most)
+    monkeypatch.setattr(scatter_read, "MOST_ROWS", most)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
-    assert read_into(handle, 0, target) == target.nbytes
+    assert read_rows(handle, 0, target) == target.nbytes
     assert target.tobytes() == BYTES[: target.nbytes]
 
 
 @pytest.mark.parametrize("there", [0, 1, 27, 28, 29, 100, 783])
 def test_a_file_that_ends_within_says_how_much_there_was(handle: int, there: int) -> None:
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
-    assert read_into(handle, len(BYTES) - there, target) == there
+    assert read_rows(handle, len(BYTES) - there, target) == there
     assert target.tobytes() == BYTES[len(BYTES) - there :] + bytes(target.nbytes - there)
 
 
@@ -88,21 +90,56 @@ def test_a_call_that_stops_within_a_row_goes_on_there(
             left -= int(row[1])
         return real(handle, rows[rows[:, 1] > 0], offset)
 
-    real = scatter_input._preadv
-    monkeypatch.setattr(scatter_input, "_preadv", some)
+    real = scatter_read._preadv
+    monkeypatch.setattr(scatter_read, "_preadv", some)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
-    assert read_into(handle, OFFSET, target) == target.nbytes
+    assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
 
 
-def test_what_cannot_be_read_is_an_error_of_the_system(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [np.zeros(4), np.zeros((4, 8))[:, :4]], ids=["one", "rows"])
+def test_what_cannot_be_read_is_an_error_of_the_system(tmp_path: Path, target: Array) -> None:
     with open(tmp_path / "new", "wb") as file, pytest.raises(OSError, match="descriptor"):
-        read_into(file.fileno(), 0, np.zeros(4))
+        read_rows(file.fileno(), 0, target)
 
 
-def test_read_only_arrays_are_left_alone(handle: int) -> None:
-    target = np.zeros(4)
+def locked(target: Array) -> Array:
     target.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"):
-        read_into(handle, 0, target)
-    assert not target.any()
+    return target
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (locked(np.zeros(4)), "read-only"),
+        (np.array([None, "text"]), "Python objects"),
+        (np.zeros(3, "i4, O")[::2], "Python objects"),
+    ],
+    ids=["read-only", "objects", "fields that are objects"],
+)
+def test_what_may_not_be_written_is_left_alone(handle: int, target: Array, why: str) -> None:
+    before = target.tolist()
+    with pytest.raises(ValueError, match=why):
+        read_rows(handle, 0, target)
+    assert target.tolist() == before
+
+
+def test_a_table_has_as_many_rows_as_one_call_takes() -> None:
+    """A column of many rows takes no memory of its own."""
+    many = np.zeros((2**16, 2), "u1")[:, 0]
+    tracemalloc.start()
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(range(256)) * 2**8)
+        file.flush()
+        assert read_rows(file.fileno(), 0, many) == many.size
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert many.tobytes() == bytes(range(256)) * 2**8
+    assert peak < 2**19
+
+
+def test_a_long_row_is_read_by_several_calls(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatter_read, "MOST_BYTES", 1000)
+    target = np.zeros((3, 5000), "u1")[:, :3001]
+    assert read_rows(handle, OFFSET, target) == target.nbytes
+    assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]

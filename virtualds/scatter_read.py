@@ -1,0 +1,144 @@
+"""Bytes of a file, read straight into the rows of an array: ``preadv(2)`` with many buffers.
+
+A chunk without codecs is mostly a box of the result, whose rows lie apart. The system can copy
+its bytes to their places itself, where they would be copied once more otherwise. ``os.preadv``
+can too, but takes a Python object for every row, and to make these takes longer than to copy what
+they stand for. The table of rows that the function of the C library takes is a few operations of
+numpy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+MOST_ROWS = 1024
+"""That one call takes: ``IOV_MAX`` of Linux, macOS and the BSDs."""
+MOST_BYTES = 2**30
+"""That one call is asked for: Linux reads 2 GiB at most, and macOS refuses more."""
+
+
+def row_bytes(target: Array) -> int:
+    """Return the bytes of the longest stretches of memory that an array is made of.
+
+    Examples
+    --------
+    >>> result = np.zeros((4, 6, 8), "i4")
+    >>> row_bytes(result), row_bytes(result[1]), row_bytes(result[1, :, 2:4])
+    (768, 192, 8)
+    """
+    return _rows(target)[1]
+
+
+def read_rows(handle: int, offset: int, target: Array) -> int:
+    """Read the bytes of an array from a file, in the order of its elements.
+
+    Parameters
+    ----------
+    handle : int
+        A file descriptor.
+    offset : int
+        Where in the file the first byte lies.
+    target : numpy.ndarray
+        Of any strides; as many bytes are read as it has.
+
+    Returns
+    -------
+    int
+        The bytes that there were, fewer than the array has if the file ends within.
+
+    Raises
+    ------
+    OSError
+        They cannot be read.
+    ValueError
+        The array is read-only, or holds Python objects.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> result = np.zeros((2, 4), "u1")
+    >>> with tempfile.TemporaryFile() as file:
+    ...     _ = file.write(bytes([1, 2, 3, 4]))
+    ...     file.flush()
+    ...     read_rows(file.fileno(), 0, result[:, 1:3])
+    4
+    >>> result.tolist()
+    [[0, 1, 2, 0], [0, 3, 4, 0]]
+    """
+    # what is written is memory, and nobody else looks at it
+    if not target.flags.writeable:
+        raise ValueError("the array is read-only")
+    if target.dtype.hasobject:
+        raise ValueError(f"the array holds Python objects, as {target.dtype} are")
+    done = 0
+    while done < target.nbytes:
+        if not (count := _preadv(handle, _table(target, done), offset + done)):
+            break
+        done += count
+    return done
+
+
+def _rows(target: Array) -> tuple[int, int]:
+    """Return how many leading axes have elements that lie apart, and the bytes of a row."""
+    apart, length = target.ndim, target.itemsize
+    shape, strides = target.shape, target.strides
+    while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):
+        apart -= 1
+        length *= shape[apart]
+    return apart, length
+
+
+def _table(target: Array, done: int) -> Array:
+    """Return address and length of the rows that one call takes, after some bytes of all.
+
+    It is an array of ``iovec``, as ``<sys/uio.h>`` has them.
+    """
+    apart, length = _rows(target)
+    row, part = divmod(done, length)
+    most = min(MOST_ROWS, MOST_BYTES // length or 1, target.nbytes // length - row)
+    table = np.empty((most, 2), np.uintp)
+    # where a stride is negative the address wraps around, as in C
+    steps = _steps(np.arange(row, row + most), target.shape[:apart], target.strides)
+    table[:, 0] = steps.astype(np.uintp) + np.uintp(target.__array_interface__["data"][0])
+    table[:, 1] = length
+    table[0] = table[0, 0] + part, min(length - part, MOST_BYTES)
+    return table
+
+
+def _steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """Return how many bytes after the first one elements of these numbers lie."""
+    steps = np.zeros(numbers.shape, np.intp)
+    for size, stride in zip(reversed(shape), reversed(strides[: len(shape)]), strict=True):
+        if size > 1:
+            numbers, along = np.divmod(numbers, size)
+            steps += along * stride
+    return steps
+
+
+def _preadv(handle: int, table: Array, offset: int) -> int:
+    while True:
+        count: int = _function()(handle, table.__array_interface__["data"][0], len(table), offset)
+        if count >= 0:
+            return count
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+@cache
+def _function() -> Any:
+    """Return ``preadv`` of the C library, with offsets of 64 bits."""
+    library = ctypes.CDLL(None, use_errno=True)
+    # where offsets have 32 bits otherwise, as in glibc for such processors, it has another name
+    function = getattr(library, "preadv64", None) or library.preadv
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+    function.restype = ctypes.c_ssize_t
+    return function
