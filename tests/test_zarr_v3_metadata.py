@@ -545,7 +545,6 @@ NO_CHAIN: dict[str, CodecPipeline] = {
     "long double": CodecPipeline(np.dtype("g"), layout=(0,)),
     "hidden axis": CodecPipeline(np.dtype("i2"), layout=(Hidden(3, 1), 0)),
     "axis stored twice": CodecPipeline(np.dtype("i2"), layout=(0, 0)),
-    "object": CodecPipeline(np.dtype("O"), layout=(0,)),
     "mixed order": CodecPipeline(np.dtype([("a", "<i4"), ("b", ">i4")]), layout=(0,)),
     "aligned": CodecPipeline(np.dtype([("a", "u1"), ("b", "<i4")], align=True), layout=(0,)),
     "filter after compression": CodecPipeline(
