@@ -10,6 +10,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from cases import CASES, Archive
 from formats import independent_reader
 from formats.independent_reader import Set, Unknown
 from transforms import assert_identical, packed
+from virtual_arrays import PLAIN, ZLIB
+from virtual_arrays import virtual as stored
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
@@ -256,6 +259,36 @@ def test_every_form_holds_the_same_references(form: str, archive: Archive, tmp_p
         assert a.axes == b.axes
         for column in ("offset", "length", "checksum"):
             assert (getattr(a.manifest, column) == getattr(b.manifest, column)).all()
+
+
+def gapped_dataset(folder: Path) -> xr.Dataset:
+    """Two files of different fills and codecs, of both of which chunks are missing."""
+    parts = []
+    for fill, codecs in ((5, ZLIB), (7, PLAIN)):
+        part = stored(np.arange(4, dtype="i4"), folder, chunks=[1], codecs=codecs, missing=(1, 3))
+        filled = replace(part.pipelines[0], fill=np.int32(fill).tobytes())
+        parts.append(replace(part, pipelines=(filled,)))
+    return xr.Dataset({"v": ("x", np.concatenate(parts))})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_missing_is_filled_as_its_file_says(form: str, tmp_path: Path) -> None:
+    gapped_dataset(tmp_path).virtual.to_manifest(tmp_path / "refs.zarr", manifest=form)
+    for again in (lazy, virtual):
+        found = again(tmp_path / "refs.zarr")["v"].values
+        assert found.tolist() == [0, 5, 2, 5, 0, 7, 2, 7]
+
+
+def test_chunks_without_an_entry_have_the_first_pipeline(tmp_path: Path) -> None:
+    gapped_dataset(tmp_path).virtual.to_manifest(tmp_path / "refs.zarr", manifest="inline")
+    root = root_of(tmp_path / "refs.zarr")
+    [transformer] = root["consolidated_metadata"]["metadata"]["v"]["storage_transformers"]
+    entries = transformer["configuration"]["manifest"]
+    assert [entries.pop(f"0.{number}") for number in (1, 3)] == [{}, {}]
+    (tmp_path / "refs.zarr/zarr.json").write_text(json.dumps(root))
+    for again in (lazy, virtual):
+        found = again(tmp_path / "refs.zarr")["v"].values
+        assert found.tolist() == [0, 5, 2, 5, 0, 7, 2, 7]
 
 
 def test_nested_groups_are_a_tree_again(tmp_path: Path) -> None:

@@ -87,16 +87,22 @@ def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
 def _announced(works: Iterator[Work]) -> Iterator[Work]:
     """Yield work, a group later than it comes, so that disks can be told of the next one."""
     group = list(islice(works, ANNOUNCED))
+    # who takes the first one asks for it at once
+    _announce(group[1:])
     while group:
         following = list(islice(works, ANNOUNCED))
-        ranges: dict[SourceFile, list[Range]] = {}
-        for work in following:
-            if not isinstance(work, Kept) and work.file >= 0:
-                ranges.setdefault(_file_of(work), []).extend(_asked(work))
-        for file, expected in ranges.items():
-            store_for(file.url).expect(file, expected)
+        _announce(following)
         yield from group
         group = following
+
+
+def _announce(works: Iterable[Work]) -> None:
+    ranges: dict[SourceFile, list[Range]] = {}
+    for work in works:
+        if not isinstance(work, Kept) and work.file >= 0:
+            ranges.setdefault(_file_of(work), []).extend(_asked(work))
+    for file, expected in ranges.items():
+        store_for(file.url).expect(file, expected)
 
 
 def _way_of(work: Work) -> Way | None:

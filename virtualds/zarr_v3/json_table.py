@@ -133,10 +133,8 @@ class JsonTable:
         """Return the manifest: lazy unless all of it stands in the metadata."""
         if not isinstance(self.manifest, str):
             told, count = self._told(), prod(self.grid)
-            if told.numbers.size == count:
-                return told.manifest.reshape(self.grid)
-            dense = count <= SPARSE * (told.numbers.size + 1)
-            if dense and not told.measured and not told.prefixes:
+            is_dense = count <= SPARSE * (told.numbers.size + 1)
+            if is_dense and not told.measured and not told.prefixes:
                 return self._listed(told, np.arange(count)).reshape(self.grid)
         return LazyManifest(self, self.grid)
 
@@ -150,10 +148,15 @@ class JsonTable:
 
     def _listed(self, told: Told, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers; those without an entry are missing."""
-        if not told.numbers.size:
-            return ChunkManifest.missing(ids.shape)
-        row = np.minimum(np.searchsorted(told.numbers, ids), told.numbers.size - 1)
-        return told.manifest.take(0, np.where(told.numbers[row] == ids, row, -1)).pruned()
+        row = np.searchsorted(told.numbers, ids)
+        known = np.append(told.numbers, -1)[row] == ids
+        if known.all():
+            whole = ids.size == told.numbers.size and (ids == told.numbers).all()
+            return told.manifest if whole else told.manifest.at(row).pruned()
+        found = told.manifest.at(row[known]).pruned()
+        # what is missing has the first pipeline
+        ended = ChunkManifest.concatenate([found, ChunkManifest.missing((1,))], 0)
+        return ended.at(np.where(known, np.cumsum(known) - 1, found.size))
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name, but those below prefixes."""
