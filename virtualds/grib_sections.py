@@ -138,7 +138,8 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
     lengths = _unpacked(packed[place + sizes[1] : sum(sizes)], of_length, count)
     lengths = _number(how, 37, 4) + how[41] * lengths
     lengths[-1] = _number(how, 42, 4)
-    _demand(int(lengths.sum()) == values and widths.max() <= 32, bits, values, packed)
+    is_whole = int(lengths.sum()) == values
+    _demand(is_whole and int(widths.max()) <= 32, bits, values, packed)
     left = 8 * (len(packed) - sum(sizes))
     _demand(int((widths * lengths).sum()) <= left, bits, values, packed)
 

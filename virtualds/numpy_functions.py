@@ -81,7 +81,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, out: Any = None, **kwargs: Any) 
 def expand_dims(array: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of one element."""
     if not isinstance(array, ManifestArray):
-        return np.expand_dims(array, axis)
+        return np.expand_dims(array, tuple(axis) if isinstance(axis, Sequence) else axis)
     axes = normalize_axis_tuple(axis, array.ndim + np.size(axis))
     for place in sorted(axes):
         array = array.insert_axis(place)
