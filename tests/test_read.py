@@ -468,7 +468,7 @@ def test_a_plain_chunk_of_another_length_is_not_read_into_the_result(
     assert "chunk (1, 0)" in caught.value.__notes__[0]
 
 
-def test_chunks_of_python_objects_are_refused(folder: Path) -> None:
+def test_chunks_of_python_objects_are_refused() -> None:
     """Their bytes would be taken for addresses."""
     with pytest.raises(ValueError, match="Python objects, not bytes"):
         CodecPipeline(np.dtype([("a", "i4"), ("b", object)]))
@@ -616,26 +616,26 @@ def test_a_chunk_of_another_length_is_an_error(folder: Path) -> None:
                 array.read(key)
 
 
-def test_an_error_of_a_contiguous_array_names_its_chunk(folder: Path) -> None:
-    """An uncompressed chunk is read in pieces; what is named is the chunk of the file."""
-    values = np.arange(3 * 400_000.0).reshape(3, 400, 1000)
-    array = virtual(values, folder, chunks=(1, 400, 1000), name="plain")
-    os.truncate(path_of(array), 6 + 8 * 1_100_000)
-    with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
-        array.read()
-    assert "variable plain, chunk (2, 0, 0)" in caught.value.__notes__
+# How chunks lie in a file, where it ends, and which are gone with the rest of it.
+ENDED: dict[str, tuple[tuple[int, ...], int, set[tuple[int, ...]]]] = {
+    "read in pieces": ((1, 400, 1000), 1_100_000, {(2, 0, 0)}),
+    # two threads read, and either may be the first at what is gone
+    "read in boxes": ((1, 200, 500), 1_050_000, {(2, j, i) for j in (0, 1) for i in (0, 1)}),
+}
 
 
-def test_an_error_of_what_is_read_in_its_place_names_its_chunk(folder: Path) -> None:
+@pytest.mark.parametrize(("chunks", "there", "gone"), ENDED.values(), ids=ENDED)
+def test_an_error_of_uncompressed_chunks_names_one(
+    folder: Path, chunks: tuple[int, ...], there: int, gone: set[tuple[int, ...]]
+) -> None:
+    """However it is read, what is named is the chunk of the file."""
     values = np.arange(3 * 400_000.0).reshape(3, 400, 1000)
-    array = virtual(values, folder, chunks=(1, 200, 500), name="boxes")
-    os.truncate(path_of(array), 6 + 8 * 1_050_000)
+    array = virtual(values, folder, chunks=chunks, name="plain")
+    os.truncate(path_of(array), 6 + 8 * there)
     with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
         array.read()
     assert "before the chunk does; restore the file" in str(caught.value)
-    # two threads read, and either may be the first at what is gone
-    where = [(row, column) for row in (0, 1) for column in (0, 1)]
-    assert caught.value.__notes__[0] in [f"variable boxes, chunk (2, {j}, {i})" for j, i in where]
+    assert caught.value.__notes__[0] in {f"variable plain, chunk {chunk}" for chunk in gone}
 
 
 # ---------------------------------------------------------------------- checksums

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -79,10 +80,19 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
         raise ValueError("the array is read-only")
     if target.dtype.hasobject:
         raise ValueError(f"the array holds Python objects, as {target.dtype} are")
+    return _filled(target.nbytes, lambda n: _preadv(handle, _table(target, n), offset + n))
+
+
+def read_stretch(handle: int, offset: int, target: memoryview) -> int:
+    """Read a stretch of bytes, as `read_rows` does: there is no table to be made for one row."""
+    end = target.nbytes
+    return _filled(end, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n))
+
+
+def _filled(nbytes: int, read: Callable[[int], int]) -> int:
+    """Read on after as many bytes as are done, until all are or there are no more."""
     done = 0
-    while done < target.nbytes:
-        if not (count := _preadv(handle, _table(target, done), offset + done)):
-            break
+    while done < nbytes and (count := read(done)):
         done += count
     return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from hypothesis import strategies as st
 import virtualds
 import virtualds.building.stored_file as stored_file
 from virtualds.api import dataset_of
-from virtualds.building import processes
 from virtualds.building.alike import Alike
 from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
@@ -317,13 +315,9 @@ MANY: dict[str, Make] = {
 }
 
 
+@pytest.mark.usefixtures("_processes_take_part")
 @pytest.mark.parametrize("make", MANY.values(), ids=MANY)
-def test_processes_join_what_joins(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = threading.Event()
-    there.set()
-    monkeypatch.setattr(processes, "_IMPORTED", there)
+def test_processes_join_what_joins(make: Make, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:02d}.nc" for number in range(24)]
     for number, path in enumerate(paths):
         make(number).to_netcdf(path)

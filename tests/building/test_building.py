@@ -32,6 +32,8 @@ from virtualds.building import processes
 from virtualds.lazy import virtual_data
 from virtualds.stores.retry import LONGEST_WAIT
 
+pytestmark = pytest.mark.usefixtures("_processes_take_part")
+
 FILES = 12
 
 
@@ -133,14 +135,6 @@ def test_whoever_opens_the_files_the_result_is_the_same(
             [bad[3], bad[7]],
         )
         assert_same(left, open_all([*files[:3], *files[4:7], *files[8:]]))
-
-
-@pytest.fixture(autouse=True)
-def _processes_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give files to processes at once, however long these take to start."""
-    there = threading.Event()
-    there.set()
-    monkeypatch.setattr(processes, "_IMPORTED", there)
 
 
 def with_process(dataset: xr.Dataset) -> xr.Dataset:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import zarr
 from counting_server import CountingHandler, counting_server
+from virtual_arrays import counted_reads
 from zarr_stores import BIG, CRC, GZIP, LITTLE, ZSTD, named, numcodec, sharded, v3
 
 import virtualds
 from virtualds import ManifestArray
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.stores.local import LocalStore
 from virtualds.zarr_v3 import shards
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -54,20 +54,12 @@ def test_inner_chunks_are_references_into_shards(tmp_path: Path) -> None:
     assert len(array.sources) == 2 * 3
 
 
-def test_a_part_is_read_by_its_own_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_read_by_its_own_bytes(tmp_path: Path) -> None:
     v3("int32", -5, sharded(LITTLE, chunk=(1, 2)), chunks=(6, 10)).write(tmp_path / "s")
     found = virtualds.open_virtual_dataset(tmp_path / "s", loadable_variables=[])
-    asked: list[int] = []
-    for name in ("get_ranges", "read_into"):
-        real: Callable[..., Any] = getattr(LocalStore, name)
-
-        def counted(self: Any, file: Any, ranges: Any, *rest: Any, _real: Any = real) -> Any:
-            asked.extend(length for _, length in ranges)
-            return _real(self, file, ranges, *rest)
-
-        monkeypatch.setattr(LocalStore, name, counted)
-    assert found.a.isel(y=2, x=3).values == 23
-    assert 4 <= sum(asked) <= 8
+    with counted_reads() as store:
+        assert found.a.isel(y=2, x=3).values == 23
+    assert 4 <= store.nbytes <= 8
 
 
 def test_what_shards_hold_is_concatenated_and_written_everywhere(tmp_path: Path) -> None:

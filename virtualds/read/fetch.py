@@ -106,7 +106,7 @@ def _announce(works: Iterable[Work]) -> None:
 
 
 def _way_of(work: Work) -> Way | None:
-    if isinstance(work, Kept) or work.file < 0:
+    if isinstance(work, Kept) or not reach_of(work.fragment, work.file).at_once:
         return None
     return Way.to(_file_of(work).url, sum(length for _, length in _asked(work)))
 

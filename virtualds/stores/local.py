@@ -20,7 +20,7 @@ import numpy.typing as npt
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.scatter_read import MOST_BYTES, read_rows
+from virtualds.scatter_read import read_rows, read_stretch
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
 from virtualds.urls import lies_under, local_path
 
@@ -69,7 +69,7 @@ class LocalStore:
             for item, ((offset, _), target) in enumerate(zip(ranges, targets, strict=True)):
                 try:
                     if isinstance(target, memoryview):
-                        count = _read_stretch(handle, offset, target)
+                        count = read_stretch(handle, offset, target)
                     else:
                         count = read_rows(handle, offset, target)
                 except OSError as error:
@@ -453,16 +453,6 @@ def _read(handle: int, offset: int, length: int, item: int) -> bytes:
         parts.append(part)
         offset, length = offset + len(part), length - len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _read_stretch(handle: int, offset: int, target: memoryview) -> int:
-    done = 0
-    while done < len(target):
-        count = os.preadv(handle, [target[done : done + MOST_BYTES]], offset + done)
-        if not count:
-            break
-        done += count
-    return done
 
 
 def _too_short(missing: int, item: int) -> StoreError:

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.access import absolute
 from virtualds.checksum import PRESENT
@@ -57,9 +58,8 @@ class Told(NamedTuple):
     """What the entries of one fragment say.
 
     ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each.
-    ``measured`` are entries without a length, by the number of
-    their chunk, ``prefixes`` pairs of the beginning of a key and the path that stands for it, and
-    ``sources`` fingerprints by path.
+    ``measured`` are entries without a length, by the number of their chunk, ``prefixes`` pairs of
+    the beginning of a key and the path that stands for it, and ``sources`` fingerprints by path.
     """
 
     numbers: Ints
@@ -67,6 +67,21 @@ class Told(NamedTuple):
     measured: Mapping[int, Mapping[str, Any]]
     prefixes: list[tuple[str, str]]
     sources: Mapping[str, Any]
+
+    def rows(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Return the rows of chunks of these numbers, and which of them have one."""
+        row = np.searchsorted(self.numbers, ids)
+        return row, np.append(self.numbers, -1)[row] == ids
+
+    def chunks(self, row: Ints, known: npt.NDArray[np.bool_]) -> ChunkManifest:
+        """Return the chunks of these rows; those without one are missing."""
+        if known.all():
+            whole = row.size == self.numbers.size and (row == np.arange(row.size)).all()
+            return self.manifest if whole else self.manifest.at(row).pruned()
+        found = self.manifest.at(row[known]).pruned()
+        # what is missing has the first pipeline
+        ended = ChunkManifest.concatenate([found, ChunkManifest.missing((1,))], 0)
+        return ended.at(np.where(known, np.cumsum(known) - 1, found.size))
 
 
 @dataclass(frozen=True)
@@ -135,28 +150,17 @@ class JsonTable:
             told, count = self._told(), prod(self.grid)
             is_dense = count <= SPARSE * (told.numbers.size + 1)
             if is_dense and not told.measured and not told.prefixes:
-                return self._listed(told, np.arange(count)).reshape(self.grid)
+                return told.chunks(*told.rows(np.arange(count))).reshape(self.grid)
         return LazyManifest(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         told, flat = self._told(), ids.ravel()
-        found = self._listed(told, flat)
+        row, known = told.rows(flat)
+        found = told.chunks(row, known)
         if told.measured or told.prefixes:
-            found = self._with_measured(found, flat, np.isin(flat, told.numbers), told)
+            found = self._with_measured(found, flat, known, told)
         return found.reshape(ids.shape)
-
-    def _listed(self, told: Told, ids: Ints) -> ChunkManifest:
-        """Return the chunks of these numbers; those without an entry are missing."""
-        row = np.searchsorted(told.numbers, ids)
-        known = np.append(told.numbers, -1)[row] == ids
-        if known.all():
-            whole = ids.size == told.numbers.size and (ids == told.numbers).all()
-            return told.manifest if whole else told.manifest.at(row).pruned()
-        found = told.manifest.at(row[known]).pruned()
-        # what is missing has the first pipeline
-        ended = ChunkManifest.concatenate([found, ChunkManifest.missing((1,))], 0)
-        return ended.at(np.where(known, np.cumsum(known) - 1, found.size))
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name, but those below prefixes."""
