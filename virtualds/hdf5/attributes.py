@@ -9,6 +9,7 @@ import numpy as np
 
 from virtualds.errors import UnsupportedError
 from virtualds.hdf5.data_types import Class, check_values
+from virtualds.hdf5.global_heap import find_attribute, is_sequence, sequences
 
 RESERVED = frozenset(
     {
@@ -35,11 +36,15 @@ def attribute(owner: Any, name: str) -> Any:
     ------
     UnsupportedError
         Its type has no value in Python.
+    FormatError
+        It lies in a heap that is damaged.
     """
     import h5py
 
+    raw = name.encode("utf-8", "surrogateescape")
+    _check_heap(owner, raw)
     try:
-        kind = h5py.h5a.open(owner.id, name.encode("utf-8", "surrogateescape")).get_type()
+        kind = h5py.h5a.open(owner.id, raw).get_type()
         if kind.get_class() in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
             check_values(kind)
         value = owner.attrs[name]
@@ -58,6 +63,20 @@ def attribute(owner: Any, name: str) -> Any:
     if isinstance(value, np.ndarray) and value.size == 1:
         return value.ravel()[0]
     return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
+
+
+def _check_heap(owner: Any, name: bytes) -> None:
+    """Refuse strings and sequences that the heap does not hold, before HDF5 looks for them.
+
+    Those of an object with many attributes are left to HDF5: they are listed in other ways.
+    """
+    try:
+        found = find_attribute(owner.file, owner.messages, name)
+    except UnsupportedError:
+        return
+    if found is not None and is_sequence(found.kind):
+        for _ in sequences(owner.file, found):
+            pass
 
 
 def _items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:

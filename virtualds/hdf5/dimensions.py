@@ -5,7 +5,7 @@ HDF5 Dimension Scale Specification 1.0; netCDF-C documentation, "NetCDF-4 File F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, cached_property
 from math import prod
 from typing import Any
@@ -14,6 +14,8 @@ import numpy as np
 
 from virtualds.errors import FormatError
 from virtualds.hdf5.data_types import Class
+from virtualds.hdf5.file_bytes import uint
+from virtualds.hdf5.global_heap import find_attribute, is_sequence, sequences
 from virtualds.hdf5.structure import Dataset
 
 SCALES = b"DIMENSION_LIST"
@@ -21,16 +23,12 @@ SCALES = b"DIMENSION_LIST"
 Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
-Path = bytes | None
-UNKNOWN = b"?"
-"""In place of the path of a scale: HDF5 is to be asked for the scale itself."""
+def scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
+    """Return the address of the last scale of every axis, None where there is none.
 
-
-def scale_paths(dataset: Dataset) -> tuple[Path, ...]:
-    """Return a path of the first scale of every axis, None where there is none.
-
-    The attribute that lists all scales is read once:
-    to ask HDF5 for those of an axis (`H5DSiterate_scales`) reads it all for each.
+    Of several scales of an axis the netCDF library takes the one that was attached last (netCDF-C,
+    ``dimscale_visitor``). HDF5's own function for them (`H5DSiterate_scales`) reads the whole list
+    for each axis, and ends the process where the list is damaged.
 
     Raises
     ------
@@ -40,42 +38,75 @@ def scale_paths(dataset: Dataset) -> tuple[Path, ...]:
     import h5py
 
     rank = int(dataset.id.rank)
-    within: tuple[Path, ...] = (None,) * (len(dataset.shape) - rank)
+    none: tuple[int | None, ...] = (None,) * len(dataset.shape)
     if not rank or not h5py.h5a.exists(dataset.id, SCALES):
-        return (None,) * rank + within
-    listed = h5py.h5a.open(dataset.id, SCALES)
-    in_file, in_memory = _sequences_of_references()
-    kind = listed.get_type()
-    usual = kind.equal(in_file)
-    if listed.shape != (rank,) or not (usual or _lists_references(kind)):
-        # HDF5 would take whatever it is for addresses, and crash
-        raise FormatError(
-            f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is no list "
-            f"of scales for each of {rank} axes; the file is damaged, fetch it again, or remove "
-            f"the attribute"
-        )
-    if not usual:
-        return (UNKNOWN,) * rank + within
-    found = np.empty((rank,), h5py.vlen_dtype(h5py.ref_dtype))
-    listed.read(found, in_memory)
-    return tuple(_path_of_first(refs, dataset) for refs in found) + within
+        return none
+    listed = find_attribute(dataset.file, dataset.messages, SCALES)
+    if listed is None:
+        return _listed_by_hdf5(dataset, rank) + none[rank:]
+    if listed.elements != rank or not _lists_references(listed.kind):
+        raise _no_list(dataset)
+    width = dataset.file.offset_size
+    lists = sequences(dataset.file, listed)
+    return tuple(uint(one, len(one) - width, width) if one else None for one in lists) + none[rank:]
 
 
-def _lists_references(kind: Any) -> bool:
-    is_list = kind.get_class() == Class.VLEN
-    return bool(is_list and kind.get_super().get_class() == Class.REFERENCE)
+def _lists_references(kind: bytes) -> bool:
+    """Say whether a type is that of sequences of references to objects (IV.A.2.d)."""
+    base = kind[8:12]
+    return is_sequence(kind) and base[0] & 0x0F == Class.REFERENCE and base[1] & 0x0F == 0
 
 
-def _path_of_first(references: Sequence[Any], dataset: Dataset) -> Path:
+def _listed_by_hdf5(dataset: Dataset, rank: int) -> tuple[int | None, ...]:
+    """Return the addresses of scales as HDF5 reads them: of an object with many attributes."""
     import h5py
 
-    if not len(references):
-        return None
+    kind = h5py.h5a.open(dataset.id, SCALES).get_type()
+    if not kind.equal(_sequences_of_references()[0]):
+        raise _no_list(dataset)
+    last = (refs[-1] if len(refs) else None for refs in _references(dataset, rank))
+    return tuple(
+        None if ref is None else h5py.h5o.get_info(h5py.h5r.dereference(ref, dataset.id)).addr
+        for ref in last
+    )
+
+
+def _references(dataset: Dataset, rank: int) -> Any:
+    """Return the references to the scales of every axis, which HDF5 reads."""
+    import h5py
+
+    listed = h5py.h5a.open(dataset.id, SCALES)
+    if listed.shape != (rank,):
+        # HDF5 would take whatever it is for addresses, and crash
+        raise _no_list(dataset)
+    found = np.empty((rank,), h5py.vlen_dtype(h5py.ref_dtype))
+    listed.read(found, _sequences_of_references()[1])
+    return found
+
+
+def _name_elsewhere(dataset: Dataset, axis: int) -> str:
+    """Return the name of the last scale of an axis, which lies in another group."""
+    import h5py
+
+    reference = _references(dataset, int(dataset.id.rank))[axis][-1]
     try:
-        return h5py.h5r.get_name(references[0], dataset.id) or UNKNOWN
+        path = h5py.h5r.get_name(reference, dataset.id)
     except (RuntimeError, ValueError):
-        # of no object, or of none that is there
-        return UNKNOWN
+        path = None
+    if not path:
+        raise FormatError(
+            f"{dataset.source.url}: axis {axis} of {dataset.name!r} has a scale that is not there; "
+            f"restore it, or leave the variable out with drop_variables"
+        )
+    return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
+
+
+def _no_list(dataset: Dataset) -> FormatError:
+    return FormatError(
+        f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is no list of "
+        f"scales for each of {dataset.id.rank} axes; the file is damaged, fetch it again, or "
+        f"remove the attribute"
+    )
 
 
 @cache
@@ -101,8 +132,8 @@ class NamedAxes:
     def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
         above = tuple(above)
         self.scales = [d for d in datasets if d.is_scale]
-        self._by_address = {d.address: d for d in [*above, *self.scales]}
-        self._by_path = {d.place: self._by_address[d.address].name for d in [*above, *self.scales]}
+        # of several links to one scale the innermost counts, and in a group the first
+        self._by_address = {d.address: d for d in [*above, *reversed(self.scales)]}
         self.named: Names = [(d, self._look_up(d)) for d in datasets]
         self.lengths = self._unlimited_lengths()
 
@@ -118,7 +149,7 @@ class NamedAxes:
     def _unlimited_lengths(self) -> dict[str, int]:
         """Return how long variables of the group make every unlimited dimension that they see."""
         # the name of a dimension hides that of another one further up
-        seen = {d.name: d for d in self._by_address.values()}
+        seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
         lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
         for dataset, dims in self.named:
             for dim, n in zip(dims, dataset.shape, strict=True):
@@ -139,28 +170,14 @@ class NamedAxes:
                 return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
             return (dataset.name, *([None] * (rank - 1)))[:rank]
         return tuple(
-            None if path is None else self._scale_at(dataset, axis, path)
-            for axis, path in enumerate(scale_paths(dataset))
+            None if address is None else self._scale_at(dataset, axis, address)
+            for axis, address in enumerate(scale_addresses(dataset))
         )
 
-    def _scale_at(self, dataset: Dataset, axis: int, path: bytes) -> str | None:
-        """Return the name of the first scale of an axis, which has some path in the file."""
-        known = self._by_path.get((dataset.source.url, path))
-        return self._attached(dataset, axis) if known is None else known
-
-    def _attached(self, dataset: Dataset, axis: int) -> str | None:
-        """Return the name of the first scale of an axis."""
-        import h5py
-
-        found: list[Any] = []
-        if axis < dataset.id.rank and h5py.h5ds.get_num_scales(dataset.id, axis):
-            h5py.h5ds.iterate(dataset.id, axis, found.append)
-        if not found:
-            return None
-        address = (dataset.source.url, h5py.h5o.get_info(found[0]).addr)
-        if address in self._by_address:
-            return self._by_address[address].name
-        return str(h5py.Dataset(found[0]).name).rpartition("/")[2]
+    def _scale_at(self, dataset: Dataset, axis: int, address: int) -> str:
+        """Return the name of the scale of an axis, which has some address in the file."""
+        known = self._by_address.get((dataset.source.url, address))
+        return _name_elsewhere(dataset, axis) if known is None else known.name
 
 
 class Dimensions:

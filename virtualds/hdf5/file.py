@@ -10,6 +10,8 @@ from typing import Any
 
 from virtualds.blocks import FetchError
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
+from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.hdf5.object_header import read_extension
 from virtualds.manifest import SourceFile
 from virtualds.scan import described, remote_file
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
@@ -73,6 +75,7 @@ class HDF5Files:
         self.source = source
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}
+        self._bytes: dict[SourceFile, FileBytes] = {}
 
     def __enter__(self) -> HDF5Files:
         self._stack.__enter__()
@@ -87,6 +90,15 @@ class HDF5Files:
             self._open[source] = self._stack.enter_context(opened(source))
         return self._open[source]
 
+    def bytes_of(self, source: SourceFile) -> FileBytes:
+        """Return the bytes of a file that is open, until it is closed."""
+        if source not in self._bytes:
+            found = FileBytes(source)
+            self._stack.callback(found.close)
+            read_extension(found)
+            self._bytes[source] = found
+        return self._bytes[source]
+
     @contextmanager
     def lent(self, source: SourceFile) -> Iterator[Any]:
         """Open a file for a while: there may be more than the system lets be open at once."""
@@ -99,6 +111,8 @@ class HDF5Files:
                 yield file
             finally:
                 del self._open[source]
+                if source in self._bytes:
+                    self._bytes.pop(source).close()
 
 
 Places = Callable[[str, SourceFile], list[str]]

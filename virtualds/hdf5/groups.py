@@ -51,7 +51,7 @@ def groups_below(
     A group that cannot be read, or that a link leads back to, is broken in the one that holds it.
     """
     found = members(place, files, skip)
-    scales = (*above, *(d for d in found.datasets.values() if d.is_scale))
+    scales = (*above, *found.scales)
     around = {*around, place.address}
     for name, child in list(found.groups.items()):
         try:

@@ -131,7 +131,7 @@ def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
         distinct = {(m.file, m.path): m for m in _mappings(dataset, (beside,))}
         for mapping in distinct.values():
             with files.lent(mapping.file) as file:
-                source = _source(mapping, file)
+                source = _source(mapping, file, files)
                 needed[mapping.file] = needed[source.source] = None
                 needed |= dict.fromkeys(needed_files(source, files))
     else:
@@ -180,7 +180,7 @@ def _parts(
                 mapping = mappings[number]
                 if mapping.path not in arrays:
                     arrays[mapping.path] = _source_array(
-                        _source(mapping, file), stored, files, above
+                        _source(mapping, file, files), stored, files, above
                     )
                 parts[number] = _part(mapping, arrays[mapping.path], stored)
     return parts
@@ -215,7 +215,7 @@ def _part(
     return _reshaped(source, target.shape + stored.shape)
 
 
-def _source(mapping: Mapping, file: Any) -> Dataset:
+def _source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
     """Return the dataset that a mapping shows, in whatever file links lead to."""
     import h5py
 
@@ -228,7 +228,8 @@ def _source(mapping: Mapping, file: Any) -> Dataset:
             f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, which a "
             f"virtual dataset is put together from; restore it, or use drop_variables"
         )
-    return Dataset(os.fsdecode(mapping.path), found, file_of(found, file.id, mapping.file))
+    source = file_of(found, file.id, mapping.file)
+    return Dataset(os.fsdecode(mapping.path), found, source, files)
 
 
 def _source_array(

@@ -5,12 +5,10 @@ What byte ranges cannot express is refused by name, or read.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import repeat
 from math import prod
 from typing import Any
 
@@ -23,6 +21,8 @@ from virtualds.codecs import codec_from_hdf5
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, Ints, c_strides
+from virtualds.hdf5.chunk_indexes import read_chunks
+from virtualds.hdf5.chunk_table import Table
 from virtualds.hdf5.data_types import StoredType
 from virtualds.hdf5.file import Places, beside, find, in_working_directory
 from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
@@ -34,8 +34,8 @@ ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that no filter has seen."""
 Filter = tuple[int, tuple[int, ...]]
 """The number of a filter, and what it was told."""
-BLOCK = 512
-"""Chunks that are gathered before they become columns."""
+FEW = 512
+"""Chunks of which a manifest is made without columns."""
 
 
 def stored_array(
@@ -121,27 +121,22 @@ def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
 
 def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> ManifestArray:
     axes, grid = _cut(dataset.shape, chunks)
-    if prod(grid) <= BLOCK and (manifest := _plain_manifest(dataset, pipeline, chunks)):
+    index = read_chunks(dataset)
+    if manifest := _plain_manifest(dataset, pipeline, chunks, index):
         return _array(dataset.name, axes, manifest, (pipeline,))
-    index = _chunk_index(dataset, dataset.id.rank)
     if not index.size:
         return _array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
     mask = np.where(_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
     pipelines, number = _by_mask(pipeline, mask)
-    inside = np.ones(mask.size, bool)
     flat = np.zeros(mask.size, np.int64)
     # the axes within elements, of array types, are never cut
-    for first, size, chunk, stride in zip(
-        place, dataset.shape, chunks, c_strides(grid), strict=False
-    ):
-        # shrinking a dataset can leave chunks behind that lie outside of it
-        inside &= first < size
+    for first, chunk, stride in zip(place, chunks, c_strides(grid), strict=False):
         flat += first // chunk * stride
 
     def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
         column = np.full(prod(grid), rest, kind)
-        column[flat[inside]] = values[inside]
+        column[flat] = values
         return column.reshape(grid)
 
     manifest = ChunkManifest.build(
@@ -164,31 +159,21 @@ def _cut(
     return axes, tuple(axis.nchunks for axis in axes)
 
 
-@lru_cache(256)
-def _places(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return where the chunks of a grid begin, in C order."""
-    return tuple(itertools.product(*map(range, repeat(0), shape, chunks)))
-
-
 def _plain_manifest(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: Table
 ) -> ChunkManifest | None:
-    """Return a small manifest of chunks that are all there, in their order, all filtered alike.
+    """Return a small manifest of chunks that are all there, all filtered alike.
 
     None is any other dataset, and one of which a chunk at the edge may be without filters: all
     that `_chunked` looks into.
     """
-    rows: list[Any] = []
-    dataset.id.chunk_iter(rows.append)
-    rank = dataset.id.rank
-    if not rows or len(rows) != prod(_cut(dataset.shape, chunks)[1]):
+    grid = _cut(dataset.shape, chunks)[1]
+    count = index.shape[1]
+    if not 0 < count == prod(grid) <= FEW or index[-3].any():
         return None
-    place, mask, offset, length = zip(*rows, strict=True)
-    if any(mask) or place != _places(dataset.shape[:rank], chunks[:rank]):
-        return None
+    offset, length = index[-2].tolist(), index[-1].tolist()
     if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
         return None
-    grid = _cut(dataset.shape, chunks)[1]
     return ChunkManifest.in_file(grid, dataset.source, offset, length)
 
 
@@ -196,36 +181,6 @@ def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...
     """Say whether filtered chunks reach past the end."""
     reach = any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
     return bool(pipeline.codecs) and reach
-
-
-def _chunk_index(dataset: Dataset, ndim: int) -> npt.NDArray[np.int64]:
-    """Return the position, filter mask, offset and length of every chunk that was written.
-
-    The table has a column per chunk. It grows in blocks: a list of a million rows would take a
-    hundred times the memory, and the garbage collector would walk it again and again.
-    """
-    tables: list[npt.NDArray[np.int64]] = []
-    rows: list[Any] = []
-    append = rows.append
-
-    def settle() -> None:
-        place, *rest = zip(*rows, strict=True)
-        table = np.empty((ndim + 3, len(rows)), np.int64)
-        flat = np.fromiter(itertools.chain.from_iterable(place), np.int64, len(rows) * ndim)
-        table[:ndim] = flat.reshape(-1, ndim).T
-        table[ndim:] = rest
-        tables.append(table)
-        rows.clear()
-
-    def collect(row: Any) -> None:
-        append(row)
-        if len(rows) == BLOCK:
-            settle()
-
-    dataset.id.chunk_iter(collect)
-    if rows:
-        settle()
-    return np.concatenate(tables, axis=1) if tables else np.empty((ndim + 3, 0), np.int64)
 
 
 def _bare_edges(

@@ -11,17 +11,25 @@ import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file import HDF5Files, damage_of, find
+from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.hdf5.object_header import Message, read_messages
 from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""
+SCALE = b"DIMENSION_SCALE"
+"""The CLASS of a scale."""
+LONGEST_TEXT = 2**16
+"""Bytes of attributes that tell of scales: HDF5's own have at most a name in them."""
+PADDINGS = range(3)
+"""Ways to fill up strings of fixed length (IV.A.2.d): HDF5 knows a scale by the first alone."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
@@ -76,20 +84,23 @@ class Dataset:
     found : h5py.h5d.DatasetID
     source : SourceFile
         The file that it lies in: links lead to other files.
+    files : HDF5Files
+        Has that file open.
     """
 
-    def __init__(self, name: str, found: Any, source: SourceFile) -> None:
+    def __init__(self, name: str, found: Any, source: SourceFile, files: HDF5Files) -> None:
         import h5py
 
         self.name = name
         self.id = found
         self.source = source
+        self.files = files
         self.kind = found.get_type()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
         self._within = _axes_within(self.kind)
         self.shape: tuple[int, ...] = (found.shape or ()) + self._within
-        self.is_scale: bool = h5py.h5ds.is_scale(found)
+        self.is_scale = _text(found, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
         self.attrs = h5py.AttributeManager(self)
 
     @cached_property
@@ -102,9 +113,17 @@ class Dataset:
     @property
     def is_bare(self) -> bool:
         """Whether it is a scale that stands for a dimension without a variable."""
-        import h5py
+        return self.is_scale and _text(self.id, b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
-        return self.is_scale and h5py.h5ds.get_scale_name(self.id).startswith(DIMENSION_ONLY)
+    @property
+    def file(self) -> FileBytes:
+        """The bytes of the file that it lies in."""
+        return self.files.bytes_of(self.source)
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """The messages of its object header."""
+        return read_messages(self.file, self.address[1])
 
     @property
     def is_unlimited(self) -> bool:
@@ -114,15 +133,35 @@ class Dataset:
     @cached_property
     def grows(self) -> tuple[bool, ...]:
         """Whether each axis may grow."""
-        limits = self.id.get_space().get_simple_extent_dims(True)
-        return tuple(n == UNLIMITED for n in limits) + (False,) * len(self._within)
+        return tuple(n is None for n in self.limits) + (False,) * len(self._within)
 
     @cached_property
-    def place(self) -> tuple[str, bytes | None]:
-        """The url of its file, and a path there that leads to it."""
-        import h5py
+    def limits(self) -> tuple[int | None, ...]:
+        """The greatest length of each axis, None where there is no limit."""
+        limits = self.id.get_space().get_simple_extent_dims(True)
+        return tuple(None if n == UNLIMITED else n for n in limits)
 
-        return self.source.url, h5py.h5i.get_name(self.id)
+
+def _text(owner: Any, name: bytes, paddings: Collection[int]) -> bytes:
+    """Return an attribute that is one string of fixed length, padded so; empty if it is not.
+
+    HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
+    """
+    import h5py
+
+    if not h5py.h5a.exists(owner, name):
+        return b""
+    found = h5py.h5a.open(owner, name)
+    kind = found.get_type()
+    if kind.get_class() != Class.STRING or kind.is_variable_str():
+        return b""
+    size, padding = kind.get_size(), kind.get_strpad()
+    one = found.get_space().get_simple_extent_npoints() == 1
+    if not one or padding not in paddings or size > LONGEST_TEXT:
+        return b""
+    value = np.zeros(found.shape, f"S{size}")
+    found.read(value)
+    return value.tobytes().partition(b"\0")[0]
 
 
 def _axes_within(kind: Any) -> tuple[int, ...]:
@@ -134,11 +173,13 @@ def _axes_within(kind: Any) -> tuple[int, ...]:
     return axes
 
 
-class Place(NamedTuple):
-    """A group, and the file that it lies in."""
+@dataclass(frozen=True)
+class Place:
+    """A group, or what a link leads to, the file that it lies in, and what has that file open."""
 
     id: Any
     source: SourceFile
+    files: HDF5Files
 
     @property
     def attrs(self) -> Any:
@@ -153,6 +194,16 @@ class Place(NamedTuple):
         import h5py
 
         return self.source.url, h5py.h5o.get_info(self.id).addr
+
+    @property
+    def file(self) -> FileBytes:
+        """The bytes of the file that it lies in."""
+        return self.files.bytes_of(self.source)
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """The messages of its object header."""
+        return read_messages(self.file, self.address[1])
 
 
 @dataclass(frozen=True)
@@ -171,6 +222,15 @@ class Members:
     groups: dict[str, Place] = field(default_factory=dict)
     broken: dict[str, VirtualdsError] = field(default_factory=dict)
 
+    @property
+    def scales(self) -> list[Dataset]:
+        """Its scales, each once, by the first of several names."""
+        distinct: dict[tuple[str, int], Dataset] = {}
+        for dataset in self.datasets.values():
+            if dataset.is_scale:
+                distinct.setdefault(dataset.address, dataset)
+        return list(distinct.values())
+
 
 def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Members:
     """Look at everything in a group, but for links of the names to skip."""
@@ -185,11 +245,11 @@ def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Membe
             continue
         try:
             with damage_of(place.source):
-                found, source = follow(place, raw, link, files)
-                if isinstance(found, h5py.h5d.DatasetID):
-                    result.datasets[name] = Dataset(name, found, source)
-                elif isinstance(found, h5py.h5g.GroupID):
-                    result.groups[name] = Place(found, source)
+                found = follow(place, raw, link, files)
+                if isinstance(found.id, h5py.h5d.DatasetID):
+                    result.datasets[name] = Dataset(name, found.id, found.source, files)
+                elif isinstance(found.id, h5py.h5g.GroupID):
+                    result.groups[name] = found
         except VirtualdsError as error:
             result.broken[name] = error
     return result
@@ -243,7 +303,9 @@ def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
             f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
             f"with drop_variables"
         ) from error
-    return Place(found, source if link == h5py.h5l.TYPE_HARD else file_of(found, base, source))
+    if link != h5py.h5l.TYPE_HARD:
+        source = file_of(found, base, source)
+    return Place(found, source, files)
 
 
 def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:

@@ -134,9 +134,9 @@ def _found(files: HDF5Files, path: str) -> tuple[Place, Place, Where, tuple[Data
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
     import h5py
 
-    root = Place(h5py.h5g.open(files.open(files.source).id, b"/"), files.source)
+    root = Place(h5py.h5g.open(files.open(files.source).id, b"/"), files.source, files)
     *above, here = descend(root, path, files)
-    scales = (d for g in above for d in members(g, files).datasets.values() if d.is_scale)
+    scales = (d for g in above for d in members(g, files).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 

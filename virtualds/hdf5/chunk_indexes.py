@@ -1,0 +1,97 @@
+"""Where the chunks of a dataset lie, by whichever index it has.
+
+Extensible arrays and version 1 B-trees are read here (`extensible_array`, `chunk_tree`), since
+HDF5's own list (`H5Dchunk_iter`) is wrong for the first and does not show damage of the second. The
+list is right for the other indexes, whose blocks HDF5 verifies by checksums.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from virtualds.errors import UnsupportedError
+from virtualds.hdf5.chunk_table import Table, checked
+from virtualds.hdf5.chunk_tree import read_tree
+from virtualds.hdf5.extensible_array import read_extensible_array
+from virtualds.hdf5.object_header import (
+    B_TREE_1,
+    EXTENSIBLE_ARRAY,
+    ChunkIndex,
+    chunk_index,
+)
+from virtualds.hdf5.structure import Dataset
+
+BLOCK = 512
+"""Chunks that are gathered before they become columns."""
+
+
+def read_chunks(dataset: Dataset) -> Table:
+    """Return the table of all chunks of a dataset that were written.
+
+    Raises
+    ------
+    FormatError
+        The index is damaged, or lists chunks that cannot be.
+    UnsupportedError
+        It is of a form that neither we nor HDF5 are known to read right.
+    """
+    table = _read_index(dataset)
+    return checked(dataset.file, table, dataset.id.shape, dataset.plist.get_chunk())
+
+
+def _read_index(dataset: Dataset) -> Table:
+    index = _find_index(dataset)
+    if index is None:
+        return _listed_by_hdf5(dataset)
+    if not dataset.file.is_defined(index.address):
+        return np.empty((dataset.id.rank + 3, 0), np.int64)
+    if index.kind == B_TREE_1:
+        return read_tree(dataset.file, index.address, index.dims)
+    if index.kind == EXTENSIBLE_ARRAY:
+        limits = dataset.limits
+        return read_extensible_array(dataset.file, index.address, index.dims, limits)
+    return _listed_by_hdf5(dataset)
+
+
+def _find_index(dataset: Dataset) -> ChunkIndex | None:
+    """Return where the index lies; None if HDF5 has to be asked, and is known to be right."""
+    try:
+        return chunk_index(dataset.file, dataset.messages)
+    except UnsupportedError:
+        if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
+            raise
+        return None
+
+
+def _listed_by_hdf5(dataset: Dataset) -> Table:
+    """Return the chunks as HDF5 lists them.
+
+    The table grows in blocks: a list of a million rows would take a hundred times the memory, and
+    the garbage collector would walk it again and again.
+    """
+    ndim = dataset.id.rank
+    tables: list[Table] = []
+    rows: list[Any] = []
+    append = rows.append
+
+    def settle() -> None:
+        place, *rest = zip(*rows, strict=True)
+        table = np.empty((ndim + 3, len(rows)), np.int64)
+        flat = np.fromiter(itertools.chain.from_iterable(place), np.int64, len(rows) * ndim)
+        table[:ndim] = flat.reshape(-1, ndim).T
+        table[ndim:] = rest
+        tables.append(table)
+        rows.clear()
+
+    def collect(row: Any) -> None:
+        append(row)
+        if len(rows) == BLOCK:
+            settle()
+
+    dataset.id.chunk_iter(collect)
+    if rows:
+        settle()
+    return np.concatenate(tables, axis=1) if tables else np.empty((ndim + 3, 0), np.int64)

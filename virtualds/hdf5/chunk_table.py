@@ -1,0 +1,59 @@
+"""The chunks of a dataset as a table with a column for each, and what must hold of it.
+
+A column holds the position of a chunk along every axis, its filter mask, its offset in the file and
+its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.grid import c_strides
+from virtualds.hdf5.file_bytes import FileBytes
+
+Table = npt.NDArray[np.int64]
+
+
+def as_table(file: FileBytes, place: Any, mask: Any, address: Any, length: Any) -> Table:
+    """Return a table from its columns, with addresses as offsets in the file."""
+    table = np.empty((len(place) + 3, len(address)), np.int64)
+    table[:-3], table[-3], table[-1] = place, mask, length
+    table[-2] = _offsets(file, address)
+    return table
+
+
+def _offsets(file: FileBytes, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return where addresses are in the file."""
+    if addresses.size and int(addresses.max()) >= file.end:
+        file.refuse(f"a chunk lies past the {file.end} bytes of the file")
+    return addresses.astype(np.int64) + file.base
+
+
+def checked(file: FileBytes, table: Table, shape: Sequence[int], chunks: Sequence[int]) -> Table:
+    """Return a table whose chunks lie in the grid and in the file, in their order, none twice.
+
+    All indexes of HDF5 list chunks in the order of C. In a tree this is what finds them.
+
+    Raises
+    ------
+    FormatError
+        They do not.
+    """
+    place, offset, length = table[:-3], table[-2], table[-1]
+    wide = np.array(chunks, np.int64)[:, None]
+    scaled = place // wide
+    grid = tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
+    if (scaled * wide != place).any():
+        file.refuse(f"a chunk lies at no multiple of {tuple(chunks)}")
+    if (place < 0).any() or (place >= np.array(shape, np.int64)[:, None]).any():
+        file.refuse(f"a chunk lies outside of the shape {tuple(shape)}")
+    number = np.array(c_strides(grid), np.int64) @ scaled
+    if (number[1:] <= number[:-1]).any():
+        file.refuse("chunks are listed twice, or not in their order")
+    if (offset < 0).any() or (length < 0).any() or (length > file.end - offset).any():
+        file.refuse(f"a chunk lies past the {file.end} bytes of the file")
+    return table

@@ -1,0 +1,152 @@
+"""Version 1 B-trees of chunks, the index of most HDF5 files, read as a table.
+
+HDF5 File Format Specification 3.0, III.A.1. HDF5 finds a chunk by the keys on its way down, and its
+own list of chunks (`H5Dchunk_iter`) shows only those of the last level. Where keys contradict each
+other the list has chunks that HDF5 does not find.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.hdf5.chunk_table import Table, as_table
+from virtualds.hdf5.file_bytes import FileBytes
+
+Nodes = npt.NDArray[Any]
+Keys = list[list[int]]
+
+OF_CHUNKS = 1
+"""The type of a version 1 B-tree whose leaves are chunks."""
+HEAD = ("signature", "kind", "level")
+"""Fields by which a node is known."""
+
+
+def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> Table:
+    """Read a version 1 B-tree, level by level, all nodes of a level at once (III.A.1).
+
+    Parameters
+    ----------
+    file : FileBytes
+    address : int
+        Of the root.
+    dims : sequence of int
+        Elements of a chunk along each axis, and last the bytes of an element.
+
+    Returns
+    -------
+    numpy.ndarray
+        Not yet `checked`.
+
+    Raises
+    ------
+    FormatError
+        Nodes or keys contradict each other: HDF5 would not find some of the chunks.
+    """
+    form = _node_form(len(dims), file.half, file.offset_size)
+    wide = np.array(dims, np.uint64)
+    nodes = _read_nodes(file, [address], form)
+    level, seen = int(nodes["level"][0]), {address}
+    low: Keys | None = None
+    high: Keys | None = None
+    while True:
+        _check_nodes(file, nodes, level)
+        _check_keys(file, nodes, wide, low, high)
+        used = np.arange(nodes["entries"].shape[1]) < nodes["used"][:, None]
+        entries = nodes["entries"][used]
+        if level == 0:
+            return _leaves(file, entries)
+        above = nodes["entries"][:, 1:][used[:, :-1]]
+        low, high = _scaled(entries, wide), _scaled(above, wide)
+        if not all(map(operator.lt, low, high)):
+            file.refuse("the keys of a B-tree are not in order")
+        children = entries["child"].tolist()
+        if not seen.isdisjoint(children) or len(set(children)) < len(children):
+            file.refuse("a node of a B-tree has two parents")
+        seen.update(children)
+        level -= 1
+        nodes = _read_nodes(file, children, form)
+
+
+@lru_cache(64)
+def _node_form(rank: int, half: int, offset_size: int) -> np.dtype[Any]:
+    """Return a node as a dtype; the last key is of an entry too, though no child follows it."""
+    address = f"<u{offset_size}"
+    # a key has 8 bytes for each axis, whatever the size of addresses
+    key = [("length", "<u4"), ("mask", "<u4"), ("place", "<u8", (rank,))]
+    entry = np.dtype([*key, ("child", address)])
+    return np.dtype(
+        [
+            ("signature", "S4"),
+            ("kind", "u1"),
+            ("level", "u1"),
+            ("used", "<u2"),
+            ("left", address),
+            ("right", address),
+            ("entries", entry, (2 * half + 1,)),
+        ]
+    )
+
+
+def _read_nodes(file: FileBytes, addresses: Sequence[int], form: np.dtype[Any]) -> Nodes:
+    size = form.itemsize - file.offset_size
+    filler = bytes(file.offset_size)
+    parts = file.take_all([(address, size) for address in addresses])
+    return np.frombuffer(b"".join(part + filler for part in parts), form)
+
+
+def _check_nodes(file: FileBytes, nodes: Nodes, level: int) -> None:
+    """Refuse nodes that are none of a level, or have no or too many entries."""
+    used, most = nodes["used"], nodes["entries"].shape[1] - 1
+    if any(
+        node != (b"TREE", OF_CHUNKS, level)
+        for node in zip(*(nodes[name].tolist() for name in HEAD), strict=True)
+    ):
+        file.refuse(f"a node of level {level} of a B-tree is none")
+    # a root that has lost its last chunk is a leaf without entries
+    if used.max() > most or (used.min() == 0 and (level or len(used) > 1)):
+        file.refuse(f"a node of a B-tree has {used.min()} to {used.max()} of {most} entries")
+    left, right = nodes["left"].tolist(), nodes["right"].tolist()
+    if len(used) == 1 and any(map(file.is_defined, left + right)):
+        file.refuse("the root of a B-tree has neighbours")
+
+
+def _check_keys(
+    file: FileBytes, nodes: Nodes, wide: npt.NDArray[np.uint64], low: Keys | None, high: Keys | None
+) -> None:
+    """Refuse nodes that HDF5 would not find some of their entries in.
+
+    It looks for a chunk between the key of an entry and the next key, on every level. What closes
+    a node may be left over from a chunk that was removed, so it may be any key that is greater.
+    """
+    used, row = nodes["used"], np.arange(len(nodes))
+    if not used.all():
+        return
+    first = _scaled(nodes["entries"][:, 0], wide)
+    last = _scaled(nodes["entries"][row, used - 1], wide)
+    closing = _scaled(nodes["entries"][row, used], wide)
+    if not all(map(operator.lt, last, closing)):
+        file.refuse("the last key of a node of a B-tree is not the greatest")
+    if low is None or high is None:
+        return
+    if not (all(map(operator.le, low, first)) and all(map(operator.lt, last, high))):
+        file.refuse("a node of a B-tree has keys that its parent places elsewhere")
+
+
+def _scaled(keys: Nodes, wide: npt.NDArray[np.uint64]) -> Keys:
+    """Return keys as HDF5 compares them: counted in chunks, axis by axis."""
+    found: Keys = (keys["place"] // wide).tolist()
+    return found
+
+
+def _leaves(file: FileBytes, entries: Nodes) -> Table:
+    """Return the chunks that leaves list; their order is left to `checked`."""
+    place = entries["place"]
+    if place.size and (place[:, -1].any() or int(place.max()) >= 2**63):
+        file.refuse("a key of a B-tree is no position of a chunk")
+    return as_table(file, place[:, :-1].T, entries["mask"], entries["child"], entries["length"])

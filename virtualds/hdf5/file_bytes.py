@@ -1,0 +1,180 @@
+"""The bytes of an HDF5 file, taken without HDF5: at addresses, and never past the end of the file.
+
+HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.manifest import SourceFile
+from virtualds.scan import fetch_ahead, remote_file
+from virtualds.store import Range
+from virtualds.urls import local_path, scheme_of
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
+TOGETHER = 2**22
+"""Bytes of a remote file that are asked for at a time, and then read."""
+LONGEST_SUPERBLOCK = 112
+"""Bytes of a superblock of version 1 with addresses of 8 bytes."""
+SIZES = (2, 4, 8)
+"""Bytes that an address or a length may have here; the specification also allows 16 and 32."""
+DEFAULT_HALF = 32
+"""Half of the children of a node of chunks, where the file does not say (II.A, version 0)."""
+
+
+class FileBytes:
+    """The bytes of one file.
+
+    Parameters
+    ----------
+    source : SourceFile
+
+    Raises
+    ------
+    FormatError
+        There is no sound superblock.
+    """
+
+    offset_size: int
+    """Bytes of an address."""
+    length_size: int
+    """Bytes of a length."""
+    extension: int
+    """Address of the superblock extension, past the end if there is none."""
+    half: int
+    """Half of the children that a node of a version 1 B-tree of chunks has room for."""
+    unknown = ""
+    """What of its metadata has a form that is not known here."""
+
+    def __init__(self, source: SourceFile) -> None:
+        self.source = source
+        self.base = 0
+        self._handle: int | None = None
+        if scheme_of(source.url) == "file":
+            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+            self._handle = os.open(local_path(source.url), flags)
+            self.end = os.fstat(self._handle).st_size
+        else:
+            self._remote = remote_file(source)
+            self.end = source.size or 0
+        self.collections: dict[int, dict[int, bytes]] = {}
+        try:
+            self._read_superblock()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def take(self, address: int, length: int) -> bytes:
+        """Return exactly the bytes from an address on.
+
+        Raises
+        ------
+        FormatError
+            They do not all lie in the file.
+        """
+        if not 0 <= address <= self.end - self.base - length or length < 0:
+            self.refuse(f"it names bytes {address} to {address + length}, of {self.end}")
+        return self._read(self.base + address, length)
+
+    def take_some(self, address: int, most: int) -> bytes:
+        """Return the bytes from an address on, fewer than ``most`` where the file ends."""
+        return self.take(address, max(min(most, self.end - self.base - address), 0))
+
+    def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
+        """Yield the bytes of many ranges; those of a remote file come by few requests."""
+        if self._handle is not None:
+            yield from (self.take(*one) for one in ranges)
+            return
+        for some in _portions(ranges):
+            fetch_ahead({self.source: [(self.base + begin, n) for begin, n in some]})
+            yield from (self.take(*one) for one in some)
+
+    def _read(self, place: int, length: int) -> bytes:
+        if self._handle is None:
+            self._remote.seek(place)
+            found = self._remote.read(length) or b""
+        else:
+            found = os.pread(self._handle, length, place)
+        if len(found) < length:
+            self.refuse(f"it ends within the bytes {place} to {place + length}")
+        return found
+
+    def address_at(self, data: bytes, place: int) -> int:
+        """Return the address at a place of a piece of metadata."""
+        return uint(data, place, self.offset_size)
+
+    def length_at(self, data: bytes, place: int) -> int:
+        """Return the length at a place of a piece of metadata."""
+        return uint(data, place, self.length_size)
+
+    def is_defined(self, address: int) -> bool:
+        """Say whether an address is one: all bits set means that there is none (II.A)."""
+        return address != (1 << 8 * self.offset_size) - 1
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise the error of a file that contradicts itself."""
+        raise FormatError(
+            f"{self.source.url}: its metadata are damaged ({reason}); fetch the file again"
+        )
+
+    def decline(self, reason: str) -> NoReturn:
+        """Raise the error of metadata in a form that is not known here."""
+        raise UnsupportedError(
+            f"{self.source.url}: {reason}, a form of HDF5 metadata that is not known here; rewrite "
+            f"the file with h5repack, or leave the variable out with drop_variables"
+        )
+
+    def _read_superblock(self) -> None:
+        self.base = self._find_signature()
+        data = self.take_some(0, LONGEST_SUPERBLOCK).ljust(LONGEST_SUPERBLOCK, b"\0")
+        version = data[8]
+        if version > 3:
+            self.unknown = f"a superblock of version {version}"
+        # a base address of another value is overruled by the place of the superblock
+        sizes = data[13:15] if version < 2 else data[9:11]
+        self.offset_size, self.length_size = sizes
+        if self.offset_size not in SIZES or self.length_size not in SIZES:
+            self.unknown = f"addresses of {sizes[0]} bytes and lengths of {sizes[1]}"
+        self.half = uint(data, 24, 2) if version == 1 else DEFAULT_HALF
+        undefined = (1 << 8 * self.offset_size) - 1
+        self.extension = undefined if version < 2 else uint(data, 12 + sizes[0], sizes[0])
+        if not 0 < self.half < 2**15:
+            self.refuse(f"nodes of {2 * self.half} chunks")
+
+    def _find_signature(self) -> int:
+        place = 0
+        while place + len(SIGNATURE) <= self.end:
+            if self._read(place, len(SIGNATURE)) == SIGNATURE:
+                return place
+            place = 2 * place or 512
+        self.refuse("it has no superblock")
+
+
+def uint(data: bytes, place: int, size: int) -> int:
+    """Return the unsigned integer at a place of a piece of metadata, which is little-endian."""
+    return int.from_bytes(data[place : place + size], "little")
+
+
+def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """Cut a list of ranges into lists of not too many bytes."""
+    some: list[Range] = []
+    nbytes = 0
+    for one in ranges:
+        if some and nbytes + one[1] > TOGETHER:
+            yield some
+            some, nbytes = [], 0
+        some.append(one)
+        nbytes += one[1]
+    if some:
+        yield some

@@ -1,0 +1,225 @@
+"""What an object header of HDF5 says: its messages, and where a dataset has its chunks.
+
+HDF5 File Format Specification 3.0, IV.A. Whatever has a form that is not known is declined by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from virtualds.hdf5.file_bytes import FileBytes, uint
+
+LAYOUT, CONTINUATION, TREE_K, CACHE_IMAGE = 0x08, 0x10, 0x13, 0x18
+"""Types of messages (IV.A.2)."""
+SHARED = 0b10
+"""The flag of a message that lies elsewhere (IV.A.1)."""
+GUESS = 512
+"""Bytes that are read of a header before its length is known, as HDF5 does."""
+MOST_BYTES = 2**26
+"""Bytes that all messages of an object may have."""
+SUM = 4
+"""Bytes of a checksum."""
+HEAD_V1 = Struct("<BxHII4x")
+"""Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
+MESSAGE_V1 = Struct("<HHB3x")
+MESSAGE_V2 = Struct("<BHB")
+"""Type, bytes and flags of a message (IV.A.1)."""
+
+B_TREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, B_TREE_2 = range(6)
+"""Indexes of chunks: the first of layout messages up to version 3, the others by their number
+(IV.A.2.i, version 4)."""
+PARAMETERS = {IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, B_TREE_2: 6}
+"""Bytes of what a layout message tells of an index before its address (IV.A.2.i, version 4)."""
+
+
+class Message(NamedTuple):
+    """A message of an object header."""
+
+    kind: int
+    flags: int
+    data: bytes
+
+
+class ChunkIndex(NamedTuple):
+    """Where the index of a chunked dataset lies.
+
+    Parameters
+    ----------
+    kind : int
+        `B_TREE_1` and so on.
+    address : int
+        Of its first block.
+    dims : tuple of int
+        Elements of a chunk along each axis, and last the bytes of an element.
+    """
+
+    kind: int
+    address: int
+    dims: tuple[int, ...]
+
+
+def is_sound(block: bytes) -> bool:
+    """Say whether the last four bytes of a block are the checksum of the others (lookup3)."""
+    # only some files have checksums, and importing it takes long
+    from numcodecs.jenkins import jenkins_lookup3
+
+    return bool(jenkins_lookup3(block[:-SUM]) == uint(block, len(block) - SUM, SUM))
+
+
+def read_messages(file: FileBytes, address: int) -> list[Message]:
+    """Return the messages of the object whose header lies at an address.
+
+    Raises
+    ------
+    FormatError
+        The header is damaged.
+    UnsupportedError
+        It is of a version that is not known.
+    """
+    if file.unknown:
+        file.decline(file.unknown)
+    head = file.take_some(address, GUESS)
+    messages, step = _first_block(file, address, head)
+    seen, nbytes = {address}, 0
+    found: list[Message] = []
+    blocks = [messages]
+    while blocks:
+        block = blocks.pop(0)
+        nbytes += len(block)
+        for message in _messages(file, block, step):
+            if message.kind != CONTINUATION:
+                found.append(message)
+                continue
+            place = file.address_at(message.data, 0)
+            length = file.length_at(message.data, file.offset_size)
+            if place in seen or nbytes + length > MOST_BYTES:
+                file.refuse(f"the header of the object at {address} has no end")
+            seen.add(place)
+            blocks.append(_continuation(file, place, length, step))
+    return found
+
+
+def _first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, int]:
+    """Return the bytes of the first messages, and how many tell type and length of each."""
+    if head[:4] == b"OHDR":
+        return _first_of_version_2(file, address, head)
+    if len(head) < HEAD_V1.size or head[0] != 1:
+        file.refuse(f"there is no object at {address}")
+    stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
+    whole = head if stop <= len(head) else file.take(address, stop)
+    return whole[HEAD_V1.size : stop], MESSAGE_V1.size
+
+
+def _first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, int]:
+    if head[4] != 2:
+        file.decline(f"an object header of version {head[4]}")
+    flags = head[5]
+    # times, and the numbers of attributes at which their storage changes
+    begin = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
+    width = 1 << (flags & 3)
+    stop = begin + width + uint(head, begin, width) + SUM
+    whole = head[:stop] if stop <= len(head) else file.take(address, stop)
+    if not is_sound(whole):
+        file.refuse(f"the header of the object at {address} has a wrong checksum")
+    # the order of creation
+    return whole[begin + width : -SUM], MESSAGE_V2.size + 2 * bool(flags & 0x4)
+
+
+def _continuation(file: FileBytes, address: int, length: int, step: int) -> bytes:
+    block = file.take(address, length)
+    if step == MESSAGE_V1.size:
+        return block
+    if block[:4] != b"OCHK" or not is_sound(block):
+        file.refuse(f"part of an object header at {address} is none, or has a wrong checksum")
+    return block[4:-SUM]
+
+
+def _messages(file: FileBytes, block: bytes, step: int) -> Iterator[Message]:
+    form = MESSAGE_V1 if step == MESSAGE_V1.size else MESSAGE_V2
+    place = 0
+    # what is left is a gap
+    while place + step <= len(block):
+        kind, length, flags = form.unpack_from(block, place)
+        begin = place + step
+        place = begin + length
+        if place > len(block):
+            file.refuse("a message is longer than the object header that it lies in")
+        yield Message(kind, flags, block[begin:place])
+
+
+def read_extension(file: FileBytes) -> None:
+    """Take note of what the superblock extension says of how metadata lie."""
+    if file.unknown or not file.is_defined(file.extension):
+        return
+    for message in read_messages(file, file.extension):
+        if message.kind == CACHE_IMAGE:
+            # then they lie there, and not at their addresses (IV.A.2.y)
+            file.unknown = "a metadata cache image"
+        if message.kind == TREE_K:
+            file.half = uint(message.data, 1, 2) or file.half
+
+
+def chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkIndex:
+    """Return where the chunks of a dataset are listed: its Data Layout message (IV.A.2.i).
+
+    Raises
+    ------
+    FormatError
+        There is no such message, or more than one.
+    UnsupportedError
+        It is of a version, or names an index, that is not known.
+    """
+    layouts = [m for m in messages if m.kind == LAYOUT]
+    if len(layouts) != 1 or layouts[0].flags & SHARED:
+        file.refuse(f"a dataset has {len(layouts)} layouts")
+    data = layouts[0].data
+    if data[0] in (1, 2):
+        return _layout_1(file, data)
+    if data[0] == 3:
+        return _layout_3(file, data)
+    # version 5 has the form of version 4; only lengths in the indexes have other widths
+    if data[0] in (4, 5):
+        return _layout_4(file, data)
+    file.decline(f"a data layout of version {data[0]}")
+
+
+def _layout_1(file: FileBytes, data: bytes) -> ChunkIndex:
+    """Read versions 1 and 2: dimensionality, class, five bytes of nothing, address, dimensions."""
+    place = 8 + file.offset_size
+    return _index(file, B_TREE_1, file.address_at(data, 8), data, place, 4, data[1])
+
+
+def _layout_3(file: FileBytes, data: bytes) -> ChunkIndex:
+    """Read version 3: class, dimensionality, address, dimensions."""
+    place = 3 + file.offset_size
+    return _index(file, B_TREE_1, file.address_at(data, 3), data, place, 4, data[2])
+
+
+def _layout_4(file: FileBytes, data: bytes) -> ChunkIndex:
+    """Read versions 4 and 5: class, flags, dimensionality, width, dimensions, index, address."""
+    flags, rank, width = data[2:5]
+    place = 5 + width * rank
+    kind = data[place] if place < len(data) else 0
+    if kind == SINGLE:
+        # the length and the filter mask of a filtered chunk
+        place += (file.length_size + 4) * bool(flags & 0b10)
+    elif kind in PARAMETERS:
+        place += PARAMETERS[kind]
+    else:
+        file.decline(f"a chunk index of type {kind}")
+    if place + 1 + file.offset_size > len(data):
+        file.refuse("a layout is cut short")
+    return _index(file, kind, file.address_at(data, place + 1), data, 5, width, rank)
+
+
+def _index(
+    file: FileBytes, kind: int, address: int, data: bytes, place: int, width: int, rank: int
+) -> ChunkIndex:
+    if place + width * rank > len(data):
+        file.refuse("a layout is cut short")
+    dims = tuple(uint(data, place + width * axis, width) for axis in range(rank))
+    if not all(dims):
+        file.refuse(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
+    return ChunkIndex(kind, address, dims)
