@@ -153,6 +153,7 @@ STAGES = {
         "obstore_options",
         "obstore_ranges",
         "fsspec_ranges",
+        "versions",
         "fsspec_store",
         "archive",
     ),

@@ -173,8 +173,8 @@ class VirtualDataTreeAccessor:
         ----------
         url, format, conflict, storage_options, **choices
             As for ``ds.virtual.to_manifest``.
-        mode : {"w", "w-"}, optional
-            ``"w"``, the default, creates or replaces, ``"w-"`` refuses to replace.
+        mode : {"w-", "w"}, optional
+            ``"w-"``, the default, creates a set, ``"w"`` creates or replaces one.
         append_dim : None
             Trees are not appended to; join them with `xarray.concat` and write the result.
         write_inherited_coords : bool, default False
@@ -191,7 +191,7 @@ class VirtualDataTreeAccessor:
         ConflictError
             Another writer was faster; nothing has changed.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``.
+            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
         ValueError
             No such format or mode.
 
@@ -219,6 +219,7 @@ class VirtualDataTreeAccessor:
         url: str | os.PathLike[str],
         *,
         layout: str = "content",
+        mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
     ) -> xr.DataTree:
@@ -234,7 +235,7 @@ class VirtualDataTreeAccessor:
         """
         group = group_from_tree(self._tree)
         target, options = normalise_url(url), StorageOptions.of(storage_options)
-        materialize(group, target, options, layout=layout, checksums=checksums)
+        materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
 
     def verify(

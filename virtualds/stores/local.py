@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from virtualds.errors import exists_already
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
@@ -172,6 +173,9 @@ class LocalStore:
                 _exchange(temporary, path)
         except FileNotFoundError as error:
             raise ChangedError(f"{path}: was removed by another") from error
+
+    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+        """Do nothing: local writers keep off each other."""
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: a hash of its bytes."""
@@ -353,10 +357,7 @@ def _move_folder(temporary: str, path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        raise FileExistsError(
-            f"{path}: exists already; pass mode='w' to replace a reference set, remove anything "
-            f"else"
-        ) from error
+        raise exists_already(path) from error
 
 
 def _exchange(one: str, other: str) -> None:
@@ -380,7 +381,7 @@ def _put_in_place(temporary: str, path: str, replace: bool) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError as error:
-        raise FileExistsError(f"{path}: exists already; pass mode='w' to replace it") from error
+        raise exists_already(path) from error
     os.unlink(temporary)
 
 
