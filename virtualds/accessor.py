@@ -20,6 +20,7 @@ from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
 from virtualds.source_files import prefix_changer, table_of_sources
+from virtualds.store_errors import storing
 from virtualds.stored_blocks import preferred, snapped
 from virtualds.urls import normalise_url
 from virtualds.verification import Verification, verified
@@ -344,7 +345,8 @@ class VirtualDatasetAccessor:
         target = normalise_url(url)
         options = StorageOptions.of(storage_options)
         group = group_from_dataset(self._dataset)
-        materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
+        with storing(target):
+            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)
 
     def verify(

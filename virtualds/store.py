@@ -56,6 +56,10 @@ class StoreError(OSError):
         self.item = item
 
 
+class RequestError(StoreError):
+    """A request that failed for good: no server answered, or not as it should."""
+
+
 class ChangedError(StoreError):
     """A file is no longer of the version that was to be replaced: another writer was faster."""
 

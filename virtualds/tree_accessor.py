@@ -17,6 +17,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
 from virtualds.source_files import prefix_changer, table_of_sources
+from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 from virtualds.verification import Verification, verified
@@ -235,7 +236,8 @@ class VirtualDataTreeAccessor:
         """
         group = group_from_tree(self._tree)
         target, options = normalise_url(url), StorageOptions.of(storage_options)
-        materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
+        with storing(target):
+            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
 
     def verify(

@@ -27,6 +27,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
+from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 
@@ -92,7 +93,7 @@ def write_manifest(
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        _settling_conflicts(partial(create, replace=mode == "w"), conflict)
+        _settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
         return Added.all_of(dataset, append_dim)
     change: Change
     added = Added.all_of(dataset, append_dim)
@@ -120,7 +121,7 @@ def write_manifest(
             _create_first(create, target, absolute, options)
             added = Added.all_of(dataset, append_dim)
 
-    _settling_conflicts(attempt, conflict)
+    _settling_conflicts(absolute, attempt, conflict)
     return added
 
 
@@ -208,7 +209,7 @@ def write_tree(
     _check_choices(target, choices or {})
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
-    _settling_conflicts(partial(create, replace=mode == "w"), conflict)
+    _settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
 
 
 def _destination(
@@ -314,14 +315,15 @@ def _check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
-    """Make a change, again if wanted and another writer was faster."""
+def _settling_conflicts(url: Any, attempt: Callable[[], None], conflict: str) -> None:
+    """Make a change to a set, again if wanted and another writer was faster."""
     _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
         try:
-            return attempt()
+            with storing(url):
+                return attempt()
         except ConflictError:
             left -= 1
             if not left:
@@ -387,7 +389,8 @@ def drop_sources(
     target = format_for(absolute, format, options)
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
-    _settling_conflicts(lambda: _update(target, absolute, change, options, allow), conflict)
+    attempt = partial(_update, target, absolute, change, options, allow)
+    _settling_conflicts(absolute, attempt, conflict)
 
 
 def convert(
@@ -460,7 +463,8 @@ def convert(
     if known is not None:
         group = _self_contained(group, f"{origin.rstrip('/')}/")
     write: Callable[..., None] = found.write
-    write(group, url, options, replace=replaces, **choices)
+    with storing(url):
+        write(group, url, options, replace=replaces, **choices)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
@@ -574,7 +578,7 @@ def expire_snapshots(
         with _missing_named(absolute):
             gone[:] = history.expire(absolute, options, keep, older_than)
 
-    _settling_conflicts(attempt, conflict)
+    _settling_conflicts(absolute, attempt, conflict)
     return gone
 
 

@@ -14,6 +14,7 @@ from virtualds.dataset import group_from_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Parts
 from virtualds.lazy import virtual_data
+from virtualds.store_errors import storing
 from virtualds.writing import format_for, target_of
 
 LEAST, ENOUGH, HELD = 4096, 100_000, 1_600_000
@@ -78,7 +79,8 @@ class Target:
                 f"allow; {able} does, and virtualds.convert makes {form.name} of it, or leave out "
                 f"to= and write the dataset with ds.virtual.to_manifest"
             )
-        place = form.parts.begin(absolute, options, replace=replace)
+        with storing(absolute):
+            place = form.parts.begin(absolute, options, replace=replace)
         return cls(form.parts, place, LEAST, ENOUGH, HELD, replace)
 
     @property
@@ -112,13 +114,16 @@ class Target:
         if not many:
             return dataset
         found = dataset.copy()
-        for name, array in self.parts.write(many, self.place).items():
+        with storing(self.url):
+            written = self.parts.write(many, self.place)
+        for name, array in written.items():
             found.variables[name].data = array
         return found
 
     def commit(self, dataset: xr.Dataset) -> None:
         """Make a dataset, of which parts are written, the set."""
-        self.parts.commit(group_from_dataset(dataset), self.place, replace=self.replace)
+        with storing(self.url):
+            self.parts.commit(group_from_dataset(dataset), self.place, replace=self.replace)
 
     def abandon(self) -> None:
         """Remove what was written."""

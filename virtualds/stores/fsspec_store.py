@@ -22,14 +22,18 @@ from virtualds.store import (
     Listed,
     Range,
     Reach,
+    RequestError,
     StoreError,
     far_reach,
 )
 from virtualds.stores.answer import Answer, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
-from virtualds.stores.retry import GaveUp, retried
+from virtualds.stores.retry import GaveUp, retried, store_errors
 from virtualds.stores.versions import PROOF, demand_conditions, put, way
 from virtualds.urls import host_of
+
+TOLD = (ChangedError, RequestError, FileNotFoundError, FileExistsError, NotImplementedError)
+"""Errors that are not told anew: they say what is the matter, or callers tell them apart."""
 
 SIDE_BY_SIDE = 16
 """Requests of one call; whoever wants more of them under way calls in more threads."""
@@ -102,7 +106,8 @@ class FsspecStore:
                 raise exists_already(url) from error
             return
         filesystem, path = located(url, options)
-        filesystem.pipe_file(path, data)
+        with _told_of(url):
+            filesystem.pipe_file(path, data)
 
     def write_folder(
         self,
@@ -121,18 +126,21 @@ class FsspecStore:
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a filesystem without conditional writes, and an S3 server that ignores them."""
         filesystem, path = located(url, options)
-        demand_conditions(filesystem, path)
+        with _told_of(url):
+            demand_conditions(filesystem, path)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
         filesystem, path = located(url, options)
-        return way(filesystem).read(filesystem, path)
+        with _told_of(url):
+            return way(filesystem).read(filesystem, path)
 
     def version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the version that is there now, None if there is no such file."""
         filesystem, path = located(url, options)
         try:
-            return way(filesystem).version(filesystem, path)
+            with _told_of(url):
+                return way(filesystem).version(filesystem, path)
         except FileNotFoundError:
             return None
 
@@ -141,24 +149,27 @@ class FsspecStore:
     ) -> str:
         """Create or replace a file in S3 by a conditional write, in memory under a lock."""
         filesystem, path = located(url, options)
-        return way(filesystem).write(filesystem, path, data, expected)
+        with _told_of(url):
+            return way(filesystem).write(filesystem, path, data, expected)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
         filesystem, path = located(url, options)
-        try:
-            put(filesystem, path, data)
-        except BaseException:
-            with suppress(OSError, NotImplementedError):
-                filesystem.rm_file(path)
-            raise
+        with _told_of(url):
+            try:
+                put(filesystem, path, data)
+            except BaseException:
+                with suppress(*store_errors(), NotImplementedError):
+                    filesystem.rm_file(path)
+                raise
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
         """Return the files below a folder, with sizes, etags and times where they are told."""
         filesystem, path = located(url, options)
         filesystem.invalidate_cache()
         try:
-            found = filesystem.find(path, detail=True)
+            with _told_of(url):
+                found = filesystem.find(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         folder = f"{path.rstrip('/')}/"
@@ -174,11 +185,13 @@ class FsspecStore:
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, in S3 many by one request; folders stay."""
-        found = [located(url, options) for url in urls]
+        named = list(urls)
+        found = [located(url, options) for url in named]
         if found:
             # one url after another leads to one and the same filesystem
             filesystem = found[0][0]
-            way(filesystem).remove(filesystem, [path for _, path in found])
+            with _told_of(named[0]):
+                way(filesystem).remove(filesystem, [path for _, path in found])
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
@@ -227,11 +240,19 @@ def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | No
 
 @contextmanager
 def _told_of(url: str) -> Iterator[None]:
-    """Name the url in the error of a request that failed for good."""
+    """Name the url, and what to do, in the error of a request that failed for good."""
     try:
         yield
     except GaveUp as failed:
         raise failure(failed, url) from failed.__cause__
+    except store_errors() as error:
+        # what was told already says all, but of errors that only stand for one of a library
+        foreign = error.__cause__ if type(error) is StoreError else error
+        if isinstance(error, TOLD) or not isinstance(foreign, store_errors()):
+            raise
+        once = GaveUp(1)
+        once.__cause__ = foreign
+        raise failure(once, url) from foreign
 
 
 def _described(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
