@@ -349,13 +349,28 @@ def test_a_set_grows() -> None:
     done("append", "refs.zarr", "2002.nc", "--dim", "time")
     given = ("append", "refs.zarr", "20*.nc", "--dim", "time", "--position", "coordinate")
     assert run(*given).exit_code == 1
-    done(*given, "--on-duplicate", "skip")
+    grown = said(*given, "--on-duplicate", "skip")
+    assert (grown["written"], grown["files"]) == (True, 3)
+    # of 36 months 12 were there; months of the values are a chunk each
+    assert (grown["added"], grown["references"]) == (24, 24)
     assert_identical(opened("refs.zarr"), native())
     assert len(said("snapshots", "refs.zarr")["snapshots"]) == 2
     done("drop-sources", "refs.zarr", "2001.nc")
     assert_identical(opened("refs.zarr"), xr.load_dataset("2002.nc"))
     assert len(said("expire-snapshots", "refs.zarr", "--keep", "1")["expired"]) == 2
     assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
+
+
+def test_an_append_of_what_is_there_says_that_nothing_was_written() -> None:
+    given = ("append", "refs.zarr", "20*.nc", "--dim", "time", "--on-duplicate", "skip")
+    first = said(*given)
+    assert (first["written"], first["added"]) == (True, 36)
+    again = said(*given)
+    assert (again["written"], again["added"], again["references"]) == (False, 0, 0)
+    told = done(*given).stdout
+    assert "unchanged" in told and "in the set already" in told
+    assert "written" not in told and "references" not in told
+    assert len(said("snapshots", "refs.zarr")["snapshots"]) == 1
 
 
 def test_a_source_is_put_in_place_of_what_it_was() -> None:

@@ -25,7 +25,7 @@ FLOORS = (
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "libdeflate", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
-    {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest"},
+    {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest", "store_errors"},
     {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
     | {"fence", "stored_blocks"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},
@@ -154,12 +154,14 @@ STAGES = {
         "comparison",
     ),
     "stores": (
+        "temporary",
         "local",
         "retry",
         "answer",
         "obstore_options",
         "obstore_ranges",
         "fsspec_ranges",
+        "versions",
         "fsspec_store",
         "archive",
     ),

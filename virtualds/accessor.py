@@ -20,6 +20,7 @@ from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
 from virtualds.source_files import prefix_changer, table_of_sources
+from virtualds.store_errors import storing
 from virtualds.stored_blocks import preferred, snapped
 from virtualds.urls import normalise_url
 from virtualds.verification import Verification, verified
@@ -225,10 +226,10 @@ class VirtualDatasetAccessor:
             ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
         format : str, optional
             Name of the format, where the suffix does not say it.
-        mode : {"w", "w-", "a", "replace-source"}, optional
-            ``"w"`` creates or replaces, ``"w-"`` refuses to replace, ``"a"`` appends, and
+        mode : {"w-", "w", "a", "replace-source"}, optional
+            ``"w-"`` creates a set, ``"w"`` creates or replaces one, ``"a"`` appends, and
             ``"replace-source"`` puts the dataset in place of what came from its sources before.
-            By default ``"a"`` where ``append_dim`` is given, else ``"w"``. Readers see the old set
+            By default ``"a"`` where ``append_dim`` is given, else ``"w-"``. Readers see the old set
             or the new one, whatever happens.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; a set that does not exist is
@@ -266,7 +267,7 @@ class VirtualDatasetAccessor:
         ConflictError
             Another writer was faster; nothing has changed.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``.
+            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
         ValueError
             No such format, mode or dimension.
 
@@ -296,6 +297,7 @@ class VirtualDatasetAccessor:
         url: str | os.PathLike[str],
         *,
         layout: str = "content",
+        mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
     ) -> xr.Dataset:
@@ -310,10 +312,12 @@ class VirtualDatasetAccessor:
             The folder that the copy is to be.
         layout : {"content", "chunks"}
             ``"content"`` makes a reference set that holds its chunks itself, each under its hash
-            and once: whatever a virtual dataset may be. Where there is such a set already it gets a
-            new snapshot, and chunks that it holds, or that an interrupted copy has left, are not
-            written again. ``"chunks"`` makes a new plain Zarr v3 store that every reader of Zarr
-            reads, of arrays that plain Zarr can describe.
+            and once: whatever a virtual dataset may be. Chunks that an interrupted copy has left,
+            or that a set that is replaced holds, are not written again. ``"chunks"`` makes a new
+            plain Zarr v3 store that every reader of Zarr reads, of arrays that plain Zarr can
+            describe.
+        mode : {"w-", "w"}
+            ``"w-"`` creates the copy; ``"w"`` also adds a new snapshot to a set that is there.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         checksums : bool, default True
@@ -325,11 +329,11 @@ class VirtualDatasetAccessor:
         UnsupportedError
             The layout cannot hold the dataset; nothing has been written.
         FileExistsError
-            There is something of this name that is not to be added to.
+            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
         ReadError
             Bytes cannot be had, have changed, or are not those of which there is a checksum.
         ValueError
-            No such layout.
+            No such layout or mode.
 
         Examples
         --------
@@ -341,7 +345,8 @@ class VirtualDatasetAccessor:
         target = normalise_url(url)
         options = StorageOptions.of(storage_options)
         group = group_from_dataset(self._dataset)
-        materialize(group, target, options, layout=layout, checksums=checksums)
+        with storing(target):
+            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)
 
     def verify(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,14 +15,15 @@ from virtualds.access import Allow, Allowed
 from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import detected, named
-from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import Format, format_of_object
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser, ReadSource
 from virtualds.read.cache import chunk_cache
 from virtualds.scan import fetch_ahead, scanning
-from virtualds.store import Range, StoreError
+from virtualds.store import Range
+from virtualds.store_errors import opening
 from virtualds.tree import virtual_tree
 from virtualds.urls import normalise_url, scheme_of
 
@@ -275,27 +275,6 @@ def _read_named(
     reader, source = named(parser, url, options) if parser else detected(url, options)
     found = _reading(reader, source, below, allow, snapshot)(source, group, skip)
     return in_plain_files(found) if isinstance(reader, Parser) else found
-
-
-@contextmanager
-def opening(url: str) -> Iterator[None]:
-    """Tell what a store says of a file that does not open, with its url and what to do."""
-    try:
-        yield
-    except PermissionError as error:
-        if isinstance(error, AccessError):
-            raise
-        raise AccessError(f"{url}: permission denied; ask for read access to it") from error
-    except FileNotFoundError as error:
-        if error.errno is None and error.args and url in str(error.args[0]):
-            raise
-        raise FileNotFoundError(
-            f"{url}: there is no such file or group ({error}); check the path"
-        ) from error
-    except (StoreError, IsADirectoryError) as error:
-        raise FormatError(
-            f"{url}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
-        ) from error
 
 
 def _reading(

@@ -25,6 +25,7 @@ from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
+from virtualds.formats import replaces_by
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -66,6 +67,7 @@ def open_virtual_mfdataset(
     allow: Allow = None,
     snapshot: str | None = None,
     to: str | os.PathLike[str] | None = None,
+    mode: str = "w-",
     target_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> xr.Dataset:
@@ -129,9 +131,12 @@ def open_virtual_mfdataset(
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
     to : str or path, optional
-        A reference set in the format zarr-v3, to be created or replaced. Whoever opens files writes
-        their references into it, and here it is only committed, so that no process ever holds all
-        of them. What is returned is the set, opened.
+        A reference set in the format zarr-v3, to be created. Whoever opens files writes their
+        references into it, and here it is only committed, so that no process ever holds all of
+        them. What is returned is the set, opened. A build that is interrupted has committed
+        nothing, and can simply be run again.
+    mode : {"w-", "w"}
+        With ``to``: ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     target_options : dict, optional
         Access options of the set, for fsspec.
 
@@ -151,7 +156,7 @@ def open_virtual_mfdataset(
         ``to`` is of a format that many processes cannot write together, or that cannot hold the
         dataset.
     FileExistsError
-        There is something called ``to`` that is no set.
+        There is something called ``to``, and ``mode`` is ``"w-"`` or it is no reference set.
     ConflictError
         Another writer has replaced the set in the moment in which it was committed.
 
@@ -198,7 +203,8 @@ def open_virtual_mfdataset(
         cache=cache,
     )
     number = _number(attrs_file, build)
-    target = None if to is None else Target.begin(to, target_options)
+    replaces = replaces_by(mode)
+    target = None if to is None else Target.begin(to, target_options, replace=replaces)
     whole = Whole(build, combination, arrangement, client, target)
     with abandoning(target):
         combined, found, report = whole.built()

@@ -62,3 +62,11 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
     return UnsupportedError(
         f"{url}: {form} cannot hold {len(problems)} properties of this dataset:\n{listed}\n{remedy}"
     )
+
+
+def exists_already(url: str, remedy: str = "remove anything else") -> FileExistsError:
+    """Return the error that says that a set is not created where something is, and the ways on."""
+    return FileExistsError(
+        f"{url}: exists already; pass mode='w' to replace a reference set, append_dim= to append "
+        f"to it, or {remedy}"
+    )

@@ -7,10 +7,11 @@ the other files, and at last the marker with what it is to be. Decision 15 says 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from virtualds.errors import ConflictError, ReadError
+from virtualds.errors import ConflictError, ReadError, exists_already
 from virtualds.manifest import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
@@ -28,10 +29,10 @@ class Fence:
     marker : str
         Name of the file that readers open first.
     options : StorageOptions, optional
-    version : str
-        The version of the marker that this writer has read.
+    version : str or None
+        The version of the marker that this writer has read, None if there was no marker.
     files : iterable of str
-        Paths of all other files that it is going to write.
+        Paths of all other files that may be there and that it is going to write.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Fence:
         root: str,
         marker: str,
         options: StorageOptions | None,
-        version: str,
+        version: str | None,
         files: Iterable[str],
     ) -> None:
         self._root = root
@@ -47,6 +48,7 @@ class Fence:
         self._options = options
         self._store = store_for(root)
         self._version = version
+        self._store.demand_conditions(root, options)
         # looked up before the fence stands, which then verifies all of them at once
         self._found = {path: self._store.version(f"{root}/{path}", self._options) for path in files}
 
@@ -78,7 +80,7 @@ class Fence:
         url = f"{self._root}/{path}"
         while True:
             try:
-                self._store.write_version(url, data, self._options, self._found[path])
+                self._store.write_version(url, data, self._options, self._found.get(path))
                 return
             except ChangedError as error:
                 # first what is there now, then whether it is still for this writer to replace
@@ -89,6 +91,51 @@ class Fence:
     def stands(self) -> bool:
         """Say whether no other writer came later."""
         return self._store.version(self._marker, self._options) == self._version
+
+
+CLAIM = b'{"virtualds-is-creating-this":'
+"""What the marker of a folder begins with that is being created: for readers there is no set."""
+
+
+def is_claim(marker: bytes) -> bool:
+    """Say whether a marker is that of a folder that somebody is creating, or has given up."""
+    return marker.startswith(CLAIM)
+
+
+def create_folder(
+    root: str, marker: str, files: Iterable[tuple[str, bytes]], options: StorageOptions | None
+) -> None:
+    """Create a folder whose files have fixed names, the marker last, in any store.
+
+    The fence is put up in a marker that no reader takes for one. Whoever comes later may take over
+    what a killed writer has begun, and keeps out one that is only slow.
+
+    Raises
+    ------
+    FileExistsError
+        There is something of this name.
+    ConflictError
+        Another writer was faster.
+    UnsupportedError
+        The store knows no conditional writes.
+    """
+    store = store_for(root)
+    store.demand_conditions(root, options)
+    # first the files, then the marker: who writes files has written a marker before
+    found = store.list_files(root, options)
+    try:
+        there, version = store.read_version(f"{root}/{marker}", options)
+    except FileNotFoundError:
+        there, version = b"", None
+    if found and not is_claim(there):
+        raise exists_already(root)
+    fence = Fence(root, marker, options, version, ())
+    fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}"}}'.encode())
+    for path, data in files:
+        if path == marker:
+            fence.replace_marker(data)
+        else:
+            fence.put(path, data)
 
 
 @contextmanager

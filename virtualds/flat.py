@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.api import opening
 from virtualds.archived import in_plain_files
 from virtualds.dataset import virtual_dataset
 from virtualds.errors import FormatError
@@ -19,6 +18,7 @@ from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.scan import described
+from virtualds.store_errors import opening
 from virtualds.urls import normalise_url
 
 

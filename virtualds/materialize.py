@@ -17,16 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.array import ManifestArray
 from virtualds.checksum import checksum_of, mismatch
 from virtualds.codecs import Shuffle
 from virtualds.errors import ReadError, cannot_hold
-from virtualds.formats import zarr_v3
+from virtualds.formats import replaces_by
 from virtualds.grid import Ints
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import COLUMNS, INLINE, ChunkManifest, SourceFile, StorageOptions
 from virtualds.read.pool import cores, run_all
-from virtualds.store import StoreError
+from virtualds.store import ChangedError, StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import obstacles
 from virtualds.zarr_v3.arrays import is_extended
@@ -45,12 +46,14 @@ def materialize(
     options: StorageOptions | None = None,
     *,
     layout: str = "content",
+    mode: str = "w-",
     checksums: bool = True,
 ) -> None:
     """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
+    replaces = replaces_by(mode)
     if layout not in LAYOUTS:
         raise ValueError(f"layout {layout!r}: there are {', '.join(map(repr, LAYOUTS))}")
-    LAYOUTS[layout](group, url.rstrip("/"), options, checksums)
+    LAYOUTS[layout](group, url.rstrip("/"), options, checksums, replaces)
 
 
 # ---------------------------------------------------------------------- reading bytes
@@ -241,35 +244,48 @@ def _present_chunks(root: str, options: StorageOptions | None) -> dict[str, int 
 
 
 def _by_content(
-    group: ManifestGroup, root: str, options: StorageOptions | None, checksums: bool
+    group: ManifestGroup,
+    root: str,
+    options: StorageOptions | None,
+    checksums: bool,
+    replaces: bool,
 ) -> None:
     """Make a zarr-v3 set of a group, with all chunks inside."""
-    zarr_v3.check_writable(group, root, options)
+    zarr_v3.check_writable(group, root, options, replace=replaces)
     copied = _ContentCopier(root, options, checksums).group(group)
-    zarr_v3.write(copied, root, options)
+    zarr_v3.write(copied, root, options, replace=replaces)
 
 
 # ---------------------------------------------------------------------- as plain Zarr
 
 
 def _as_plain_zarr(
-    group: ManifestGroup, root: str, options: StorageOptions | None, checksums: bool
+    group: ManifestGroup,
+    root: str,
+    options: StorageOptions | None,
+    checksums: bool,
+    replaces: bool,
 ) -> None:
-    """Make a plain Zarr v3 store of a group."""
+    """Make a plain Zarr v3 store of a group: a new one, whatever the mode."""
     store = store_for(root)
     nodes = plan(group, root).nodes
     _check_plain(root, group, nodes)
     if store.list_files(root, options):
-        raise FileExistsError(
-            f"{root}: exists already, and a store of plain chunks is written anew; remove it, or "
-            f"choose another name"
-        )
+        raise _not_anew(root)
+    store.demand_conditions(root, options)
     written: list[str] = []
 
     def put(path: str, data: bytes) -> None:
         url = f"{root}/{path}"
+        try:
+            store.write_version(url, data, options, None)
+        except ChangedError as error:
+            # somebody else writes here, whose file is not ours to remove
+            raise _not_anew(root) from error
+        except BaseException:
+            written.append(url)
+            raise
         written.append(url)
-        store.write_file(url, data, options)
 
     try:
         for path, node in nodes.items():
@@ -279,6 +295,13 @@ def _as_plain_zarr(
     except BaseException:
         store.remove(written, options)
         raise
+
+
+def _not_anew(root: str) -> FileExistsError:
+    return FileExistsError(
+        f"{root}: exists already, and a store of plain chunks is written anew; remove it, or "
+        f"choose another name"
+    )
 
 
 def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
@@ -369,7 +392,7 @@ def _as_json(node: Mapping[str, Any]) -> bytes:
     return json.dumps(node, allow_nan=False, indent=2).encode()
 
 
-LAYOUTS: dict[str, Callable[[ManifestGroup, str, StorageOptions | None, bool], None]] = {
+LAYOUTS: dict[str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bool], None]] = {
     "content": _by_content,
     "chunks": _as_plain_zarr,
 }

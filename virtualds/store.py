@@ -56,6 +56,10 @@ class StoreError(OSError):
         self.item = item
 
 
+class RequestError(StoreError):
+    """A request that failed for good: no server answered, or not as it should."""
+
+
 class ChangedError(StoreError):
     """A file is no longer of the version that was to be replaced: another writer was faster."""
 
@@ -139,11 +143,10 @@ class Store(Protocol):
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Create or replace a folder of files, given by their paths inside it.
+        """Create or replace a folder of files in one step, given by their paths inside it.
 
-        The last file is the one that readers open first. Where the store can, readers see the old
-        folder or the new one; where it cannot (object stores), the last file is put in place when
-        all others are. What is written of a folder that fails is removed.
+        The last file is the one that readers open first. Readers see the old folder or the new one.
+        What is written of a folder that fails is removed.
 
         With ``expected``, a folder is replaced if this is still the version of its last file.
 
@@ -154,7 +157,18 @@ class Store(Protocol):
         ChangedError
             The last file has another version, or is gone: another writer was faster.
         UnsupportedError
-            A folder would have to be replaced, which the store cannot do in one step.
+            The store puts no folders in place in one step: only local disk does.
+        """
+
+    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+        """Refuse a store in which those who write a set at a url would not notice each other.
+
+        What has to be tried for this is tried beside the set.
+
+        Raises
+        ------
+        UnsupportedError
+            `write_version` does not hold there.
         """
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:

@@ -17,6 +17,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
 from virtualds.source_files import prefix_changer, table_of_sources
+from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 from virtualds.verification import Verification, verified
@@ -173,8 +174,8 @@ class VirtualDataTreeAccessor:
         ----------
         url, format, conflict, storage_options, **choices
             As for ``ds.virtual.to_manifest``.
-        mode : {"w", "w-"}, optional
-            ``"w"``, the default, creates or replaces, ``"w-"`` refuses to replace.
+        mode : {"w-", "w"}, optional
+            ``"w-"``, the default, creates a set, ``"w"`` creates or replaces one.
         append_dim : None
             Trees are not appended to; join them with `xarray.concat` and write the result.
         write_inherited_coords : bool, default False
@@ -191,7 +192,7 @@ class VirtualDataTreeAccessor:
         ConflictError
             Another writer was faster; nothing has changed.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``.
+            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
         ValueError
             No such format or mode.
 
@@ -219,6 +220,7 @@ class VirtualDataTreeAccessor:
         url: str | os.PathLike[str],
         *,
         layout: str = "content",
+        mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
     ) -> xr.DataTree:
@@ -234,7 +236,8 @@ class VirtualDataTreeAccessor:
         """
         group = group_from_tree(self._tree)
         target, options = normalise_url(url), StorageOptions.of(storage_options)
-        materialize(group, target, options, layout=layout, checksums=checksums)
+        with storing(target):
+            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
 
     def verify(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import xarray as xr
@@ -21,21 +21,52 @@ from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.detection import detected
-from virtualds.errors import ConflictError, FormatError, UnsupportedError
-from virtualds.formats import FORMATS, Format, History, format_of_object
+from virtualds.errors import ConflictError, FormatError, UnsupportedError, exists_already
+from virtualds.formats import FORMATS, Format, History, format_of_object, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
+from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
 """What becomes of a set."""
-MODES = ("w", "w-", "a", "replace-source")
+MODES = ("w-", "w", "a", "replace-source")
 ATTEMPTS = 30
 """How often a change is made again because another writer was faster."""
 PAUSE = 0.05
 """Seconds that are waited at first, on average; twice as long after every attempt."""
+
+
+class Added(NamedTuple):
+    """What was added to a set: positions along the dimension that grows, and references."""
+
+    positions: int
+    references: int
+
+    @classmethod
+    def all_of(cls, dataset: xr.Dataset, dim: str | None) -> Added:
+        """Return all that a dataset has."""
+        arrays = map(virtual_data, dataset.variables.values())
+        references = sum(array.nchunks for array in arrays if array is not None)
+        return cls(dataset.sizes.get(dim, 0), references)
+
+    @classmethod
+    def between(
+        cls, old: ManifestGroup, after: ManifestGroup, dataset: xr.Dataset, dim: str
+    ) -> Added:
+        """Return what a set holds of a dataset that it did not hold before."""
+        positions, references = 0, 0
+        for name, variable in dataset.variables.items():
+            if dim in variable.dims and old is not after:
+                a, b = old.variables[str(name)].data, after.variables[str(name)].data
+                axis = variable.dims.index(dim)
+                positions = b.shape[axis] - a.shape[axis]
+                if isinstance(a, ManifestArray) and isinstance(b, ManifestArray):
+                    references += b.nchunks - a.nchunks
+        return cls(positions, references)
 
 
 def write_manifest(
@@ -51,17 +82,21 @@ def write_manifest(
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
     choices: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the references of a dataset; see ``ds.virtual.to_manifest``."""
+) -> Added:
+    """Write the references of a dataset, and return what was written: an append may add nothing.
+
+    See ``ds.virtual.to_manifest``.
+    """
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
     absolute, options, target = _destination(url, format, storage_options, choices or {})
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        _settling_conflicts(partial(create, replace=mode == "w"), conflict)
-        return
+        _settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
+        return Added.all_of(dataset, append_dim)
     change: Change
+    added = Added.all_of(dataset, append_dim)
     if mode == "replace-source":
         change = partial(with_sources_replaced, new=dataset, dim=append_dim)
     else:
@@ -69,15 +104,25 @@ def write_manifest(
             appended, new=dataset, dim=str(append_dim), position=position, on_duplicate=on_duplicate
         )
 
+    def counted(old: ManifestGroup) -> ManifestGroup:
+        nonlocal added
+        after = change(old)
+        if mode == "a":
+            added = Added.between(old, after, dataset, str(append_dim))
+        return after
+
     def attempt() -> None:
+        nonlocal added
         try:
-            _update(target, absolute, change, options, allow, choices or {})
+            _update(target, absolute, counted, options, allow, choices or {})
         except FileNotFoundError:
             if mode != "a":
                 raise
             _create_first(create, target, absolute, options)
+            added = Added.all_of(dataset, append_dim)
 
-    _settling_conflicts(attempt, conflict)
+    _settling_conflicts(absolute, attempt, conflict)
+    return added
 
 
 def check_target(
@@ -121,9 +166,22 @@ def check_target(
     _check_conflict(conflict)
     Allowed.of(allow)
     absolute, options, target = _destination(url, format, storage_options, choices)
-    if mode == "w-" and _format_there(absolute, options) is not None:
-        raise FileExistsError(f"{absolute}: exists already; pass mode='w' to replace it")
+    if mode == "w-":
+        _demand_nothing(target, absolute, options, choices)
     return target.name
+
+
+def _demand_nothing(
+    target: Format, url: Any, options: StorageOptions | None, choices: Mapping[str, Any]
+) -> None:
+    """Refuse to create a set where there is one."""
+    if target.holds is not None:
+        branch = {name: value for name, value in choices.items() if name == "branch"}
+        there = target.holds(url, options, **branch)
+    else:
+        there = _format_there(url, options) is not None
+    if there:
+        raise exists_already(url)
 
 
 def write_tree(
@@ -151,7 +209,7 @@ def write_tree(
     _check_choices(target, choices or {})
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
-    _settling_conflicts(partial(create, replace=mode == "w"), conflict)
+    _settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
 
 
 def _destination(
@@ -177,10 +235,10 @@ def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:
 def _settled(mode: str | None, append_dim: str | None) -> str:
     """Return the mode that is meant."""
     if mode is None:
-        mode = "w" if append_dim is None else "a"
+        mode = "w-" if append_dim is None else "a"
     if mode not in MODES:
         raise ValueError(
-            f"mode {mode!r}: there are 'w' (create or replace), 'w-' (create), 'a' (append along "
+            f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (append along "
             f"append_dim), and 'replace-source'"
         )
     if (mode == "a" and append_dim is None) or (mode in ("w", "w-") and append_dim is not None):
@@ -257,14 +315,15 @@ def _check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
-    """Make a change, again if wanted and another writer was faster."""
+def _settling_conflicts(url: Any, attempt: Callable[[], None], conflict: str) -> None:
+    """Make a change to a set, again if wanted and another writer was faster."""
     _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
         try:
-            return attempt()
+            with storing(url):
+                return attempt()
         except ConflictError:
             left -= 1
             if not left:
@@ -330,7 +389,8 @@ def drop_sources(
     target = format_for(absolute, format, options)
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
-    _settling_conflicts(lambda: _update(target, absolute, change, options, allow), conflict)
+    attempt = partial(_update, target, absolute, change, options, allow)
+    _settling_conflicts(absolute, attempt, conflict)
 
 
 def convert(
@@ -338,7 +398,7 @@ def convert(
     target: str | os.PathLike[str],
     *,
     format: str | None = None,
-    mode: str = "w",
+    mode: str = "w-",
     drop_variables: str | Iterable[str] | None = None,
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -358,8 +418,8 @@ def convert(
         As for ``ds.virtual.to_manifest``.
     format : str, optional
         Name of the format of the target, where the suffix does not say it.
-    mode : {"w", "w-"}
-        ``"w"`` creates or replaces, ``"w-"`` refuses to replace.
+    mode : {"w-", "w"}
+        ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     drop_variables : str or iterable of str, optional
         Variables to leave out of every group that has them.
     allow : str, path, or iterable of them, optional
@@ -384,11 +444,12 @@ def convert(
     --------
     >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
     """
-    if mode not in ("w", "w-"):
-        raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
+    replaces = replaces_by(mode)
     url, options = target_of(target, target_options)
     found = format_for(url, format, options)
     _check_choices(found, choices)
+    if not replaces:
+        _demand_nothing(found, url, options, choices)
     origin, access = target_of(source, storage_options)
     known = _format_there(origin, access)
     group = open_group(
@@ -402,7 +463,8 @@ def convert(
     if known is not None:
         group = _self_contained(group, f"{origin.rstrip('/')}/")
     write: Callable[..., None] = found.write
-    write(group, url, options, replace=mode == "w", **choices)
+    with storing(url):
+        write(group, url, options, replace=replaces, **choices)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
@@ -447,7 +509,7 @@ def snapshots(
     Examples
     --------
     >>> import virtualds
-    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr")
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
     >>> snapshots("2001.zarr").columns.to_list()
     ['snapshot', 'time']
     """
@@ -502,7 +564,7 @@ def expire_snapshots(
     --------
     >>> import virtualds
     >>> for _ in range(3):
-    ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr")
+    ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
     >>> len(expire_snapshots("2001.zarr", keep=1))
     2
     """
@@ -516,7 +578,7 @@ def expire_snapshots(
         with _missing_named(absolute):
             gone[:] = history.expire(absolute, options, keep, older_than)
 
-    _settling_conflicts(attempt, conflict)
+    _settling_conflicts(absolute, attempt, conflict)
     return gone
 
 

@@ -23,7 +23,7 @@ from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, compact
 from virtualds.json_numbers import NON_FINITE
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
-from virtualds.manifest import COLUMNS, MISSING, ChunkManifest
+from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
 """What keys of ``.zarray`` may say, or be absent."""
@@ -381,13 +381,15 @@ def _differing_pipelines(array: ManifestArray) -> str:
 
 
 def _first_file(array: ManifestArray, pipeline: int) -> str:
+    """Return the file of the first chunk that decodes by a pipeline, the first in a file if any."""
+    is_inline = False
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
-        found = manifest.file[(manifest.pipeline == pipeline) & (manifest.file != MISSING)]
-        if found.size:
-            number = int(found.max())
-            return manifest.files[number].url if number >= 0 else "an inline chunk"
-    return "a missing chunk"
+        found = manifest.file[manifest.pipeline == pipeline]
+        if (in_files := found[found >= 0]).size:
+            return manifest.files[int(in_files[0])].url
+        is_inline |= bool((found == INLINE).any())
+    return "an inline chunk" if is_inline else "a missing chunk"
 
 
 def _no_common_grid(array: ManifestArray) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.console import RenderableType
 
+    from virtualds.writing import Added
+
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a scheduler of dask, whose workers open files."
 )
@@ -71,15 +73,19 @@ def _client(address: str) -> Iterator[Any]:
         yield client
 
 
-def summary(target: str, form: str, dataset: xr.Dataset, seconds: float) -> dict[str, Any]:
-    """Return what was opened and written, for machines."""
+def summary(
+    target: str, form: str, dataset: xr.Dataset, seconds: float, added: Added | None = None
+) -> dict[str, Any]:
+    """Return what was opened and written, for machines; ``added`` is what a set lacked of it."""
     report = dataset.virtual.report
     return {
         "target": target,
         "format": form,
         "dims": dict(dataset.sizes),
         "variables": [str(name) for name in dataset.data_vars],
-        "references": dataset.virtual.nchunks,
+        "written": added is None or added.positions > 0,
+        "references": dataset.virtual.nchunks if added is None else added.references,
+        **({} if added is None else {"added": added.positions}),
         "files": report.files,
         "opened": report.opened,
         "cached": report.cached,
@@ -94,9 +100,15 @@ def in_words(document: Mapping[str, Any]) -> RenderableType:
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
+    where = f"{document['target']}, {document['format']}"
+    if not document["written"]:
+        said = {"unchanged": where, "added": "nothing; all of it is in the set already"}
+        return facts({**said, "files": f"{files} ({notes})" if notes else files})
+    added = {"added": number(document["added"], "position")} if "added" in document else {}
     return facts(
         {
-            "written": f"{document['target']}, {document['format']}",
+            "written": where,
+            **added,
             "files": f"{files} ({notes})" if notes else files,
             "variables": ", ".join(document["variables"]),
             "dimensions": dims,

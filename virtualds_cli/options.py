@@ -260,7 +260,7 @@ OPTIONS: dict[str, Decorator] = {
         "--format", FORMATS, None, "The format of the target. Else its suffix tells."
     ),
     "mode": _chosen(
-        "--mode", ("w", "w-"), "w", "Create or replace the target (w), or only create it (w-)."
+        "--mode", ("w-", "w"), "w-", "Create the target (w-), or create or replace it (w)."
     ),
     "position": _chosen(
         "--position",

@@ -14,6 +14,7 @@ from virtualds.dataset import group_from_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Parts
 from virtualds.lazy import virtual_data
+from virtualds.store_errors import storing
 from virtualds.writing import format_for, target_of
 
 LEAST, ENOUGH, HELD = 4096, 100_000, 1_600_000
@@ -36,6 +37,8 @@ class Target:
         References of an array that are written by whoever joins blocks; fewer wait to be joined.
     held : int
         References of all arrays of a dataset that may wait.
+    replace : bool
+        Whether a set that is there is replaced.
 
     Raises
     ------
@@ -48,13 +51,16 @@ class Target:
     least: int
     enough: int
     held: int
+    replace: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.enough:
             raise ValueError(f"Target: {self.enough} references are enough, {self.least} the least")
 
     @classmethod
-    def begin(cls, url: Any, storage_options: Mapping[str, Any] | None) -> Target:
+    def begin(
+        cls, url: Any, storage_options: Mapping[str, Any] | None, *, replace: bool = False
+    ) -> Target:
         """Look whether the set may be written, before anything is done for it.
 
         Raises
@@ -62,7 +68,7 @@ class Target:
         UnsupportedError
             Sets of this format are written by one process.
         FileExistsError
-            There is something of this name that is no set.
+            There is something of this name that is no set, or is not to be replaced.
         """
         absolute, options = target_of(url, storage_options)
         form = format_for(absolute, None, options)
@@ -73,7 +79,9 @@ class Target:
                 f"allow; {able} does, and virtualds.convert makes {form.name} of it, or leave out "
                 f"to= and write the dataset with ds.virtual.to_manifest"
             )
-        return cls(form.parts, form.parts.begin(absolute, options), LEAST, ENOUGH, HELD)
+        with storing(absolute):
+            place = form.parts.begin(absolute, options, replace=replace)
+        return cls(form.parts, place, LEAST, ENOUGH, HELD, replace)
 
     @property
     def url(self) -> str:
@@ -106,13 +114,16 @@ class Target:
         if not many:
             return dataset
         found = dataset.copy()
-        for name, array in self.parts.write(many, self.place).items():
+        with storing(self.url):
+            written = self.parts.write(many, self.place)
+        for name, array in written.items():
             found.variables[name].data = array
         return found
 
     def commit(self, dataset: xr.Dataset) -> None:
         """Make a dataset, of which parts are written, the set."""
-        self.parts.commit(group_from_dataset(dataset), self.place)
+        with storing(self.url):
+            self.parts.commit(group_from_dataset(dataset), self.place, replace=self.replace)
 
     def abandon(self) -> None:
         """Remove what was written."""

@@ -124,6 +124,9 @@ class Format:
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
         Reads what has been opened with that library.
+    holds : callable, optional
+        Says whether there is something where a set is to be created; by default whether there is a
+        set at the url.
     """
 
     name: str
@@ -138,6 +141,7 @@ class Format:
     parts: Parts | None = None
     library: str | None = None
     read_object: ReadObject | None = None
+    holds: Callable[..., bool] | None = None
 
 
 FORMATS: tuple[Format, ...] = (
@@ -184,6 +188,7 @@ FORMATS: tuple[Format, ...] = (
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
         read_object=icechunk.read_object,
+        holds=icechunk.holds,
     ),
 )
 
@@ -192,3 +197,16 @@ def format_of_object(opened: Any) -> Format | None:
     """Return the format whose library an object comes from, None of a path or anything else."""
     library = type(opened).__module__.partition(".")[0]
     return next((form for form in FORMATS if form.library == library), None)
+
+
+def replaces_by(mode: str) -> bool:
+    """Say whether a mode of those who create sets replaces one that is there.
+
+    Raises
+    ------
+    ValueError
+        There is no such mode.
+    """
+    if mode not in ("w-", "w"):
+        raise ValueError(f"mode {mode!r}: there are 'w-' (create) and 'w' (create or replace)")
+    return mode == "w"

@@ -36,7 +36,7 @@ from virtualds.zarr_v3.manifest_files import fingerprints
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.nodes import NodesReader
-from virtualds.zarr_v3.planning import Plan, PlannedArray, plan
+from virtualds.zarr_v3.planning import Plan, PlannedArray, plan, zarr_v3_suggested
 
 MARKERS = ("repo", "refs/branch.main/ref.json")
 """The files that make a folder a repository, of version 2 and of version 1."""
@@ -205,15 +205,46 @@ def write(
         Another writer was faster; nothing has changed.
     """
     target = _Target.of(url, options, branch)
-    planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    with zarr_v3_suggested(group, target.name):
+        planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     store = target.opened(_needed(planned, target))
     there = bool(adapter().documents(store, target.name))
     if there and not replace:
-        raise FileExistsError(f"{target.name}: exists already; pass mode='w' to replace it")
+        raise _occupied(target, store)
     if there:
         adapter().cleared(store, target.name)
     _Writer(store, target).write_all(planned)
     target.commit(store, message or "Written by virtualds")
+
+
+def holds(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
+    """Say whether there is something where a set is to be created: on a branch, or in a session.
+
+    Raises
+    ------
+    FileExistsError
+        There is; it says what.
+    """
+    target = _Target.of(url, options, branch)
+    if target.place is not None and not target.exists():
+        return False
+    store = target.opened({})
+    if adapter().documents(store, target.name):
+        raise _occupied(target, store)
+    return False
+
+
+def _occupied(target: _Target, store: Any) -> FileExistsError:
+    """Return the error that says what is there, and so what would be removed."""
+    nodes = adapter().documents(store, target.name)
+    arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
+    named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
+    return FileExistsError(
+        f"{target.name}: exists already; mode='w' removes from the branch {target.branch!r} all "
+        f"that it holds, {len(arrays)} arrays ({named}), whoever wrote them, and keeps it in "
+        f"earlier snapshots alone; append_dim= appends to them, and branch= writes to another "
+        f"branch"
+    )
 
 
 def update(
@@ -256,7 +287,8 @@ def update(
     if rectilinear is None:
         there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
         rectilinear = "rectilinear" in there
-    planned = plan(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    with zarr_v3_suggested(after, target.name):
+        planned = plan(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     store = target.opened(_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
     adapter().removed(store, gone, target.name)

@@ -34,6 +34,7 @@ from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.nodes import NodesReader
+from virtualds.zarr_v3.planning import zarr_v3_suggested
 
 CONSOLIDATED = ".zmetadata"
 """The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
@@ -263,7 +264,8 @@ def update(
 
 def _text(group: ManifestGroup, url: str, templates: bool) -> bytes:
     """Return a group as the content of a file."""
-    hierarchy = Hierarchy.of(group, url, "kerchunk-json")
+    with zarr_v3_suggested(group, url):
+        hierarchy = Hierarchy.of(group, url, "kerchunk-json")
     named = _folders(hierarchy.notes["files"]) if templates else {}
     return _document(hierarchy, named).encode()
 

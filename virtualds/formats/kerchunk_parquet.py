@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fence import Fence, outrun, reads_while
+from virtualds.errors import FormatError, UnsupportedError, exists_already
+from virtualds.fence import Fence, create_folder, is_claim, outrun, reads_while
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.records import (
     MARKER,
@@ -40,6 +40,7 @@ from virtualds.strict_json import parsed
 from virtualds.urls import scheme_of
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_metadata import chunk_grid
+from virtualds.zarr_v3.planning import zarr_v3_suggested
 
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
@@ -82,7 +83,14 @@ def read(
     # relative urls are seen from the folder that holds the set's
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = store_for(source.url).read_all(f"{source.url}/{MARKER}", source.options)
+    _demand_whole(raw, source.url)
     return _Set.parse(raw, source, allow).tree(group, skip)
+
+
+def _demand_whole(marker: bytes, url: str) -> None:
+    """Take a set that somebody is creating for none."""
+    if is_claim(marker):
+        raise FileNotFoundError(f"{url}: it is being created; open it when that is done")
 
 
 @dataclass(frozen=True)
@@ -189,17 +197,29 @@ def write(
         to be replaced elsewhere than on local disk.
     FileExistsError
         There is something of this name, and it is no set or may not be replaced.
+    ConflictError
+        Another writer was faster; nothing has changed.
     ValueError
         ``record_size`` is no number of references.
     """
     _check_size(record_size)
     hierarchy = _hierarchy(group, url)
     url = url.rstrip("/")
-    replaces = replace and _is_set(url, options)
+    replaces = _is_set(url, options)
+    if replaces and not replace:
+        raise exists_already(url)
     if replaces:
         _demand_exchange(url)
     files = _files(hierarchy, record_size or _record_size(hierarchy))
-    store_for(url).write_folder(url, files, options, replace=replaces)
+    if scheme_of(url) != "file":
+        create_folder(url, MARKER, files, options)
+        return
+    try:
+        store_for(url).write_folder(url, files, options, replace=replaces)
+    except FileExistsError as error:
+        if replace and _is_set(url, options):
+            raise outrun(url) from error
+        raise
 
 
 def _check_size(record_size: Any) -> None:
@@ -209,7 +229,8 @@ def _check_size(record_size: Any) -> None:
 
 def _hierarchy(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
     """Return the hierarchy that holds a group, all of whose paths may be folders."""
-    hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
+    with zarr_v3_suggested(group, url):
+        hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
     if odd := [p for p in hierarchy.manifests if any(_is_no_name(n) for n in p.split("/"))]:
         raise UnsupportedError(f"{url}: the variable {odd[0]!r} cannot be the name of a folder")
     return hierarchy
@@ -309,6 +330,7 @@ def update(
     _check_size(record_size)
     url = url.rstrip("/")
     raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
+    _demand_whole(raw, url)
     found = _Set.parse(raw, SourceFile(url, options=options), allow)
     size = record_size or found.records.size
 

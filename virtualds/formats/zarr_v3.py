@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, exists_already
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores import store_for
@@ -235,6 +235,7 @@ def begin_parts(
     """
     root = url.rstrip("/")
     _found_for(root, options, replace)
+    store_for(root).demand_conditions(root, options)
     return PartsFolder(root, options, new_snapshot()[0], relative_paths)
 
 
@@ -273,11 +274,13 @@ def _found_for(root: str, options: StorageOptions | None, replace: bool) -> _Fou
     """Return the set that is there, if it may be replaced; None if there is nothing."""
     found = _present(root, options)
     if found is not None and not replace:
-        raise FileExistsError(f"{root}: exists already; pass mode='w' to replace it")
+        raise exists_already(root)
     return found
 
 
-def check_writable(group: ManifestGroup, url: str, options: StorageOptions | None = None) -> None:
+def check_writable(
+    group: ManifestGroup, url: str, options: StorageOptions | None = None, *, replace: bool = True
+) -> None:
     """Raise what `write` would raise before it writes anything.
 
     Raises
@@ -286,7 +289,8 @@ def check_writable(group: ManifestGroup, url: str, options: StorageOptions | Non
         As `write`.
     """
     root = url.rstrip("/")
-    found = _present(root, options)
+    found = _found_for(root, options, replace)
+    store_for(root).demand_conditions(root, options)
     plan(group, root, found.document if found else None)
 
 
@@ -367,6 +371,7 @@ def _commit(
     parts: PartsFolder | None = None,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
+    store_for(root).demand_conditions(root, options)
     name, time = new_snapshot()
     name = parts.snapshot if parts else name
     before = found.document if found else None

@@ -6,14 +6,24 @@ from typing import NamedTuple
 
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
-from virtualds.store import StoreError
-from virtualds.stores.retry import GaveUp, broke_on_the_way, causes, status_of
+from virtualds.store import RequestError, StoreError
+from virtualds.stores.retry import GaveUp, broke_on_the_way, causes, names_of, status_of
 
 REMEDIES: dict[type[OSError] | None, str] = {
-    PermissionError: "the server refuses; give credentials, or anon=True for a public bucket, in "
+    PermissionError: "give credentials that may do this, or anon=True for a public bucket, in "
     "storage_options",
 }
 """What to do, by kind of failure; what to do about missing files is known to whoever needs them."""
+
+UNREACHABLE = "see whether the host, or endpoint_url in storage_options, is right and up"
+"""What to do where no server answers."""
+
+NO_CREDENTIALS = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}
+    | {"TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"}
+    | {"DefaultCredentialsError", "RefreshError", "CredentialUnavailableError"}
+)
+"""Names of errors of botocore, google-auth and azure-identity, which need not be installed."""
 
 KINDS: dict[int, type[OSError]] = {
     401: PermissionError,
@@ -80,11 +90,13 @@ def failure(failed: GaveUp, url: str = "") -> OSError:
     said = _said(error)
     text = f"{(kind or type(error)).__name__}: {'there is no such file' if said == url else said}"
     remedy = f" ({REMEDIES[kind]})" if kind in REMEDIES else ""
+    if kind is None and any(map(broke_on_the_way, causes(error))):
+        remedy = f" ({UNREACHABLE})"
     if not url:
-        return StoreError(text + remedy + tries)
+        return RequestError(text + remedy + tries)
     # servers that list no folders refuse them: a folder is looked into all the same
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
-    return (kind or StoreError)(f"{url}: {text}{remedy}{tries}")
+    return (kind or RequestError)(f"{url}: {text}{remedy}{tries}")
 
 
 def _kind(error: BaseException) -> type[OSError] | None:
@@ -92,6 +104,8 @@ def _kind(error: BaseException) -> type[OSError] | None:
     for cause in causes(error):
         if (status := status_of(cause)) is not None:
             return KINDS.get(status)
+        if not NO_CREDENTIALS.isdisjoint(names_of(cause)):
+            return PermissionError
         if broke_on_the_way(cause):
             return None
     return next((kind for kind in KEPT if isinstance(error, kind)), None)

@@ -178,6 +178,10 @@ class ArchiveStore:
         """Refuse."""
         _refuse(url)
 
+    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+        """Refuse."""
+        _refuse(url)
+
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:

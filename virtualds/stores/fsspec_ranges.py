@@ -77,7 +77,8 @@ def _located(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        raise StoreError(f"no filesystem for {url}: {error}") from error
+        extra = "; install virtualds[remote]" if isinstance(error, ImportError) else ""
+        raise StoreError(f"no filesystem for {url}: {error}{extra}") from error
 
 
 def _speaks(filesystem: Any, protocol: str, needs: str) -> bool:

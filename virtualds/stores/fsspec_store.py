@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Any
 
 import virtualds.stores.fsspec_ranges as fsspec_ranges
 import virtualds.stores.obstore_ranges as obstore_ranges
-from virtualds.errors import UnsupportedError
+from virtualds.errors import UnsupportedError, exists_already
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.store import (
@@ -23,14 +22,18 @@ from virtualds.store import (
     Listed,
     Range,
     Reach,
+    RequestError,
     StoreError,
     far_reach,
-    version_of,
 )
 from virtualds.stores.answer import Answer, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
-from virtualds.stores.retry import GaveUp, retried
+from virtualds.stores.retry import GaveUp, retried, store_errors
+from virtualds.stores.versions import PROOF, demand_conditions, put, way
 from virtualds.urls import host_of
+
+TOLD = (ChangedError, RequestError, FileNotFoundError, FileExistsError, NotImplementedError)
+"""Errors that are not told anew: they say what is the matter, or callers tell them apart."""
 
 SIDE_BY_SIDE = 16
 """Requests of one call; whoever wants more of them under way calls in more threads."""
@@ -38,19 +41,7 @@ SIDE_BY_SIDE = 16
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """What filesystems call the time of modification; the last is of stores of whole files."""
 
-WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "az"}
-"""Filesystems whose folders need not be made: there is nothing but files."""
-
-DELETED_AT_ONCE = 1000
-"""Objects that one request to S3 may remove."""
-
-WRITER = "virtualds-writer"
-"""Metadata of an object: who wrote it."""
-
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
-
-LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"}
-"""What S3 answers to a conditional write that came too late."""
 
 
 class FsspecStore:
@@ -108,10 +99,15 @@ class FsspecStore:
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
         """Put a file; object stores show it whole or not at all."""
+        if not replace:
+            try:
+                self.write_version(url, data, options, None)
+            except ChangedError as error:
+                raise exists_already(url) from error
+            return
         filesystem, path = located(url, options)
-        if not replace and filesystem.exists(path):
-            raise FileExistsError(f"{url}: exists already; pass mode='w' to replace it")
-        filesystem.pipe_file(path, data)
+        with _told_of(url):
+            filesystem.pipe_file(path, data)
 
     def write_folder(
         self,
@@ -122,36 +118,29 @@ class FsspecStore:
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Put the files of a folder, the last one when all others are there."""
-        filesystem, root = located(url, options)
-        if replace:
-            raise UnsupportedError(
-                f"{url}: only on local disk is a folder replaced in one step; write to another url"
-            )
-        if filesystem.exists(root) and filesystem.find(root):
-            raise FileExistsError(
-                f"{url}: exists already; pass mode='w' to replace a reference set, remove anything "
-                f"else"
-            )
-        put: list[str] = []
-        try:
-            for inside, data in files:
-                put.append(f"{root.rstrip('/')}/{inside}")
-                _put(filesystem, put[-1], data)
-        except BaseException:
-            _remove(filesystem, put)
-            raise
+        """Refuse: there are no folders that could be put in place."""
+        raise UnsupportedError(
+            f"{url}: only on local disk is a folder put in place in one step; write to another url"
+        )
+
+    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+        """Refuse a filesystem without conditional writes, and an S3 server that ignores them."""
+        filesystem, path = located(url, options)
+        with _told_of(url):
+            demand_conditions(filesystem, path)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
         filesystem, path = located(url, options)
-        return _way(filesystem).read(filesystem, path)
+        with _told_of(url):
+            return way(filesystem).read(filesystem, path)
 
     def version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the version that is there now, None if there is no such file."""
         filesystem, path = located(url, options)
         try:
-            return _way(filesystem).version(filesystem, path)
+            with _told_of(url):
+                return way(filesystem).version(filesystem, path)
         except FileNotFoundError:
             return None
 
@@ -160,24 +149,27 @@ class FsspecStore:
     ) -> str:
         """Create or replace a file in S3 by a conditional write, in memory under a lock."""
         filesystem, path = located(url, options)
-        return _way(filesystem).write(filesystem, path, data, expected)
+        with _told_of(url):
+            return way(filesystem).write(filesystem, path, data, expected)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
         filesystem, path = located(url, options)
-        try:
-            _put(filesystem, path, data)
-        except BaseException:
-            with suppress(OSError, NotImplementedError):
-                filesystem.rm_file(path)
-            raise
+        with _told_of(url):
+            try:
+                put(filesystem, path, data)
+            except BaseException:
+                with suppress(*store_errors(), NotImplementedError):
+                    filesystem.rm_file(path)
+                raise
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
         """Return the files below a folder, with sizes, etags and times where they are told."""
         filesystem, path = located(url, options)
         filesystem.invalidate_cache()
         try:
-            found = filesystem.find(path, detail=True)
+            with _told_of(url):
+                found = filesystem.find(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         folder = f"{path.rstrip('/')}/"
@@ -185,16 +177,21 @@ class FsspecStore:
         return [
             Listed(inside, _described(f"{beginning}/{inside}", info, options), _modified(info))
             for name, info in sorted(found.items())
-            if (inside := name.removeprefix(folder)) != name and not name.endswith("/")
+            if (inside := name.removeprefix(folder)) != name
+            and not name.endswith("/")
+            # it is there for a moment only, as the lock of a local file is
+            and not name.rpartition("/")[2].startswith(PROOF)
         ]
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, in S3 many by one request; folders stay."""
-        found = [located(url, options) for url in urls]
+        named = list(urls)
+        found = [located(url, options) for url in named]
         if found:
             # one url after another leads to one and the same filesystem
             filesystem = found[0][0]
-            _way(filesystem).remove(filesystem, [path for _, path in found])
+            with _told_of(named[0]):
+                way(filesystem).remove(filesystem, [path for _, path in found])
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
@@ -243,192 +240,19 @@ def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | No
 
 @contextmanager
 def _told_of(url: str) -> Iterator[None]:
-    """Name the url in the error of a request that failed for good."""
+    """Name the url, and what to do, in the error of a request that failed for good."""
     try:
         yield
     except GaveUp as failed:
         raise failure(failed, url) from failed.__cause__
-
-
-class _ByContent:
-    """What can be done with any filesystem."""
-
-    needs = "cat_file"
-
-    def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
-        data = bytes(filesystem.cat_file(path))
-        return data, version_of(data)
-
-    def version(self, filesystem: Any, path: str) -> str:
-        return self.read(filesystem, path)[1]
-
-    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        if not get_options().only_writer:
-            raise UnsupportedError(
-                f"{path}: conditional writes are known for local disk, memory and S3, not for "
-                f"{'/'.join(sorted(_protocols(filesystem)))}; keep what several writers change in "
-                f"one of those, or, if nobody else writes, say so with "
-                f"virtualds.set_options(only_writer=True)"
-            )
-        filesystem.invalidate_cache()
-        found = self.version(filesystem, path) if filesystem.isfile(path) else None
-        if found != expected:
-            raise ChangedError(f"{path}: was changed by another writer")
-        _put(filesystem, path, data)
-        return version_of(data)
-
-    def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
-        for path in paths:
-            with suppress(FileNotFoundError):
-                filesystem.rm_file(path)
-        filesystem.invalidate_cache()
-
-
-class _InMemory(_ByContent):
-    """The files of this process."""
-
-    lock = threading.Lock()
-
-    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        with self.lock:
-            found = self.version(filesystem, path) if filesystem.isfile(path) else None
-            if found != expected:
-                raise ChangedError(f"{path}: was changed by another writer")
-            filesystem.pipe_file(path, data)
-        return version_of(data)
-
-
-class _InS3(_ByContent):
-    """S3 through s3fs: each of these is one request, past the caches of s3fs."""
-
-    needs = "call_s3"
-
-    def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
-        from fsspec.asyn import sync
-
-        with _s3_errors():
-            answer = filesystem.call_s3("get_object", **_object(filesystem, path))
-            body = answer["Body"]
-            try:
-                return sync(filesystem.loop, body.read), answer["ETag"]
-            finally:
-                body.close()
-
-    def version(self, filesystem: Any, path: str) -> str:
-        with _s3_errors():
-            answer = filesystem.call_s3("head_object", **_object(filesystem, path))
-        return str(answer["ETag"])
-
-    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
-        _demand_conditions(path)
-        writer = secrets.token_hex(16)
-        metadata = {**filesystem.s3_additional_kwargs.get("Metadata", {}), WRITER: writer}
-        put = {**_object(filesystem, path), "Body": data, "Metadata": metadata, **condition}
-        try:
-            with _s3_errors():
-                return str(filesystem.call_s3("put_object", **put)["ETag"])
-        except OSError as error:
-            if not _is_lost(error, expected):
-                raise
-            return self._own_version(filesystem, path, writer, error)
-        finally:
-            filesystem.invalidate_cache(path)
-
-    def _own_version(self, filesystem: Any, path: str, writer: str, error: OSError) -> str:
-        """Return the version if it is our own: a request whose answer was lost is sent again."""
-        with _s3_errors(), suppress(FileNotFoundError):
-            found = filesystem.call_s3("head_object", **_object(filesystem, path))
-            if found.get("Metadata", {}).get(WRITER) == writer:
-                return str(found["ETag"])
-        raise ChangedError(f"s3://{path}: was changed by another writer") from error
-
-    def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
-        buckets: dict[str, list[dict[str, str]]] = {}
-        for path in paths:
-            named = _object(filesystem, path)
-            buckets.setdefault(named["Bucket"], []).append({"Key": named["Key"]})
-        try:
-            for bucket, keys in buckets.items():
-                for start in range(0, len(keys), DELETED_AT_ONCE):
-                    _delete(filesystem, bucket, keys[start : start + DELETED_AT_ONCE])
-        finally:
-            filesystem.invalidate_cache()
-
-
-_WAYS: dict[str, _ByContent] = {"memory": _InMemory(), "s3": _InS3(), "s3a": _InS3()}
-"""Ways to tell versions apart by protocol; any other filesystem can only be read and removed."""
-
-_ANY_OTHER = _ByContent()
-
-
-def _put(filesystem: Any, path: str, data: bytes) -> None:
-    """Put a file, and the folders that it lies in where there are such."""
-    if not _protocols(filesystem) & WITHOUT_FOLDERS:
-        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
-    filesystem.pipe_file(path, data)
-
-
-def _protocols(filesystem: Any) -> set[str]:
-    protocol = filesystem.protocol
-    return {protocol} if isinstance(protocol, str) else set(protocol)
-
-
-def _way(filesystem: Any) -> _ByContent:
-    ways = (_WAYS[protocol] for protocol in _protocols(filesystem) if protocol in _WAYS)
-    # other libraries than s3fs may answer for its protocols
-    return next((way for way in ways if hasattr(filesystem, way.needs)), _ANY_OTHER)
-
-
-def _object(filesystem: Any, path: str) -> dict[str, str]:
-    bucket, key, _ = filesystem.split_path(path)
-    return {"Bucket": bucket, "Key": key}
-
-
-def _delete(filesystem: Any, bucket: str, keys: list[dict[str, str]]) -> None:
-    with _s3_errors():
-        answer = filesystem.call_s3(
-            "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
-        )
-    for failed in answer.get("Errors", []):
-        raise StoreError(f"s3://{bucket}/{failed.get('Key')}: {failed.get('Message')}")
-
-
-def _is_lost(error: OSError, expected: str | None) -> bool:
-    """Whether S3 refused a write because of its condition."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    code = answer.get("Error", {}).get("Code")
-    return code in LOST or (expected is not None and code in ("NoSuchKey", "404"))
-
-
-@contextmanager
-def _s3_errors() -> Iterator[None]:
-    """Turn what the libraries below s3fs raise into an error of the store."""
-    from aiohttp import ClientError
-    from botocore.exceptions import BotoCoreError
-
-    try:
-        yield
-    except (BotoCoreError, ClientError) as error:
-        raise StoreError(f"{type(error).__name__}: {error}") from error
-
-
-@cache
-def _known_conditions() -> frozenset[str]:
-    """Return the conditions that the installed botocore can send with a write."""
-    from botocore.session import get_session
-
-    put = get_session().get_service_model("s3").operation_model("PutObject")
-    return frozenset(put.input_shape.members) & {"IfMatch", "IfNoneMatch"}
-
-
-def _demand_conditions(path: str) -> None:
-    # s3fs silently leaves out what botocore does not know
-    if len(_known_conditions()) < 2:
-        raise UnsupportedError(
-            f"s3://{path}: the installed botocore cannot send conditional writes; install "
-            f"botocore>=1.36"
-        )
+    except store_errors() as error:
+        # what was told already says all, but of errors that only stand for one of a library
+        foreign = error.__cause__ if type(error) is StoreError else error
+        if isinstance(error, TOLD) or not isinstance(foreign, store_errors()):
+            raise
+        once = GaveUp(1)
+        once.__cause__ = foreign
+        raise failure(once, url) from foreign
 
 
 def _described(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
@@ -444,9 +268,3 @@ def _modified(info: dict[str, Any]) -> float | None:
         except ValueError:
             return None
     return found.timestamp() if isinstance(found, datetime) else found
-
-
-def _remove(filesystem: Any, paths: Iterable[str]) -> None:
-    for path in paths:
-        if filesystem.exists(path):
-            filesystem.rm_file(path)

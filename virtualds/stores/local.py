@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +16,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from virtualds.errors import exists_already
 from virtualds.file_lock import exclusive
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.scatter_read import read_rows, read_stretch
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
+from virtualds.stores.temporary import remove_left_over, temporary_name
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
@@ -129,6 +130,7 @@ class LocalStore:
     ) -> None:
         """Write a file beside its place and move it there in one step."""
         path = os.path.realpath(local_path(url))
+        remove_left_over(path)
         _write_beside(path, data, lambda temporary: _put_in_place(temporary, path, replace))
 
     def write_folder(
@@ -142,7 +144,8 @@ class LocalStore:
     ) -> None:
         """Write a folder beside its place and move it there in one step."""
         path = os.path.realpath(local_path(url))
-        temporary, inside = _temporary_name(path), ""
+        remove_left_over(path)
+        temporary, inside = temporary_name(path), ""
         try:
             os.mkdir(temporary)
             for inside, data in files:
@@ -173,6 +176,9 @@ class LocalStore:
         except FileNotFoundError as error:
             raise ChangedError(f"{path}: was removed by another") from error
 
+    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+        """Do nothing: local writers keep off each other."""
+
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: a hash of its bytes."""
         data = self.read_all(url, options)
@@ -201,6 +207,7 @@ class LocalStore:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 os.replace(temporary, path)
 
+        remove_left_over(path)
         try:
             _write_beside(path, data, replace)
         except FileNotFoundError as error:
@@ -249,11 +256,6 @@ def _listed(path: str, folder: str, inside: str) -> Listed:
     return Listed(inside, SourceFile(url, found.st_size, found.st_mtime_ns), modified)
 
 
-def _temporary_name(path: str) -> str:
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name[:40]}.{secrets.token_hex(8)}")
-
-
 def _lock_of(path: str) -> str:
     folder, name = os.path.split(path)
     # a name may have 255 bytes
@@ -277,7 +279,7 @@ def _is_lock(name: str) -> bool:
 
 def _write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
     """Write a file under a temporary name, then put it in its place."""
-    temporary = _temporary_name(path)
+    temporary = temporary_name(path)
     # created within the block: an interrupt may come between any two steps
     try:
         # the mode that any new file gets
@@ -353,10 +355,7 @@ def _move_folder(temporary: str, path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        raise FileExistsError(
-            f"{path}: exists already; pass mode='w' to replace a reference set, remove anything "
-            f"else"
-        ) from error
+        raise exists_already(path) from error
 
 
 def _exchange(one: str, other: str) -> None:
@@ -380,7 +379,7 @@ def _put_in_place(temporary: str, path: str, replace: bool) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError as error:
-        raise FileExistsError(f"{path}: exists already; pass mode='w' to replace it") from error
+        raise exists_already(path) from error
     os.unlink(temporary)
 
 

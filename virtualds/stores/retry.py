@@ -128,16 +128,17 @@ def may_pass(error: BaseException) -> bool:
         if status is not None or code is not None:
             return status in PASSING_STATUSES or code in PASSING_CODES
         if broke_on_the_way(cause):
-            return not _names(cause) & LASTING
+            return not names_of(cause) & LASTING
     return False
 
 
 def broke_on_the_way(error: BaseException) -> bool:
     """Say whether it is the connection that failed, so that the server told nothing of the file."""
-    return bool(_names(error) & (PASSING | LASTING))
+    return bool(names_of(error) & (PASSING | LASTING))
 
 
-def _names(error: BaseException) -> set[str]:
+def names_of(error: BaseException) -> set[str]:
+    """Return the names of the type of an error and of all that it is derived from."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from virtualds.array import ManifestArray
-from virtualds.errors import UnsupportedError, cannot_hold
+from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_attributes import to_json
 from virtualds.storage_notes import declared
@@ -76,9 +77,25 @@ def plan(
             form,
             problems,
             "load these variables before writing (ds.virtual.load()), or leave them out "
-            "(ds.drop_vars)" + ("; zarr-v3 can hold more" if grids else ""),
+            "(ds.drop_vars)",
         )
     return Plan({path: node for path, node, _ in planned}, planner.notes)
+
+
+@contextmanager
+def zarr_v3_suggested(group: ManifestGroup, url: str) -> Iterator[None]:
+    """Say of a group that another format cannot hold whether zarr-v3 can."""
+    try:
+        yield
+    except UnsupportedError as error:
+        try:
+            plan(group, url)
+        except VirtualdsError:
+            raise error from None
+        raise UnsupportedError(
+            f"{error}\nor write it as zarr-v3, which holds all of it: give it a name that ends in "
+            f".zarr, or pass format='zarr-v3'"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtualds.errors import UnsupportedError
 from virtualds.grid import c_strides
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import LazyManifest
@@ -163,8 +162,6 @@ class SnapshotWriter:
                 store.write_version(url, data, self.options, None)
             except ChangedError:
                 return False
-            except UnsupportedError:
-                store.write_file(url, data, self.options)
             self.written.append(url)
         return True
 

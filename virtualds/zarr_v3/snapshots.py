@@ -108,6 +108,7 @@ def let_go(
     ConflictError
         Another writer was faster; nothing has changed.
     """
+    store_for(root).demand_conditions(root, options)
     document, version = opened(root, options)
     now = datetime.now(UTC)
     earlier = document.history[:-1]

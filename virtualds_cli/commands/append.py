@@ -62,7 +62,7 @@ def append(
 
     Nothing that is in SET is opened or scanned again. If there is no such set, it is created.
     """
-    from virtualds.writing import check_target
+    from virtualds.writing import check_target, write_manifest
 
     begun = time.perf_counter()
     writing = said(options, WRITING) | {"mode": mode, "append_dim": dim}
@@ -72,6 +72,8 @@ def append(
     form = check_target(target, storage_options=access, **writing)
     found = files_meant(urls, files_from, options["storage_options"])
     dataset = opened(found, dask, {**options, "concat_dim": [dim]})
-    dataset.virtual.to_manifest(target, storage_options=access, **writing)
-    document = summary(target, form, dataset, time.perf_counter() - begun)
+    choices = {name: writing.pop(name) for name in CHOICES if name in writing}
+    added = write_manifest(dataset, target, storage_options=access, choices=choices, **writing)
+    grown = added if mode == "a" else None
+    document = summary(target, form, dataset, time.perf_counter() - begun, grown)
     report(document, in_words(document))

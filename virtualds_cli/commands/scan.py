@@ -62,9 +62,9 @@ def scan(
     access = options["target_options"]
     form = check_target(output, storage_options=access, **writing)
     found = files_meant(urls, files_from, options["storage_options"])
-    if dask is not None and form == "zarr-v3" and not writing:
+    if dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
         # the workers write, so that no process has to hold all references
-        dataset = opened(found, dask, options, to=output, target_options=access)
+        dataset = opened(found, dask, options, to=output, target_options=access, **writing)
     else:
         dataset = opened(found, dask, options)
         dataset.virtual.to_manifest(output, storage_options=access, **writing)

@@ -1,0 +1,340 @@
+"""Versions of files of any fsspec filesystem, and writes on condition of a version.
+
+S3 and the memory of this process have conditional writes. Of a server that speaks S3 it is proved
+first that a write fails whose condition does not hold: some servers ignore conditions, and then the
+work of another writer would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from virtualds.errors import UnsupportedError
+from virtualds.options import get_options
+from virtualds.store import ChangedError, StoreError, version_of
+
+WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "az"}
+"""Filesystems whose folders need not be made: there is nothing but files."""
+
+DELETED_AT_ONCE = 1000
+"""Objects that one request to S3 may remove."""
+
+WRITER = "virtualds-writer"
+"""Metadata of an object: who wrote it."""
+
+LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"}
+"""What S3 answers to a conditional write that came too late."""
+UNKNOWN = {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400"}
+"""What servers answer that know of conditional writes, and do not do them."""
+
+PROOF = ".virtualds-proof-"
+"""What the names of objects begin with by which conditions are proved."""
+GRACE = 24 * 3600.0
+"""Seconds after which such an object is one of a process that was killed."""
+
+_PROVED: dict[tuple[str, str], str] = {}
+"""By endpoint and bucket: why conditional writes do not hold there, or nothing if they do."""
+_PROVING: dict[tuple[int, str, str], threading.Lock] = {}
+
+
+class ByContent:
+    """What can be done with any filesystem: a version is a hash of the bytes."""
+
+    needs = "cat_file"
+
+    def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
+        """Return the bytes of a file and their version."""
+        data = bytes(filesystem.cat_file(path))
+        return data, version_of(data)
+
+    def version(self, filesystem: Any, path: str) -> str:
+        """Return the version of a file."""
+        return self.read(filesystem, path)[1]
+
+    def doubt(self, filesystem: Any, path: str) -> str:
+        """Return why conditional writes beside a path would not hold, nothing if they do."""
+        return (
+            f"conditional writes are known for local disk, memory and S3, not for "
+            f"{'/'.join(sorted(protocols(filesystem)))}"
+        )
+
+    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Write a file if its version is the expected one, and return the new version."""
+        demand_conditions(filesystem, path)
+        return self.write_alone(filesystem, path, data, expected)
+
+    def write_alone(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Look at the version, then write: whoever writes in between is not noticed."""
+        filesystem.invalidate_cache()
+        found = self.version(filesystem, path) if filesystem.isfile(path) else None
+        if found != expected:
+            raise ChangedError(f"{path}: was changed by another writer")
+        put(filesystem, path, data)
+        return version_of(data)
+
+    def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
+        """Remove files, those that are there."""
+        for path in paths:
+            with suppress(FileNotFoundError):
+                filesystem.rm_file(path)
+        filesystem.invalidate_cache()
+
+
+class InMemory(ByContent):
+    """The files of this process."""
+
+    lock = threading.Lock()
+
+    def doubt(self, filesystem: Any, path: str) -> str:
+        """Return nothing: a lock keeps writers apart."""
+        return ""
+
+    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Write a file under the lock."""
+        with self.lock:
+            return self.write_alone(filesystem, path, data, expected)
+
+
+class InS3(ByContent):
+    """S3 through s3fs: each of these is one request, past the caches of s3fs."""
+
+    needs = "call_s3"
+
+    def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
+        """Return the bytes of an object and its etag."""
+        from fsspec.asyn import sync
+
+        with _s3_errors():
+            answer = filesystem.call_s3("get_object", **_object(filesystem, path))
+            body = answer["Body"]
+            try:
+                return sync(filesystem.loop, body.read), answer["ETag"]
+            finally:
+                body.close()
+
+    def version(self, filesystem: Any, path: str) -> str:
+        """Return the etag of an object."""
+        with _s3_errors():
+            answer = filesystem.call_s3("head_object", **_object(filesystem, path))
+        return str(answer["ETag"])
+
+    def doubt(self, filesystem: Any, path: str) -> str:
+        """Return why conditions do not hold: tried once for a process, an endpoint and a bucket."""
+        if len(_known_conditions()) < 2:
+            # s3fs silently leaves out what botocore does not know
+            return "the installed botocore cannot send conditional writes; install botocore>=1.36"
+        endpoint = filesystem.s3.meta.endpoint_url
+        bucket = _object(filesystem, path)["Bucket"]
+        # a lock that a parent held when this process was forked would never be given back
+        with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
+            if (endpoint, bucket) not in _PROVED:
+                broken = self._broken(filesystem, _beside(filesystem, path))
+                told = f"the server at {endpoint} does not keep conditional writes: {broken}"
+                _PROVED[endpoint, bucket] = told if broken else ""
+        return _PROVED[endpoint, bucket]
+
+    def _broken(self, filesystem: Any, folder: str) -> str:
+        """Try in a folder whether writes fail that must, on an object that nobody else knows."""
+        _remove_old_proofs(filesystem, folder)
+        path = f"{folder}{PROOF}{secrets.token_hex(16)}"
+        # of one length, and one after the other at once: a version must be more than size and time
+        contents = [secrets.token_bytes(32) for _ in range(4)]
+        try:
+            first = self._write_if(filesystem, path, contents[0], None)
+            if not self._loses(filesystem, path, contents[1], None):
+                return "it wrote over an object that was there, in spite of If-None-Match: *"
+            self._write_if(filesystem, path, contents[2], first)
+            if not self._loses(filesystem, path, contents[3], first):
+                return "it wrote over an object that had changed, in spite of If-Match"
+        except ChangedError:
+            return "it refused a write whose condition held"
+        except OSError as error:
+            if _code(error) not in UNKNOWN:
+                raise
+            return f"it does not know them ({error})"
+        finally:
+            # who may write need not be allowed to remove
+            with suppress(OSError):
+                self.remove(filesystem, [path])
+        return ""
+
+    def _loses(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> bool:
+        try:
+            self._write_if(filesystem, path, data, expected)
+        except ChangedError:
+            return True
+        return False
+
+    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Write an object by one conditional request."""
+        if self.doubt(filesystem, path):
+            return super().write(filesystem, path, data, expected)
+        return self._write_if(filesystem, path, data, expected)
+
+    def _write_if(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
+        writer = secrets.token_hex(16)
+        metadata = {**filesystem.s3_additional_kwargs.get("Metadata", {}), WRITER: writer}
+        asked = {**_object(filesystem, path), "Body": data, "Metadata": metadata, **condition}
+        try:
+            with _s3_errors():
+                return str(filesystem.call_s3("put_object", **asked)["ETag"])
+        except OSError as error:
+            if not _is_lost(error, expected):
+                raise
+            return self._own_version(filesystem, path, writer, error)
+        finally:
+            filesystem.invalidate_cache(path)
+
+    def _own_version(self, filesystem: Any, path: str, writer: str, error: OSError) -> str:
+        """Return the version if it is our own: a request whose answer was lost is sent again."""
+        with _s3_errors(), suppress(FileNotFoundError):
+            found = filesystem.call_s3("head_object", **_object(filesystem, path))
+            if found.get("Metadata", {}).get(WRITER) == writer:
+                return str(found["ETag"])
+        raise ChangedError(f"s3://{path}: was changed by another writer") from error
+
+    def write_alone(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Look at the etag, then write: whoever writes in between is not noticed."""
+        try:
+            found = self.version(filesystem, path)
+        except FileNotFoundError:
+            found = None
+        if found != expected:
+            raise ChangedError(f"s3://{path}: was changed by another writer")
+        with _s3_errors():
+            answer = filesystem.call_s3("put_object", **_object(filesystem, path), Body=data)
+        filesystem.invalidate_cache(path)
+        return str(answer["ETag"])
+
+    def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
+        """Remove objects, many by one request."""
+        buckets: dict[str, list[dict[str, str]]] = {}
+        for path in paths:
+            named = _object(filesystem, path)
+            buckets.setdefault(named["Bucket"], []).append({"Key": named["Key"]})
+        try:
+            for bucket, keys in buckets.items():
+                for start in range(0, len(keys), DELETED_AT_ONCE):
+                    _delete(filesystem, bucket, keys[start : start + DELETED_AT_ONCE])
+        finally:
+            filesystem.invalidate_cache()
+
+
+_WAYS: dict[str, ByContent] = {"memory": InMemory(), "s3": InS3(), "s3a": InS3()}
+"""Ways to tell versions apart by protocol; any other filesystem can only be read and removed."""
+
+_ANY_OTHER = ByContent()
+
+
+def way(filesystem: Any) -> ByContent:
+    """Return how versions of the files of a filesystem are told apart."""
+    ways = (_WAYS[protocol] for protocol in protocols(filesystem) if protocol in _WAYS)
+    # other libraries than s3fs may answer for its protocols
+    return next((way for way in ways if hasattr(filesystem, way.needs)), _ANY_OTHER)
+
+
+def demand_conditions(filesystem: Any, path: str) -> None:
+    """Refuse a filesystem on which writers would not notice each other.
+
+    Raises
+    ------
+    UnsupportedError
+        Conditional writes do not hold, and nobody said that there is one writer only.
+    """
+    reason = way(filesystem).doubt(filesystem, path)
+    if reason and not get_options().only_writer:
+        raise UnsupportedError(
+            f"{filesystem.unstrip_protocol(path)}: {reason}; write to a store whose conditional "
+            f"writes keep several writers apart, or, if nobody else writes, say so with "
+            f"virtualds.set_options(only_writer=True)"
+        )
+
+
+def put(filesystem: Any, path: str, data: bytes) -> None:
+    """Put a file, and the folders that it lies in where there are such."""
+    if not protocols(filesystem) & WITHOUT_FOLDERS:
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    filesystem.pipe_file(path, data)
+
+
+def protocols(filesystem: Any) -> set[str]:
+    """Return the protocols that a filesystem answers for."""
+    protocol = filesystem.protocol
+    return {protocol} if isinstance(protocol, str) else set(protocol)
+
+
+# ---------------------------------------------------------------------- S3
+
+
+def _object(filesystem: Any, path: str) -> dict[str, str]:
+    bucket, key, _ = filesystem.split_path(path)
+    return {"Bucket": bucket, "Key": key}
+
+
+def _beside(filesystem: Any, path: str) -> str:
+    """Return the folder that a path lies in, the bucket at least, ending in a slash."""
+    named = _object(filesystem, path.rstrip("/"))
+    above = named["Key"].rpartition("/")[0]
+    return f"{named['Bucket']}/{above}/" if above else f"{named['Bucket']}/"
+
+
+def _remove_old_proofs(filesystem: Any, folder: str) -> None:
+    """Remove the objects of processes that were killed while they tried conditions."""
+    named = _object(filesystem, folder + PROOF)
+    # this is for tidiness: who may neither list nor remove may write all the same
+    with suppress(OSError), _s3_errors():
+        answer = filesystem.call_s3("list_objects_v2", Bucket=named["Bucket"], Prefix=named["Key"])
+        found = answer.get("Contents", [])
+        old = [f["Key"] for f in found if f["LastModified"].timestamp() < time.time() - GRACE]
+        if old:
+            _delete(filesystem, named["Bucket"], [{"Key": key} for key in old])
+
+
+def _delete(filesystem: Any, bucket: str, keys: list[dict[str, str]]) -> None:
+    with _s3_errors():
+        answer = filesystem.call_s3(
+            "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
+        )
+    for failed in answer.get("Errors", []):
+        raise StoreError(f"s3://{bucket}/{failed.get('Key')}: {failed.get('Message')}")
+
+
+def _is_lost(error: OSError, expected: str | None) -> bool:
+    """Whether S3 refused a write because of its condition."""
+    code = _code(error)
+    return code in LOST or (expected is not None and code in ("NoSuchKey", "404"))
+
+
+def _code(error: OSError) -> Any:
+    """Return the code of an answer of S3 that an error was made of."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("Error", {}).get("Code")
+
+
+@contextmanager
+def _s3_errors() -> Iterator[None]:
+    """Turn what the libraries below s3fs raise into an error of the store."""
+    from aiohttp import ClientError
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise StoreError(f"{type(error).__name__}: {error}") from error
+
+
+@cache
+def _known_conditions() -> frozenset[str]:
+    """Return the conditions that the installed botocore can send with a write."""
+    from botocore.session import get_session
+
+    put = get_session().get_service_model("s3").operation_model("PutObject")
+    return frozenset(put.input_shape.members) & {"IfMatch", "IfNoneMatch"}
