@@ -85,6 +85,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "drop-sources": (virtualds.drop_sources,),
     "snapshots": (virtualds.snapshots,),
     "expire-snapshots": (virtualds.expire_snapshots,),
+    "upgrade": (virtualds.upgrade,),
     "demo": (run_demo,),
 }
 """What a command calls, with what it is given."""

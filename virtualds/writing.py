@@ -59,7 +59,7 @@ def write_manifest(
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        _settling_conflicts(partial(create, replace=mode == "w"), conflict)
+        settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return
     change: Change
     if mode == "replace-source":
@@ -77,7 +77,7 @@ def write_manifest(
                 raise
             _create_first(create, target, absolute, options)
 
-    _settling_conflicts(attempt, conflict)
+    settling_conflicts(attempt, conflict)
 
 
 def check_target(
@@ -121,7 +121,7 @@ def check_target(
     _check_conflict(conflict)
     Allowed.of(allow)
     absolute, options, target = _destination(url, format, storage_options, choices)
-    if mode == "w-" and _format_there(absolute, options) is not None:
+    if mode == "w-" and format_there(absolute, options) is not None:
         raise FileExistsError(f"{absolute}: exists already; pass mode='w' to replace it")
     return target.name
 
@@ -151,7 +151,7 @@ def write_tree(
     _check_choices(target, choices or {})
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
-    _settling_conflicts(partial(create, replace=mode == "w"), conflict)
+    settling_conflicts(partial(create, replace=mode == "w"), conflict)
 
 
 def _destination(
@@ -220,7 +220,7 @@ def _create_first(
     try:
         create(replace=False)
     except FileExistsError as error:
-        if _format_there(url, options) is not target:
+        if format_there(url, options) is not target:
             raise
         raise ConflictError(
             f"{url}: another writer has just created it; append again, as conflict='retry' does"
@@ -257,7 +257,7 @@ def _check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
+def settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
     """Make a change, again if wanted and another writer was faster."""
     _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
@@ -330,7 +330,7 @@ def drop_sources(
     target = format_for(absolute, format, options)
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
-    _settling_conflicts(lambda: _update(target, absolute, change, options, allow), conflict)
+    settling_conflicts(lambda: _update(target, absolute, change, options, allow), conflict)
 
 
 def convert(
@@ -390,7 +390,7 @@ def convert(
     found = format_for(url, format, options)
     _check_choices(found, choices)
     origin, access = target_of(source, storage_options)
-    known = _format_there(origin, access)
+    known = format_there(origin, access)
     group = open_group(
         source,
         below=True,
@@ -516,7 +516,7 @@ def expire_snapshots(
         with _missing_named(absolute):
             gone[:] = history.expire(absolute, options, keep, older_than)
 
-    _settling_conflicts(attempt, conflict)
+    settling_conflicts(attempt, conflict)
     return gone
 
 
@@ -529,7 +529,7 @@ def target_of(
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
     # what is there counts, whatever it is called
-    target = _format_there(url, options) or format_for(url, None, options)
+    target = format_there(url, options) or format_for(url, None, options)
     if target.history is None:
         raise UnsupportedError(
             f"{url}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
@@ -549,13 +549,13 @@ def format_for(url: Any, name: str | None, options: StorageOptions | None) -> Fo
     for form in FORMATS:
         if url.rstrip("/").endswith(form.suffixes):
             return form
-    if (found := _format_there(url, options)) is not None:
+    if (found := format_there(url, options)) is not None:
         return found
     suffixes = {form.name: form.suffixes for form in FORMATS}
     raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
 
 
-def _format_there(url: Any, options: StorageOptions | None) -> Format | None:
+def format_there(url: Any, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
     if (form := format_of_object(url)) is not None:
         return form
