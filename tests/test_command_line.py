@@ -359,6 +359,18 @@ def test_a_set_grows() -> None:
     assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
 
 
+def test_a_set_of_an_earlier_version_is_brought_up_to_date() -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr", "--concat-dim", "time")
+    root = json.loads(Path("refs.zarr/zarr.json").read_text())
+    nodes = root["consolidated_metadata"]["metadata"]
+    nodes["t"]["chunk_key_encoding"] = nodes["lat"]["chunk_key_encoding"]
+    Path("refs.zarr/zarr.json").write_text(json.dumps(root))
+    assert said("upgrade", "refs.zarr")["upgraded"] is True
+    assert said("upgrade", "refs.zarr")["upgraded"] is False
+    assert "needs nothing" in done("upgrade", "refs.zarr").stdout
+    assert_identical(opened("refs.zarr"), native())
+
+
 def test_a_source_is_put_in_place_of_what_it_was() -> None:
     done("scan", "20*.nc", "-o", "refs.zarr")
     changed = xr.load_dataset("2001.nc")
