@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from counting_server import counting_server
 
 import virtualds
 from virtualds import FormatError, ReadError
@@ -69,18 +70,76 @@ GUESSES: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("which", GUESSES)
-def test_guessing_looks_at_the_name_alone(which: str) -> None:
+def test_some_names_tell_whose_files_they_are(which: str) -> None:
     name, ours = GUESSES[which]
-    # none of these files exists: looking at them would fail
+    # none of these files exists: opening them would fail
     assert ENGINE.guess_can_open(name) is ours
 
 
-def test_guessing_opens_no_file(tmp_path: Path) -> None:
+FOLDERS: dict[str, tuple[Callable[[xr.Dataset, Path], Any], bool]] = {
+    "zarr-v3": (lambda ds, path: ds.virtual.to_manifest(path, format="zarr-v3"), True),
+    "kerchunk-parquet": (
+        lambda ds, path: ds.virtual.to_manifest(path, format="kerchunk-parquet"),
+        True,
+    ),
+    "plain Zarr": (lambda ds, path: ds.virtual.load().to_zarr(path, zarr_format=3), False),
+    "plain Zarr of version 2": (
+        lambda ds, path: ds.virtual.load().to_zarr(path, zarr_format=2),
+        False,
+    ),
+    "an empty folder": (lambda ds, path: path.mkdir(), False),
+    "a file": (lambda ds, path: path.write_bytes(b"x"), False),
+    "nothing": (lambda ds, path: None, False),
+}
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.parametrize("which", FOLDERS)
+def test_a_local_folder_is_told_by_the_file_that_makes_it_a_set(
+    which: str, archive: Archive, tmp_path: Path
+) -> None:
+    make, ours = FOLDERS[which]
+    path = tmp_path / "s.zarr"
+    make(virtualds.open_virtual_dataset(archive.path("larger_than_small")), path)
+    for name in (path, str(path), f"file://{path}"):
+        assert ENGINE.guess_can_open(name) is ours
+
+
+@pytest.mark.parametrize("spelling", [Path, str, "{}/".format])
+def test_xarray_opens_a_local_set_by_itself(
+    spelling: Callable[[Any], Any], archive: Archive, tmp_path: Path
+) -> None:
+    vds = virtualds.open_virtual_dataset(archive.path("larger_than_small"))
+    vds.virtual.to_manifest(tmp_path / "s.zarr")
+    expected, path = archive.native("larger_than_small"), spelling(tmp_path / "s.zarr")
+    # xarray asks engines in the order of their names, and that of Zarr owns such a name too
+    assert xr.backends.plugins.guess_engine(path) == "virtual"
+    xr.testing.assert_identical(xr.open_dataset(path).load(), expected)
+    xr.testing.assert_identical(xr.open_datatree(path).to_dataset().load(), expected)
+    xr.testing.assert_identical(xr.open_groups(path)["/"].load(), expected)
+
+
+def test_plain_zarr_stays_with_the_engine_of_zarr(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": ("x", [1.0])})
+    ds.to_zarr(tmp_path / "s.zarr", zarr_format=3, consolidated=False)
+    assert xr.backends.plugins.guess_engine(str(tmp_path / "s.zarr")) == "zarr"
+
+
+def test_guessing_opens_no_file_of_a_name_that_tells(tmp_path: Path) -> None:
     opened: list[Any] = []
     sys.addaudithook(lambda event, args: opened.append(args) if event == "open" else None)
     ENGINE.guess_can_open(tmp_path / "a.refs.json")
     ENGINE.guess_can_open("memory://bucket/a.json")
     assert not [args for args in opened if "a.refs.json" in str(args)]
+
+
+def test_guessing_asks_nothing_of_a_server(archive: Archive, tmp_path: Path) -> None:
+    vds = virtualds.open_virtual_dataset(archive.path("larger_than_small"))
+    vds.virtual.to_manifest(tmp_path / "s.zarr")
+    with counting_server(tmp_path) as (url, counts):
+        for name in (f"{url}/s.zarr", f"{url}/s.zarr/", f"zip://s.zarr::{url}/s.zip"):
+            assert not ENGINE.guess_can_open(name)
+    assert not counts.requests
 
 
 def test_xarray_knows_the_engine(archive: Archive) -> None:

@@ -39,7 +39,7 @@ FLOORS = (
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat", "verification"},
-    {"accessor", "building", "description", "zarr_adapter"},
+    {"accessor", "building", "description", "zarr_adapter"} | {"upgrading"},
     {"backend", "combine", "tree_accessor", "zarr_python"},
     {"demo", "diagnosis"},
     {"__init__"},
@@ -209,6 +209,7 @@ PUBLIC = {
     "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
+    "upgrade",
     "zarr_store",
 }
 

@@ -34,6 +34,7 @@ from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parsers import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
+from virtualds.upgrading import upgrade
 from virtualds.verification import Verification
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
@@ -79,5 +80,6 @@ __all__ = [
     "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
+    "upgrade",
     "zarr_store",
 ]

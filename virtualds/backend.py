@@ -12,11 +12,13 @@ from xarray.backends import BackendEntrypoint
 from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
+from virtualds.detection import is_set_folder
 from virtualds.formats import format_of_object
 from virtualds.tree import lazy_datasets, tree_of
+from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
-"""Ends of names that say that a file is a reference set; other engines may own any other name."""
+"""Ends of names that say that a file is a reference set, wherever it lies."""
 
 
 class VirtualBackendEntrypoint(BackendEntrypoint):
@@ -150,9 +152,18 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         return lazy_datasets(found, **decoders)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Say whether a name is that of a reference set, without looking at the file."""
-        named = isinstance(filename_or_obj, str | os.PathLike)
-        return named and os.fspath(filename_or_obj).endswith(OURS)
+        """Say whether it is a reference set: by its name, or a local folder by the file in it.
+
+        xarray asks engines in the order of their names, netCDF's first. Nothing is asked of a
+        server, and no other file is looked at.
+        """
+        if not isinstance(filename_or_obj, str | os.PathLike):
+            return False
+        name = os.fspath(filename_or_obj)
+        if name.endswith(OURS):
+            return True
+        url = normalise_url(name)
+        return scheme_of(url) == "file" and is_set_folder(url)
 
 
 def _check_named(filename_or_obj: Any) -> None:

@@ -90,6 +90,11 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     )
 
 
+def is_set_folder(url: str) -> bool:
+    """Say whether a folder is a reference set, by the file that makes it one."""
+    return _marked_by(FORMATS, url, None) is not None
+
+
 def _by_bytes(head: bytes) -> Parser | Format | None:
     """Return who reads a file that begins so, None if it is nobody of ours."""
     return next((r for r in READERS if not r.markers and r.detect(head)), None)

@@ -93,7 +93,7 @@ def write_manifest(
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        _settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
+        settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
         return Added.all_of(dataset, append_dim)
     change: Change
     added = Added.all_of(dataset, append_dim)
@@ -121,7 +121,7 @@ def write_manifest(
             _create_first(create, target, absolute, options)
             added = Added.all_of(dataset, append_dim)
 
-    _settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(absolute, attempt, conflict)
     return added
 
 
@@ -179,7 +179,7 @@ def _demand_nothing(
         branch = {name: value for name, value in choices.items() if name == "branch"}
         there = target.holds(url, options, **branch)
     else:
-        there = _format_there(url, options) is not None
+        there = format_there(url, options) is not None
     if there:
         raise exists_already(url)
 
@@ -209,7 +209,7 @@ def write_tree(
     _check_choices(target, choices or {})
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
-    _settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
+    settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
 
 
 def _destination(
@@ -278,7 +278,7 @@ def _create_first(
     try:
         create(replace=False)
     except FileExistsError as error:
-        if _format_there(url, options) is not target:
+        if format_there(url, options) is not target:
             raise
         raise ConflictError(
             f"{url}: another writer has just created it; append again, as conflict='retry' does"
@@ -315,7 +315,7 @@ def _check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def _settling_conflicts(url: Any, attempt: Callable[[], None], conflict: str) -> None:
+def settling_conflicts(url: Any, attempt: Callable[[], None], conflict: str) -> None:
     """Make a change to a set, again if wanted and another writer was faster."""
     _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
@@ -390,7 +390,7 @@ def drop_sources(
     given = [sources] if isinstance(sources, str) else list(sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
     attempt = partial(_update, target, absolute, change, options, allow)
-    _settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(absolute, attempt, conflict)
 
 
 def convert(
@@ -451,7 +451,7 @@ def convert(
     if not replaces:
         _demand_nothing(found, url, options, choices)
     origin, access = target_of(source, storage_options)
-    known = _format_there(origin, access)
+    known = format_there(origin, access)
     group = open_group(
         source,
         below=True,
@@ -578,7 +578,7 @@ def expire_snapshots(
         with _missing_named(absolute):
             gone[:] = history.expire(absolute, options, keep, older_than)
 
-    _settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(absolute, attempt, conflict)
     return gone
 
 
@@ -591,7 +591,7 @@ def target_of(
 
 def _history_of(url: str, options: StorageOptions | None) -> History:
     # what is there counts, whatever it is called
-    target = _format_there(url, options) or format_for(url, None, options)
+    target = format_there(url, options) or format_for(url, None, options)
     if target.history is None:
         raise UnsupportedError(
             f"{url}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
@@ -611,13 +611,13 @@ def format_for(url: Any, name: str | None, options: StorageOptions | None) -> Fo
     for form in FORMATS:
         if url.rstrip("/").endswith(form.suffixes):
             return form
-    if (found := _format_there(url, options)) is not None:
+    if (found := format_there(url, options)) is not None:
         return found
     suffixes = {form.name: form.suffixes for form in FORMATS}
     raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
 
 
-def _format_there(url: Any, options: StorageOptions | None) -> Format | None:
+def format_there(url: Any, options: StorageOptions | None) -> Format | None:
     """Return the format of the set that is there, if there is one."""
     if (form := format_of_object(url)) is not None:
         return form

@@ -118,6 +118,9 @@ class Format:
         Keyword arguments that ``write`` takes beyond those of every format.
     parts : Parts, optional
         Of a format that many processes can write together.
+    upgrade : callable, optional
+        Of a format whose sets were once written otherwise: takes url and access options, writes
+        the metadata as they are written now, and says whether they were not so already.
     history : History, optional
         Of a format that keeps earlier snapshots: lists them, and lets them go.
     library : str, optional
@@ -137,6 +140,7 @@ class Format:
     update: UpdateSet
     markers: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    upgrade: Callable[[str, StorageOptions | None], bool] | None = None
     history: History | None = None
     parts: Parts | None = None
     library: str | None = None
@@ -173,6 +177,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.update,
         markers=(ZARR_JSON,),
         choices=("manifest", "relative_paths"),
+        upgrade=zarr_v3.upgrade,
         history=History(zarr_v3.history, zarr_v3.expire),
         parts=Parts(zarr_v3.begin_parts, write_parts, zarr_v3.commit_parts, zarr_v3.abandon_parts),
     ),

@@ -18,15 +18,13 @@ from virtualds.errors import FormatError, exists_already
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
 from virtualds.zarr_v3.arrays import Manifests
-from virtualds.zarr_v3.chunk_keys import chunk_key
+from virtualds.zarr_v3.chunk_keys import chunk_key, with_manifest_keys, without_manifest_keys
 from virtualds.zarr_v3.document import (
     FOLDER,
     MARKER,
     NOTES,
     Document,
-    check_node,
     entries_of_values,
     new_snapshot,
     snapshot_path,
@@ -36,7 +34,7 @@ from virtualds.zarr_v3.nodes import NodesReader
 from virtualds.zarr_v3.part_writing import PartsFolder, check_parts, remove_parts
 from virtualds.zarr_v3.planning import plan
 from virtualds.zarr_v3.snapshot_writing import SnapshotWriter
-from virtualds.zarr_v3.snapshots import let_go, opened, swap, write_nodes
+from virtualds.zarr_v3.snapshots import all_nodes, let_go, opened, swap, write_nodes
 
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
@@ -113,9 +111,7 @@ class _SetReader:
     ) -> None:
         self._values = document.notes.get("values", {})
         self._manifests = StoredManifests(root, options, allow)
-        nodes = document.nodes
-        if not document.is_consolidated:
-            nodes = nodes | _found_nodes(root, options)
+        nodes = all_nodes(root, options, document)
         self._reader = NodesReader(root, nodes, document.notes, self._parts_of, skip)
 
     def group(self, path: str | None) -> ManifestGroup:
@@ -131,7 +127,7 @@ class _SetReader:
             [transformer] = transformers
         else:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")
-        key = chunk_key(node)
+        key = chunk_key(without_manifest_keys(node))
 
         def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
             return self._manifests.parts(path, transformer, grids, numbered, key)
@@ -145,19 +141,6 @@ class _SetReader:
             # a prefix of all keys; what is not there is missing
             return json_manifest({"./": {"path": f"./{path}/"}})
         return json_manifest(entries_of_values(path, noted))
-
-
-def _found_nodes(root: str, options: StorageOptions | None) -> dict[str, dict[str, Any]]:
-    """Return the metadata of all nodes of a set that has not consolidated them."""
-    store = store_for(root)
-    found = {}
-    for path, _, _ in store.list_files(root, options):
-        folder, _, name = path.rpartition("/")
-        if name == MARKER and folder and not folder.startswith("__"):
-            url = f"{root}/{path}"
-            found[folder] = parsed(store.read_all(url, options), url)
-            check_node(folder, found[folder], url)
-    return found
 
 
 # ---------------------------------------------------------------------- writing
@@ -211,7 +194,7 @@ def write(
     if manifest not in (None, *MANIFESTS):
         raise ValueError(f"manifest {manifest!r}: there are {', '.join(map(repr, MANIFESTS))}")
     found = _found_for(root, options, replace)
-    _commit(group, root, options, found, manifest, relative_paths)
+    _commit(_writing(group), root, options, found, manifest, relative_paths)
 
 
 def begin_parts(
@@ -258,7 +241,8 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
         A part is gone.
     """
     found = _found_for(place.root, place.options, replace)
-    _commit(group, place.root, place.options, found, None, place.relative_paths, place)
+    made = _writing(group)
+    _commit(made, place.root, place.options, found, None, place.relative_paths, place)
 
 
 def abandon_parts(place: PartsFolder) -> None:
@@ -328,7 +312,30 @@ def update(
     relative = relative if relative_paths is None else relative_paths
     before = reader.group(None)
     if (after := change(before)) is not before:
-        _commit(after, root, options, found, manifest, relative)
+        _commit(_writing(after), root, options, found, manifest, relative)
+
+
+def upgrade(url: str, options: StorageOptions | None = None) -> bool:
+    """Write the metadata of a set as they are written now; say whether they were not so already.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    root = url.rstrip("/")
+    found = _Found(*opened(root, options))
+    before = all_nodes(root, options, found.document)
+    nodes = {path: with_manifest_keys(node) for path, node in before.items()}
+    if nodes == before:
+        return False
+    document = Document(nodes, dict(found.document.notes))
+    # the copies come first: nobody would look for them again who was killed behind the commit
+    write_nodes(root, options, document, found.document)
+    _commit(lambda writer: document, root, options, found)
+    return True
 
 
 def _present(root: str, options: StorageOptions | None) -> _Found | None:
@@ -361,13 +368,18 @@ def _is_left_over(files: list[str]) -> bool:
     return any(path.startswith(f"{FOLDER}/") for path in files)
 
 
+def _writing(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
+    """Return what makes the document of a group, and writes the files that it needs."""
+    return lambda writer: writer.write(group)
+
+
 def _commit(
-    group: ManifestGroup,
+    made: Callable[[SnapshotWriter], Document],
     root: str,
     options: StorageOptions | None,
     found: _Found | None,
-    manifest: str | None,
-    relative_paths: bool,
+    manifest: str | None = None,
+    relative_paths: bool = False,
     parts: PartsFolder | None = None,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
@@ -377,7 +389,7 @@ def _commit(
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
     try:
-        document = writer.write(group)
+        document = made(writer)
         waste = check_parts(parts, document) if parts else []
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
         writer.put(snapshot_path(name), document.text())

@@ -1,7 +1,8 @@
 """What chunks of an array are called, below its folder.
 
 ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
-``suffix`` and ``fanout`` are registered in zarr-extensions.
+``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own, and stands
+in reference sets alone (``docs/formats/zarr-v3.md``, "Chunk key encoding `virtualds.manifest`").
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
 """What what is put before and behind keys must not hold."""
 MOST_CHILDREN = 1001
 """Entries of a folder of ``fanout`` where nothing else is said."""
+MANIFEST_KEYS = "virtualds.manifest"
+"""The encoding of an array whose chunks have no keys of their own: a manifest says where they lie.
+
+Readers may pass over storage transformers, and take such an array for one without chunks. None may
+pass over the name of an encoding.
+"""
 
 
 class ChunkKeys(ABC):
@@ -154,9 +161,39 @@ def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
     return _encoding(metadata.get("chunk_key_encoding", "default"))
 
 
+def with_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata that nobody reads who does not know manifests, if it is of a virtual array.
+
+    Examples
+    --------
+    >>> node = {"chunk_key_encoding": {"name": "v2"}, "storage_transformers": [{"name": "x"}]}
+    >>> with_manifest_keys(node)["chunk_key_encoding"]
+    {'name': 'virtualds.manifest', 'configuration': {'base_encoding': {'name': 'v2'}}}
+    """
+    if not node.get("storage_transformers") or _has_manifest_keys(node):
+        return dict(node)
+    said = {"base_encoding": node.get("chunk_key_encoding", "default")}
+    return {**node, "chunk_key_encoding": {"name": MANIFEST_KEYS, "configuration": said}}
+
+
+def without_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata of a virtual array with the encoding that prefixes of its manifest go by."""
+    if not node.get("storage_transformers") or not _has_manifest_keys(node):
+        return dict(node)
+    said = node["chunk_key_encoding"].get("configuration", {})
+    return {**node, "chunk_key_encoding": said.get("base_encoding", "default")}
+
+
+def _has_manifest_keys(node: Mapping[str, Any]) -> bool:
+    said = node.get("chunk_key_encoding")
+    return isinstance(said, Mapping) and said.get("name") == MANIFEST_KEYS
+
+
 def _encoding(said: Any) -> ChunkKeys:
     encoding = said if isinstance(said, Mapping) else {"name": said}
     name, how = encoding.get("name"), encoding.get("configuration", {})
+    if name == MANIFEST_KEYS:
+        raise _damaged(name, "no storage transformer says where the manifest is")
     if not isinstance(name, str) or name not in ENCODINGS:
         raise UnsupportedError(
             f"chunk key encoding {name!r}; {list(ENCODINGS)} are known; open the data with "

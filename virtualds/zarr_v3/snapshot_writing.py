@@ -16,7 +16,7 @@ from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
 from virtualds.zarr_v3.arrays import is_extended
-from virtualds.zarr_v3.chunk_keys import chunk_key
+from virtualds.zarr_v3.chunk_keys import chunk_key, with_manifest_keys
 from virtualds.zarr_v3.document import FOLDER, Document, entries_of_values
 from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.manifest_files import (
@@ -90,7 +90,10 @@ class SnapshotWriter:
         if self.before is None:
             # who comes later sees that these are the files of a writer, not somebody else's
             self.put(f"{FOLDER}/{self.name}/begun", b"")
-        nodes = {path: self._written(path, node) for path, node in planned.nodes.items()}
+        nodes = {
+            path: with_manifest_keys(self._written(path, node))
+            for path, node in planned.nodes.items()
+        }
         self._write_sources()
         noted = planned.notes | {"values": self._values}
         notes = {kind: part for kind, part in noted.items() if part}

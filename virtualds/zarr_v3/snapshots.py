@@ -14,7 +14,15 @@ from virtualds.fence import outrun
 from virtualds.manifest import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.zarr_v3.document import CHUNKS, MARKER, Document, snapshot_path, values_folder
+from virtualds.strict_json import parsed
+from virtualds.zarr_v3.document import (
+    CHUNKS,
+    MARKER,
+    Document,
+    check_node,
+    snapshot_path,
+    values_folder,
+)
 from virtualds.zarr_v3.manifests import JSON_MANIFEST, StoredManifests, inside, sources_of
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
@@ -42,6 +50,23 @@ def _kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
     """Return the document of a snapshot that the history has."""
     url = f"{root}/{snapshot_path(snapshot)}"
     return Document.parse(store_for(url).read_all(url, options), url)
+
+
+def all_nodes(
+    root: str, options: StorageOptions | None, document: Document
+) -> dict[str, dict[str, Any]]:
+    """Return the metadata of all nodes of a set, also of one that has not consolidated them."""
+    if document.is_consolidated:
+        return document.nodes
+    store = store_for(root)
+    found = dict(document.nodes)
+    for path, _, _ in store.list_files(root, options):
+        folder, _, name = path.rpartition("/")
+        if name == MARKER and folder and not folder.startswith("__"):
+            url = f"{root}/{path}"
+            found[folder] = parsed(store.read_all(url, options), url)
+            check_node(folder, found[folder], url)
+    return found
 
 
 def swap(

@@ -10,6 +10,7 @@ from virtualds_cli.commands.expire_snapshots import expire_snapshots
 from virtualds_cli.commands.info import info
 from virtualds_cli.commands.scan import scan
 from virtualds_cli.commands.snapshots import snapshots
+from virtualds_cli.commands.upgrade import upgrade
 from virtualds_cli.commands.verify import verify
 
 COMMANDS: tuple[Command, ...] = (
@@ -22,5 +23,6 @@ COMMANDS: tuple[Command, ...] = (
     drop_sources,
     snapshots,
     expire_snapshots,
+    upgrade,
     demo,
 )

@@ -1,0 +1,352 @@
+"""Readers of plain Zarr refuse the virtual arrays of a set, and read the native ones beside them.
+
+They must not show fill values where there are values. What they can know of manifests is that
+there is something in the metadata which they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import virtualds
+from virtualds import ConflictError, FormatError, ManifestArray, UnsupportedError
+from virtualds.formats import zarr_v3
+from virtualds.zarr_v3 import chunk_keys, snapshot_writing
+
+LAT = np.array([-45.0, 0.0, 45.0])
+VALUES = np.arange(12.0).reshape(4, 3)
+
+
+def source(folder: Path, name: str = "data.bin") -> xr.Dataset:
+    """``t(y, x)`` in one file, virtual, and ``lat``, in memory."""
+    (folder / name).write_bytes(VALUES.tobytes())
+    array = ManifestArray.from_arrays(
+        shape=(4, 3), chunks=(1, 3), dtype="<f8", path=str(folder / name),
+        offsets=np.arange(4)[:, None] * 24, lengths=24,
+    )  # fmt: skip
+    return xr.Dataset({"t": (("y", "x"), array)}, coords={"lat": ("x", LAT)})
+
+
+def written(ds: xr.Dataset, folder: Path, **choices: Any) -> Path:
+    ds.virtual.to_manifest(folder / "refs.zarr", mode="w", **choices)
+    return folder / "refs.zarr"
+
+
+def of_a_store(folder: Path) -> Path:
+    """All chunks of another store, behind one prefix."""
+    xr.Dataset({"t": (("y", "x"), VALUES)}).to_zarr(folder / "store", zarr_format=3)
+    path = written(source(folder), folder)
+    # by hand: what is on a server that lists nothing is written so
+    for file in (path / "zarr.json", path / "t/zarr.json"):
+        document = json.loads(file.read_text())
+        nodes = document.get("consolidated_metadata", {"metadata": {"t": document}})["metadata"]
+        [said] = nodes["t"]["storage_transformers"]
+        said["configuration"] = {"manifest": {"./": {"path": "../store/t/"}}}
+        nodes["t"]["chunk_grid"]["configuration"]["chunk_shape"] = [4, 3]
+        nodes["t"]["codecs"] = json.loads((folder / "store/t/zarr.json").read_text())["codecs"]
+        file.write_text(json.dumps(document))
+    virtualds.convert(path, folder / "again.zarr")
+    assert list(transformer_of(folder / "again.zarr")["configuration"]["manifest"]) == ["./"]
+    return folder / "again.zarr"
+
+
+def of_values_written_again(folder: Path) -> Path:
+    """An array of values that stand under other keys, since readers may need the former ones."""
+    written(xr.Dataset({"t": (("y", "x"), -VALUES), "lat": ("x", LAT)}), folder)
+    return written(xr.Dataset({"t": (("y", "x"), VALUES), "lat": ("x", LAT)}), folder)
+
+
+def of_an_earlier_version(folder: Path) -> Path:
+    path = formerly(written(source(folder), folder))
+    assert virtualds.upgrade(path)
+    return path
+
+
+SETS: dict[str, Callable[[Path], Path]] = {
+    "inline": lambda folder: written(source(folder), folder, manifest="inline"),
+    "JSON": lambda folder: written(source(folder), folder, manifest="json"),
+    "Parquet": lambda folder: written(source(folder), folder, manifest="parquet"),
+    "fragments": lambda folder: written(
+        xr.concat([source(folder).isel(x=slice(1, 3)), source(folder).isel(x=slice(1, 3))], "y"),
+        folder,
+    ),
+    "all chunks of a store": of_a_store,
+    "values written again": of_values_written_again,
+    "upgraded": of_an_earlier_version,
+}
+"""Sets with a virtual array ``t`` and a native one ``lat``, perhaps."""
+
+WAYS: dict[str, Callable[[str], Any]] = {
+    "a group": lambda path: zarr.open_group(path, mode="r")["t"][...],
+    "an array of a group": lambda path: zarr.open_group(path, mode="r", use_consolidated=False)[
+        "t"
+    ][...],
+    "the members of a group": lambda path: list(
+        zarr.open_group(path, mode="r", use_consolidated=False).arrays()
+    ),
+    "an array": lambda path: zarr.open_array(f"{path}/t", mode="r")[...],
+    "whatever it is": lambda path: zarr.open(path, path="t", mode="r")[...],
+    "xarray": lambda path: xr.open_zarr(path)["t"].values,
+    "xarray, consolidated": lambda path: xr.open_zarr(path, consolidated=True)["t"].values,
+    "xarray, not consolidated": lambda path: xr.open_zarr(path, consolidated=False)["t"].values,
+    "xarray's engine": lambda path: xr.open_dataset(path, engine="zarr")["t"].values,
+    "a tree": lambda path: xr.open_datatree(path, engine="zarr")["t"].values,
+}
+"""Ways to the values of ``t`` that know nothing of manifests."""
+
+
+def formerly(path: Path) -> Path:
+    """Bring a set to what was written before virtual arrays were marked."""
+    files = [path / "zarr.json", *path.glob("__virtualds__/*/zarr.json"), path / "t/zarr.json"]
+    for file in files:
+        document = json.loads(file.read_text())
+        nodes = document.get("consolidated_metadata", {"metadata": {"t": document}})["metadata"]
+        for node in nodes.values():
+            node["chunk_key_encoding"] = {"name": "default", "configuration": {"separator": "/"}}
+        file.write_text(json.dumps(document))
+    return path
+
+
+def root_of(path: Path) -> Any:
+    return json.loads((path / "zarr.json").read_text())
+
+
+def transformer_of(path: Path) -> Any:
+    [found] = root_of(path)["consolidated_metadata"]["metadata"]["t"]["storage_transformers"]
+    return found
+
+
+def everything(path: Path) -> dict[str, bytes]:
+    """Return all files of a set, by path."""
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+def ours(path: Path, **options: Any) -> Any:
+    return xr.open_dataset(path, engine="virtual", **options)["t"].values
+
+
+# ---------------------------------------------------------------------- what they refuse
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("which", SETS)
+def test_zarr_python_refuses_every_virtual_array(which: str, way: str, tmp_path: Path) -> None:
+    path = SETS[which](tmp_path)
+    assert np.isfinite(ours(path)).all()
+    # by name, and not as something that is not there
+    with pytest.raises((ValueError, TypeError), match=r"virtualds\.|disallowed extra"):
+        WAYS[way](str(path))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_the_name_they_would_show_fill_values(way: str, tmp_path: Path) -> None:
+    """What the name is for: if this fails, readers have learnt to refuse storage transformers."""
+    path = formerly(written(source(tmp_path), tmp_path))
+    if way in ("an array", "whatever it is"):
+        with pytest.raises(ValueError, match="storage transformers"):
+            WAYS[way](str(path))
+    elif way != "the members of a group":
+        assert not np.nan_to_num(WAYS[way](str(path))).any()
+
+
+def test_native_arrays_are_open_to_all_one_by_one(tmp_path: Path) -> None:
+    path = str(written(source(tmp_path), tmp_path))
+    found = zarr.open_array(f"{path}/lat", mode="r")[:]
+    np.testing.assert_array_equal(found, LAT)
+    group = zarr.open_group(path, mode="r", use_consolidated=False)
+    np.testing.assert_array_equal(group["lat"][:], LAT)
+
+
+def test_a_set_of_native_arrays_is_plain_zarr(tmp_path: Path) -> None:
+    ds = xr.Dataset({"a": ("x", LAT)})
+    path = written(ds, tmp_path)
+    with xr.open_zarr(path) as found:
+        found.attrs.pop("virtualds")
+        xr.testing.assert_identical(found.load(), ds)
+
+
+def tensorstore(path: Path) -> Any:
+    found = pytest.importorskip("tensorstore")
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/"}}
+    return found.open(spec, open=True).result().read().result()
+
+
+def gdal(path: Path) -> Any:
+    rasterio = pytest.importorskip("rasterio")
+    with warnings.catch_warnings():
+        # arrays without a place on the globe
+        warnings.simplefilter("ignore")
+        with rasterio.open(f'ZARR:"{path.parent}":/{path.name}') as found:
+            return found.read()
+
+
+@pytest.mark.parametrize("transformers", ["as they are", "passed over"])
+@pytest.mark.parametrize("reader", [tensorstore, gdal])
+def test_other_libraries_refuse_virtual_arrays_alone(
+    reader: Callable[[Path], Any], transformers: str, tmp_path: Path
+) -> None:
+    path = written(source(tmp_path), tmp_path)
+    np.testing.assert_array_equal(np.ravel(reader(path / "lat")), LAT)
+    if transformers == "passed over":
+        # these libraries know that they know none; others may not look
+        for file in (path / "zarr.json", path / "t/zarr.json"):
+            text = file.read_text()
+            assert '"storage_transformers":' in text
+            file.write_text(text.replace('"storage_transformers":', '"attributes":'))
+            document = json.loads(file.read_text())
+            nodes = document.get("consolidated_metadata", {"metadata": {"t": document}})["metadata"]
+            for node in nodes.values():
+                node["attributes"] = {}
+            file.write_text(json.dumps(document))
+    with pytest.raises((ValueError, OSError), match=r"storage.transformers|chunk_key_encoding"):
+        reader(path / "t")
+
+
+def test_formats_of_others_do_not_show_the_name(tmp_path: Path) -> None:
+    """It says what is true of sets in this format alone."""
+    path = written(source(tmp_path), tmp_path)
+    with xr.open_zarr(virtualds.zarr_store(path)) as found:
+        np.testing.assert_array_equal(found["t"].values, VALUES)
+    virtualds.convert(path, tmp_path / "refs.json")
+    assert chunk_keys.MANIFEST_KEYS not in (tmp_path / "refs.json").read_text()
+    vds = virtualds.open_virtual_dataset(path, loadable_variables=[])
+    vds.virtual.materialize(tmp_path / "copy.zarr", layout="chunks")
+    with xr.open_zarr(tmp_path / "copy.zarr") as found:
+        np.testing.assert_array_equal(found["t"].values, VALUES)
+
+
+# ---------------------------------------------------------------------- what we read
+
+
+def test_what_says_that_it_has_a_manifest_has_one(tmp_path: Path) -> None:
+    path = written(source(tmp_path), tmp_path)
+    document = root_of(path)
+    document["consolidated_metadata"]["metadata"]["t"]["storage_transformers"] = []
+    (path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="no storage transformer"):
+        ours(path)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [5, {"base_encoding": 5}, {"base_encoding": {"name": chunk_keys.MANIFEST_KEYS}}, [1]],
+    ids=str,
+)
+def test_an_encoding_that_makes_no_sense_is_refused_by_name(said: Any, tmp_path: Path) -> None:
+    path = written(source(tmp_path), tmp_path)
+    document = root_of(path)
+    node = document["consolidated_metadata"]["metadata"]["t"]
+    node["chunk_key_encoding"]["configuration"] = said
+    (path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises((FormatError, UnsupportedError)) as caught:
+        ours(path)
+    assert "refs.zarr" in "\n".join([str(caught.value), *caught.value.__notes__])
+
+
+def test_a_base_encoding_need_not_be_said(tmp_path: Path) -> None:
+    path = of_a_store(tmp_path)
+    document = root_of(path)
+    node = document["consolidated_metadata"]["metadata"]["t"]
+    node["chunk_key_encoding"] = {"name": chunk_keys.MANIFEST_KEYS}
+    (path / "zarr.json").write_text(json.dumps(document))
+    np.testing.assert_array_equal(ours(path), VALUES)
+
+
+# ---------------------------------------------------------------------- sets of earlier versions
+
+
+@pytest.mark.parametrize("form", ["inline", "json", "parquet"])
+def test_a_set_of_an_earlier_version_is_read_and_upgraded(form: str, tmp_path: Path) -> None:
+    path = formerly(written(source(tmp_path), tmp_path, manifest=form))
+    before = everything(path)
+    [first] = virtualds.snapshots(path)["snapshot"]
+    np.testing.assert_array_equal(ours(path), VALUES)
+    assert virtualds.upgrade(path) is True
+    # one snapshot more, and no manifest is written again
+    [earlier, now] = virtualds.snapshots(path)["snapshot"]
+    assert earlier == first
+    changed = {name for name, data in everything(path).items() if before.get(name) != data}
+    assert changed == {"zarr.json", "t/zarr.json", f"__virtualds__/{now}/zarr.json"}
+    for snapshot in (earlier, now):
+        np.testing.assert_array_equal(ours(path, snapshot=snapshot), VALUES)
+
+
+def test_what_needs_nothing_is_left_as_it_is(tmp_path: Path) -> None:
+    path = written(source(tmp_path), tmp_path)
+    before = everything(path)
+    assert virtualds.upgrade(path) is False
+    assert everything(path) == before
+    virtualds.convert(path, tmp_path / "refs.json")
+    assert virtualds.upgrade(tmp_path / "refs.json") is False
+
+
+def test_only_sets_are_upgraded(tmp_path: Path) -> None:
+    xr.Dataset({"a": ("x", LAT)}).to_zarr(tmp_path / "plain.zarr", zarr_format=3)
+    for name in ("plain.zarr", "none.zarr"):
+        with pytest.raises(FileNotFoundError, match="no reference set"):
+            virtualds.upgrade(tmp_path / name)
+
+
+def test_a_set_that_is_not_consolidated_is_upgraded(tmp_path: Path) -> None:
+    path = formerly(written(source(tmp_path), tmp_path))
+    document = root_of(path)
+    del document["consolidated_metadata"]
+    (path / "zarr.json").write_text(json.dumps(document))
+    assert virtualds.upgrade(path)
+    np.testing.assert_array_equal(ours(path), VALUES)
+    with pytest.raises(ValueError, match="virtualds"):
+        WAYS["an array of a group"](str(path))
+
+
+def test_an_upgrade_that_another_writer_outruns_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = formerly(written(source(tmp_path), tmp_path))
+    swap, outrun = zarr_v3.swap, []
+
+    def late(*args: Any) -> None:
+        if not outrun:
+            outrun.append(None)
+            source(tmp_path, "more.bin").virtual.to_manifest(path, append_dim="y")
+        swap(*args)
+
+    monkeypatch.setattr(zarr_v3, "swap", late)
+    with pytest.raises(ConflictError):
+        virtualds.upgrade(path)
+    # the other writer has brought it up to date, and nothing of it is lost
+    np.testing.assert_array_equal(ours(path), np.concatenate([VALUES, VALUES]))
+    assert len(virtualds.snapshots(path)) == 2
+    assert virtualds.upgrade(path, conflict="retry") is False
+
+
+def test_every_change_of_a_set_marks_all_of_its_virtual_arrays(tmp_path: Path) -> None:
+    path = formerly(written(source(tmp_path).assign(u=source(tmp_path)["t"]), tmp_path))
+    more = source(tmp_path, "more.bin")
+    more.assign(u=more["t"]).virtual.to_manifest(path, append_dim="y")
+    nodes = root_of(path)["consolidated_metadata"]["metadata"]
+    named = {name: node["chunk_key_encoding"]["name"] for name, node in nodes.items()}
+    assert named == {"t": "virtualds.manifest", "u": "virtualds.manifest", "lat": "default"}
+
+
+def test_a_killed_upgrade_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = formerly(written(source(tmp_path), tmp_path))
+
+    def killed(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot_writing.SnapshotWriter, "put", killed)
+        with pytest.raises(KeyboardInterrupt):
+            virtualds.upgrade(path)
+    assert virtualds.upgrade(path)
+    with pytest.raises(ValueError, match="virtualds"):
+        WAYS["an array of a group"](str(path))

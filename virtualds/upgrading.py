@@ -1,0 +1,65 @@
+"""Sets that earlier versions have written, brought to what this one writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from virtualds.writing import format_there, settling_conflicts, target_of
+
+
+def upgrade(
+    url: str | os.PathLike[str],
+    *,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Write the metadata of a reference set as this version writes them, in one commit.
+
+    References and values stay where they are, and earlier snapshots can be opened as before. A set
+    that needs nothing is left as it is. Versions of virtualds that are older than what the set
+    needs refuse to open it afterwards.
+
+    Parameters
+    ----------
+    url : str or path
+        Of the set.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    bool
+        Whether there was something to do.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no reference set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    UnsupportedError
+        The store knows no conditional writes.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr")
+    >>> upgrade("2001.zarr")
+    False
+    """
+    absolute, options = target_of(url, storage_options)
+    found = format_there(absolute, options)
+    if found is None:
+        raise FileNotFoundError(f"{absolute}: there is no reference set; check the path")
+    changed = False
+
+    def attempt() -> None:
+        nonlocal changed
+        changed = found.upgrade is not None and found.upgrade(absolute, options)
+
+    settling_conflicts(absolute, attempt, conflict)
+    return changed
