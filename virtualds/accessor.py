@@ -16,6 +16,7 @@ from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
+from virtualds.keywords import strict
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
@@ -291,6 +292,7 @@ class VirtualDatasetAccessor:
             choices=choices,
         )
 
+    @strict("ds.virtual.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -344,6 +346,7 @@ class VirtualDatasetAccessor:
         materialize(group, target, options, layout=layout, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)
 
+    @strict("ds.virtual.verify()")
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:

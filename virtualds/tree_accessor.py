@@ -14,6 +14,7 @@ from virtualds.api import open_virtual_datatree
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.errors import VirtualdsError
+from virtualds.keywords import strict
 from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
 from virtualds.source_files import prefix_changer, table_of_sources
@@ -214,6 +215,7 @@ class VirtualDataTreeAccessor:
             choices=choices,
         )
 
+    @strict("tree.virtual.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -237,6 +239,7 @@ class VirtualDataTreeAccessor:
         materialize(group, target, options, layout=layout, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
 
+    @strict("tree.virtual.verify()")
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:

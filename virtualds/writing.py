@@ -24,6 +24,7 @@ from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError
 from virtualds.formats import FORMATS, Format, History, format_of_object
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.keywords import arguments, meant, strict
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
 from virtualds.tree import group_from_tree
@@ -148,7 +149,7 @@ def write_tree(
             f"(xr.concat) and write that, or append to the root alone with ds.virtual.to_manifest"
         )
     target = format_for(absolute, format, options)
-    _check_choices(target, choices or {})
+    _check_choices(target, choices or {}, write_tree)
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
     _settling_conflicts(partial(create, replace=mode == "w"), conflict)
@@ -163,14 +164,17 @@ def _destination(
     """Return what is written to, its access options, and its format, which knows the choices."""
     absolute, options = target_of(url, storage_options)
     target = format_for(absolute, format, options)
-    _check_choices(target, choices)
+    _check_choices(target, choices, check_target)
     return absolute, options, target
 
 
-def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:
-    if unknown := set(choices) - set(target.choices):
+def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
+    """Refuse options that the format does not have; ``call`` is what takes options and arguments."""
+    for name in sorted(choices.keys() - set(target.choices)):
+        other = meant(name, {*target.choices, *arguments(call)} - {name})
         raise TypeError(
-            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
+            f"{name!r} is no option of {target.name}, which has {list(target.choices)}"
+            + (f"; did you mean {other!r}?" if other else "")
         )
 
 
@@ -274,6 +278,7 @@ def _settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
         pause = min(2 * pause, 5.0)
 
 
+@strict()
 def drop_sources(
     url: str | os.PathLike[str],
     sources: str | Iterable[str],
@@ -388,7 +393,7 @@ def convert(
         raise ValueError(f"mode {mode!r}: there are 'w' (create or replace) and 'w-' (create)")
     url, options = target_of(target, target_options)
     found = format_for(url, format, options)
-    _check_choices(found, choices)
+    _check_choices(found, choices, convert)
     origin, access = target_of(source, storage_options)
     known = _format_there(origin, access)
     group = open_group(
@@ -421,6 +426,7 @@ def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
     )
 
 
+@strict()
 def snapshots(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
@@ -458,6 +464,7 @@ def snapshots(
     return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
 
+@strict()
 def expire_snapshots(
     url: str | os.PathLike[str],
     *,

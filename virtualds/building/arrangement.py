@@ -16,6 +16,7 @@ import pandas as pd
 from virtualds.building.extents import Extent
 from virtualds.building.sequence import Line, Piece
 from virtualds.errors import CombineError
+from virtualds.keywords import check_choice
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
@@ -64,10 +65,7 @@ class Arrangement:
     overlap: Overlap = "error"
 
     def __post_init__(self) -> None:
-        if self.overlap not in OVERLAPS:
-            raise ValueError(
-                f"overlap {self.overlap!r}: there are {', '.join(map(repr, OVERLAPS))}"
-            )
+        check_choice("overlap", self.overlap, OVERLAPS)
 
     def parts(self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]) -> Nested:
         """Return parts of files in their places, nested as xarray wants them.
