@@ -254,12 +254,21 @@ class VirtualDataTreeAccessor:
         True
         """
         arrays, loaded, unread = dict[str, ManifestArray](), 0, list[str]()
+        gaps: dict[str, None] = {}
         for path, node in self._nodes:
             prefix = "" if path in ("", ".", "/") else f"{path.strip('/')}/"
             arrays |= {f"{prefix}{name}": array for name, array in node.arrays.items()}
             others = node.not_virtual
             loaded += others["loaded"]
             unread += [f"{prefix}{name}" for name in others["unread"]]
+            # groups share coordinates
+            gaps |= dict.fromkeys(node.gaps)
         return verified(
-            arrays, loaded=loaded, unread=unread, sample=sample, against=against, seed=seed
+            arrays,
+            loaded=loaded,
+            unread=unread,
+            gaps=gaps,
+            sample=sample,
+            against=against,
+            seed=seed,
         )

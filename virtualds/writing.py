@@ -169,7 +169,7 @@ def _destination(
 
 
 def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
-    """Refuse options that the format does not have; ``call`` is what takes options and arguments."""
+    """Refuse options that a format does not have; ``call`` is the function that they are given."""
     for name in sorted(choices.keys() - set(target.choices)):
         other = meant(name, {*target.choices, *arguments(call)} - {name})
         raise TypeError(

@@ -228,7 +228,12 @@ class _Grid:
         return [
             _cropped(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
             for piece, whole in self._pieces(nodes, dims)
+            if whole or not self._is_scalar(nodes[piece.file], dims[0])
         ]
+
+    def _is_scalar(self, node: Any, dim: Any) -> bool:
+        """Say whether files lack a dimension, so that nothing of them can be cut along it."""
+        return any(dim in self.extents[number].scalars for number in leaves([node]))
 
     def _below(self, node: Any, dims: tuple[Any, ...]) -> Any:
         return self.parts(node, dims) if isinstance(node, list) else Part(node)

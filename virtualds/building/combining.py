@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.building.arrangement import by_rows, leaves
+from virtualds.building.arrangement import by_rows, is_ragged, leaves
 from virtualds.errors import CombineError, VirtualdsError
 from virtualds.keywords import check_choice, meant
 from virtualds.structure import first_difference
@@ -70,8 +70,13 @@ class Combination:
             return xr.combine_by_coords(datasets, **self.options)
         if len(self.dims) == 1:
             return self.along(datasets, self.dims[0])
-        if _depth(datasets) == len(self.dims) and self.new_dims(datasets):
-            return self.by_rows(datasets)
+        is_grid = _depth(datasets) == len(self.dims) and not is_ragged(datasets)
+        if is_grid and self.new_dims(datasets):
+            found: Any = datasets
+            for dim in self.dims:
+                # the outermost first, as xarray does, which decides where new dimensions come
+                found = self._stacked(found, dim)
+            return found
         return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
 
     @property
@@ -85,6 +90,12 @@ class Combination:
     def by_rows(self, datasets: list[Any]) -> Any:
         """Return datasets of rows that may lack cells as one; outer joins leave them missing."""
         return by_rows(datasets, self.dims, self.along)
+
+    def _stacked(self, datasets: list[Any], dim: Any) -> Any:
+        """Join nested lists along the outermost dimension, cell by cell."""
+        if not isinstance(datasets[0], list):
+            return self.along(datasets, dim)
+        return [self._stacked(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
     def along(self, datasets: list[Any], dim: Any) -> Any:
         """Return datasets as one along a dimension; along a new one they are stacked.

@@ -24,11 +24,14 @@ class Extent:
         Its coordinates, by dimension.
     variables : mapping of str to names
         Its variables along each dimension; under None, all that are no coordinates.
+    scalars : frozenset of str
+        Dimensions that it lacks, and has a scalar coordinate for.
     """
 
     file: str
     indexes: Mapping[Hashable, pd.Index[Any]]
     variables: Mapping[Hashable | None, frozenset[Hashable]]
+    scalars: frozenset[Hashable] = frozenset()
 
     @classmethod
     def of(
@@ -53,11 +56,11 @@ class Extent:
             for dim in indexes
         }
         data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
-        for dim in joined:
-            if dim not in indexes and (index := _scalar(groups, dim)) is not None:
-                indexes[dim], along[dim] = index, data
+        lacking = {dim: _scalar(groups, dim) for dim in joined if dim not in indexes}
+        scalars = {dim: index for dim, index in lacking.items() if index is not None}
+        indexes, along = indexes | scalars, along | dict.fromkeys(scalars, data)
         known_indexes = {dim: index for dim, index in indexes.items() if index is not None}
-        return cls(str(file), known_indexes, {**along, None: data})
+        return cls(str(file), known_indexes, {**along, None: data}, frozenset(scalars))
 
 
 def _groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:

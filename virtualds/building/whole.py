@@ -74,9 +74,7 @@ class Whole:
             raise UnlikeError("what is joined already cannot be taken apart")
         return self._of_datasets(found, report)
 
-    def _of_datasets(
-        self, found: Mapping[int, Any], report: BuildReport
-    ) -> Built:
+    def _of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> Built:
         """Combine a dataset of every file."""
         if any(isinstance(file, StoredFile) for file in found.values()):
             found = {n: decoded(file) for n, file in found.items()}

@@ -36,8 +36,7 @@ OF_MANY = {"parallel", "progress"}
 OPENING = {
     name: default
     for name, default in arguments(open_virtual_mfdataset).items()
-    if name in arguments(open_virtual_dataset)
-    and name not in ("on_error", "storage_options")
+    if name in arguments(open_virtual_dataset) and name not in ("on_error", "storage_options")
 }
 """What decides what opening a file gives, with its defaults."""
 
@@ -110,6 +109,7 @@ def diagnose(
     )
     job = _looking(options, steps_for(coordinates, combination, preprocess))
     survey = surveyed(chosen, job, workers_for(options.get("parallel"), files), progress)
+    survey.is_whole = len(chosen) == len(files.flat)
     if combination.dims:
         _check_dims(combination.dims, survey)
         joining = Joining(tuple(d for d in combination.dims if d is not None), "as given")
