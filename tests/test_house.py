@@ -21,7 +21,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "in_turn", "joined_table", "options"}
     | {"scatter_read"}
-    | {"build_report", "grib_sections", "json_numbers", "packed_columns", "urls"},
+    | {
+        "build_report",
+        "grib_sections",
+        "json_numbers",
+        "keywords",
+        "packed_columns",
+        "regular_axis",
+    }
+    | {"urls"},
     {"manifest", "codec", "packing", "json_attributes"}
     | {"access", "file_lock", "libdeflate", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
@@ -59,6 +67,7 @@ STAGES = {
         "cache",
         "stored_file",
         "opening",
+        "script_guard",
         "processes",
         "dask_jobs",
         "workers",

@@ -16,12 +16,15 @@ from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
+from virtualds.keywords import strict
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
+from virtualds.regular_axis import gaps_of
 from virtualds.source_files import prefix_changer, table_of_sources
 from virtualds.store_errors import storing
 from virtualds.stored_blocks import preferred, snapped
+from virtualds.structure import text_of
 from virtualds.urls import normalise_url
 from virtualds.verification import Verification, verified
 from virtualds.writing import write_manifest
@@ -292,6 +295,7 @@ class VirtualDatasetAccessor:
             choices=choices,
         )
 
+    @strict("ds.virtual.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -349,6 +353,7 @@ class VirtualDatasetAccessor:
             materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)
 
+    @strict("ds.virtual.verify()")
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:
@@ -388,6 +393,7 @@ class VirtualDatasetAccessor:
         return verified(
             {str(name): array for name, array in self.arrays.items()},
             **self.not_virtual,
+            gaps=self.gaps,
             sample=sample,
             against=against,
             seed=seed,
@@ -405,6 +411,24 @@ class VirtualDatasetAccessor:
         others = {n: v for n, v in self._dataset.variables.items() if n not in self.arrays}
         unread = [str(n) for n, v in others.items() if is_unread(v) or v.chunks is not None]
         return {"loaded": len(others) - len(unread), "unread": unread}
+
+    @property
+    def gaps(self) -> list[str]:
+        """Where coordinates of times, regular but for that, lack some.
+
+        Examples
+        --------
+        >>> vds = open_virtual_dataset("2001.nc")
+        >>> vds.virtual.gaps, vds.isel(time=[0, 1, 2, 6]).virtual.gaps
+        ([], ["'time' has nothing between 2001-03-01 and 2001-07-01"])
+        """
+        indexes = self._dataset.indexes.items()
+        return [
+            f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
+            for dim, index in indexes
+            if not isinstance(index, pd.MultiIndex)
+            for before, after in gaps_of(index)
+        ]
 
 
 def _chunks_of(

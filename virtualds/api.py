@@ -18,6 +18,7 @@ from virtualds.detection import detected, named
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import Format, format_of_object
 from virtualds.group import ManifestGroup
+from virtualds.keywords import check_choice, strict
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser, ReadSource
 from virtualds.read.cache import chunk_cache
@@ -28,6 +29,7 @@ from virtualds.tree import virtual_tree
 from virtualds.urls import normalise_url, scheme_of
 
 
+@strict()
 def open_virtual_dataset(
     url: str | os.PathLike[str],
     *,
@@ -116,6 +118,7 @@ def open_virtual_dataset(
         return dataset_of(url, found, loadable_variables, decode_cf)
 
 
+@strict()
 def open_virtual_datatree(
     url: str | os.PathLike[str],
     *,
@@ -233,8 +236,7 @@ def open_group(
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
+    check_choice("on_error", on_error, ON_ERROR)
     absolute = called(url)
     settled = StorageOptions.of(options)
     allowed = Allowed.of(allow)
@@ -247,7 +249,7 @@ def open_group(
     if problems := found.all_problems() if below else found.problems:
         found = ON_ERROR[on_error](found, problems)
         listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
-        warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=3)
+        warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=4)
     return found
 
 

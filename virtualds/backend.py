@@ -14,6 +14,7 @@ from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 from virtualds.detection import is_set_folder
 from virtualds.formats import format_of_object
+from virtualds.keywords import arguments, strict
 from virtualds.tree import lazy_datasets, tree_of
 from virtualds.urls import normalise_url, scheme_of
 
@@ -33,6 +34,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
     description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
 
+    @strict("xr.open_dataset(engine='virtual')", more=arguments(xr.open_dataset))
     def open_dataset(
         self,
         filename_or_obj: Any,
@@ -100,6 +102,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             decode_timedelta=decode_timedelta,
         )
 
+    @strict("xr.open_datatree(engine='virtual')", more=arguments(open_dataset))
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a reference set or source file lazily, with all groups below ``group``.
 
@@ -112,6 +115,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """
         return tree_of(self._datasets(filename_or_obj, **options))
 
+    @strict("xr.open_groups(engine='virtual')", more=arguments(open_dataset))
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
         """Open every group on its own, for `xarray.open_groups`.
 

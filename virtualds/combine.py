@@ -26,6 +26,7 @@ from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
 from virtualds.formats import replaces_by
+from virtualds.keywords import strict
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -36,8 +37,11 @@ Preprocess = Callable[[xr.Dataset], xr.Dataset]
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
 RETRIES = 2
 """How often a file is opened again by default."""
+OF_XARRAY = ("fill_value",)
+"""What is passed on to xarray as it is, besides what is named."""
 
 
+@strict(more=OF_XARRAY)
 def open_virtual_mfdataset(
     paths: Paths,
     *,
@@ -224,6 +228,7 @@ def open_virtual_mfdataset(
     return combined
 
 
+@strict()
 def open_virtual_mfdatatree(
     paths: Paths,
     *,

@@ -16,12 +16,14 @@ from virtualds.dataset import virtual_dataset
 from virtualds.errors import FormatError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
+from virtualds.keywords import strict
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.scan import described
 from virtualds.store_errors import opening
 from virtualds.urls import normalise_url
 
 
+@strict()
 def open_flat(
     url: str | os.PathLike[str],
     *,

@@ -14,6 +14,7 @@ from virtualds.api import open_virtual_datatree
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.errors import VirtualdsError
+from virtualds.keywords import strict
 from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
 from virtualds.source_files import prefix_changer, table_of_sources
@@ -215,6 +216,7 @@ class VirtualDataTreeAccessor:
             choices=choices,
         )
 
+    @strict("tree.virtual.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -240,6 +242,7 @@ class VirtualDataTreeAccessor:
             materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
 
+    @strict("tree.virtual.verify()")
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:
@@ -254,12 +257,21 @@ class VirtualDataTreeAccessor:
         True
         """
         arrays, loaded, unread = dict[str, ManifestArray](), 0, list[str]()
+        gaps: dict[str, None] = {}
         for path, node in self._nodes:
             prefix = "" if path in ("", ".", "/") else f"{path.strip('/')}/"
             arrays |= {f"{prefix}{name}": array for name, array in node.arrays.items()}
             others = node.not_virtual
             loaded += others["loaded"]
             unread += [f"{prefix}{name}" for name in others["unread"]]
+            # groups share coordinates
+            gaps |= dict.fromkeys(node.gaps)
         return verified(
-            arrays, loaded=loaded, unread=unread, sample=sample, against=against, seed=seed
+            arrays,
+            loaded=loaded,
+            unread=unread,
+            gaps=gaps,
+            sample=sample,
+            against=against,
+            seed=seed,
         )

@@ -24,6 +24,7 @@ from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError, exists_already
 from virtualds.formats import FORMATS, Format, History, format_of_object, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.keywords import arguments, meant, strict
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
@@ -206,7 +207,7 @@ def write_tree(
             f"(xr.concat) and write that, or append to the root alone with ds.virtual.to_manifest"
         )
     target = format_for(absolute, format, options)
-    _check_choices(target, choices or {})
+    _check_choices(target, choices or {}, write_tree)
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
     settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
@@ -221,14 +222,17 @@ def _destination(
     """Return what is written to, its access options, and its format, which knows the choices."""
     absolute, options = target_of(url, storage_options)
     target = format_for(absolute, format, options)
-    _check_choices(target, choices)
+    _check_choices(target, choices, check_target)
     return absolute, options, target
 
 
-def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:
-    if unknown := set(choices) - set(target.choices):
+def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
+    """Refuse options that a format does not have; ``call`` is the function that they are given."""
+    for name in sorted(choices.keys() - set(target.choices)):
+        other = meant(name, {*target.choices, *arguments(call)} - {name})
         raise TypeError(
-            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
+            f"{name!r} is no option of {target.name}, which has {list(target.choices)}"
+            + (f"; did you mean {other!r}?" if other else "")
         )
 
 
@@ -333,6 +337,7 @@ def settling_conflicts(url: Any, attempt: Callable[[], None], conflict: str) -> 
         pause = min(2 * pause, 5.0)
 
 
+@strict()
 def drop_sources(
     url: str | os.PathLike[str],
     sources: str | Iterable[str],
@@ -447,7 +452,7 @@ def convert(
     replaces = replaces_by(mode)
     url, options = target_of(target, target_options)
     found = format_for(url, format, options)
-    _check_choices(found, choices)
+    _check_choices(found, choices, convert)
     if not replaces:
         _demand_nothing(found, url, options, choices)
     origin, access = target_of(source, storage_options)
@@ -483,6 +488,7 @@ def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
     )
 
 
+@strict()
 def snapshots(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
@@ -520,6 +526,7 @@ def snapshots(
     return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
 
+@strict()
 def expire_snapshots(
     url: str | os.PathLike[str],
     *,

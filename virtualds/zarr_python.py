@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.errors import UnsupportedError
+from virtualds.keywords import strict
 from virtualds.manifest import StorageOptions
 from virtualds.urls import normalise_url
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from virtualds.zarr_adapter import VirtualStore
 
 
+@strict()
 def zarr_store(
     url: str | os.PathLike[str],
     *,

@@ -460,16 +460,3 @@ def test_an_interrupted_job_leaves_no_process(
         until(lambda: not any(map(is_alive, workers)))
         said = script.stderr.read() if script.stderr else ""
     assert ("KeyboardInterrupt" in said) == (how == signal.SIGINT)
-
-
-def test_a_script_without_guard_is_told_what_to_do(files: list[Path], tmp_path: Path) -> None:
-    path = tmp_path / "unguarded.py"
-    path.write_text(
-        "import time, virtualds\n"
-        "slow = lambda ds: time.sleep(0.5) or ds\n"
-        f"virtualds.open_virtual_mfdataset({str(files[0].parent / '*.nc')!r}, parallel=2,\n"
-        "    preprocess=slow)\n"
-    )
-    said = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=300)
-    assert said.returncode == 1
-    assert "if __name__ == '__main__':" in said.stderr.rpartition("BrokenProcessPool")[2]

@@ -112,6 +112,8 @@ class Alike:
 
     def _dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":
+            if self.combination.new_dims(list(datasets)):
+                raise UnlikeError("they are stacked along a new dimension")
             return str(self.combination.concat_dim)
         blocks = [Block(dataset, schema_of(dataset)) for dataset in datasets]
         if blocks[0].schema != blocks[1].schema:

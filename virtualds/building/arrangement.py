@@ -16,6 +16,7 @@ import pandas as pd
 from virtualds.building.extents import Extent
 from virtualds.building.sequence import Line, Piece
 from virtualds.errors import CombineError
+from virtualds.keywords import check_choice
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
@@ -64,10 +65,7 @@ class Arrangement:
     overlap: Overlap = "error"
 
     def __post_init__(self) -> None:
-        if self.overlap not in OVERLAPS:
-            raise ValueError(
-                f"overlap {self.overlap!r}: there are {', '.join(map(repr, OVERLAPS))}"
-            )
+        check_choice("overlap", self.overlap, OVERLAPS)
 
     def parts(self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]) -> Nested:
         """Return parts of files in their places, nested as xarray wants them.
@@ -230,7 +228,12 @@ class _Grid:
         return [
             _cropped(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
             for piece, whole in self._pieces(nodes, dims)
+            if whole or not self._is_scalar(nodes[piece.file], dims[0])
         ]
+
+    def _is_scalar(self, node: Any, dim: Any) -> bool:
+        """Say whether files lack a dimension, so that nothing of them can be cut along it."""
+        return any(dim in self.extents[number].scalars for number in leaves([node]))
 
     def _below(self, node: Any, dims: tuple[Any, ...]) -> Any:
         return self.parts(node, dims) if isinstance(node, list) else Part(node)

@@ -76,7 +76,7 @@ class Build(Generic[Opened]):
             warnings.warn(
                 f"{len(failed)} of {len(items)} files could not be opened, and are left out\n"
                 f"{lines}",
-                stacklevel=4,
+                stacklevel=6,
             )
         return found, report
 
@@ -85,16 +85,18 @@ class Build(Generic[Opened]):
     ) -> Any:
         """Arrange what was opened, and combine it."""
         names = self.files.flat
+        combination.check_dims([found[number] for number in sorted(found)])
         # in their order, whoever was done first: errors name files in it
-        extents = {number: Extent.of(names[number], found[number]) for number in sorted(found)}
-        if combination.dims and len(found) < len(names) and not self.files.stay_in_place(found):
+        dims = combination.dims
+        extents = {n: Extent.of(names[n], found[n], dims) for n in sorted(found)}
+        if dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})
-        parts = arrangement.parts(numbers, extents, combination.dims)
+        parts = arrangement.parts(numbers, extents, dims)
         placed = [part.file for part in leaves(parts)]
         files, opened = [names[n] for n in placed], [found[n] for n in placed]
         combine = combination.by_rows if takes_rows(numbers, parts) else combination
-        joined = None if combination.concat_dim is None else combination.dims
+        joined = None if combination.concat_dim is None else dims
         combined = named(combine, joined, datasets_of(parts, found), files, opened)
         arrangement.check(Extent.of("the result", combined), extents.values())
         return combined

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import xarray as xr
 
-from virtualds.building.arrangement import by_rows
-from virtualds.errors import VirtualdsError
+from virtualds.building.arrangement import by_rows, is_ragged, leaves
+from virtualds.errors import CombineError, VirtualdsError
+from virtualds.keywords import check_choice, meant
 from virtualds.structure import first_difference
 
 Combine = Callable[[list[Any]], Any]
 """Takes datasets, nested as it wants them, and returns one."""
 WRONG = (ValueError, TypeError, VirtualdsError)
 """What combining raises about datasets that do not belong together."""
+WAYS = ("by_coords", "nested")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "data_vars": ("minimal", "different", "all"),
+    "coords": ("minimal", "different", "all"),
+    "compat": ("equals", "identical", "broadcast_equals", "no_conflicts", "override"),
+    "join": ("outer", "inner", "left", "right", "exact", "override"),
+    "combine_attrs": ("override", "drop", "identical", "no_conflicts", "drop_conflicts"),
+}
+"""What xarray can be told as a word; some of it can also be told by names, or by a function."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Combination:
     Raises
     ------
     ValueError
-        There is no such way, or it takes no dimension.
+        There is no such way or option, or the way takes no dimension.
     """
 
     combine: str
@@ -40,18 +50,34 @@ class Combination:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.combine not in ("by_coords", "nested"):
-            raise ValueError(f"combine {self.combine!r}: there are 'by_coords' and 'nested'")
+        check_choice("combine", self.combine, WAYS)
+        for name, value in self.options.items():
+            if name in CHOICES and isinstance(value, str):
+                check_choice(name, value, CHOICES[name])
+        if wrong := [dim for dim in self.dims if not isinstance(dim, str | None)]:
+            raise TypeError(
+                f"concat_dim {wrong[0]!r}: it is the name of a dimension, None, or a list of these"
+            )
         if self.combine == "by_coords" and self.concat_dim is not None:
             raise ValueError(
-                "concat_dim is for combine='nested'; by_coords finds it by coordinates"
+                f"concat_dim {self.concat_dim!r} is for combine='nested': pass that too, or leave "
+                f"concat_dim out, since 'by_coords' finds dimensions by coordinates"
             )
 
     def __call__(self, datasets: list[Any]) -> Any:
         """Return datasets, or trees, nested as the combination wants them, as one."""
-        if self.combine == "nested":
-            return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
-        return xr.combine_by_coords(datasets, **self.options)
+        if self.combine == "by_coords":
+            return xr.combine_by_coords(datasets, **self.options)
+        if len(self.dims) == 1:
+            return self.along(datasets, self.dims[0])
+        is_grid = _depth(datasets) == len(self.dims) and not is_ragged(datasets)
+        if is_grid and self.new_dims(datasets):
+            found: Any = datasets
+            for dim in self.dims:
+                # the outermost first, as xarray does, which decides where new dimensions come
+                found = self._stacked(found, dim)
+            return found
+        return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
 
     @property
     def dims(self) -> tuple[Any, ...]:
@@ -63,10 +89,80 @@ class Combination:
 
     def by_rows(self, datasets: list[Any]) -> Any:
         """Return datasets of rows that may lack cells as one; outer joins leave them missing."""
-        return by_rows(datasets, self.dims, self._along)
+        return by_rows(datasets, self.dims, self.along)
 
-    def _along(self, datasets: list[Any], dim: Any) -> Any:
-        return xr.combine_nested(datasets, concat_dim=dim, **self.options)
+    def _stacked(self, datasets: list[Any], dim: Any) -> Any:
+        """Join nested lists along the outermost dimension, cell by cell."""
+        if not isinstance(datasets[0], list):
+            return self.along(datasets, dim)
+        return [self._stacked(list(cells), dim) for cells in zip(*datasets, strict=True)]
+
+    def along(self, datasets: list[Any], dim: Any) -> Any:
+        """Return datasets as one along a dimension; along a new one they are stacked.
+
+        "minimal" is what has the dimension, which of a new one xarray refuses, since nothing has
+        it. `xarray.open_mfdataset` stacks data variables then, and coordinates that differ.
+
+        Raises
+        ------
+        CombineError
+            The dimension is a slip of one that there is.
+        """
+        options = self.options
+        if dim is not None and self._is_minimal and _is_new(dim, datasets):
+            self.check_dims(datasets)
+            coords = "minimal" if options.get("compat") == "override" else "different"
+            options = options | {"data_vars": "all", "coords": coords}
+        return xr.combine_nested(datasets, concat_dim=dim, **options)
+
+    @property
+    def _is_minimal(self) -> bool:
+        return all(self.options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
+
+    def new_dims(self, datasets: list[Any]) -> list[Any]:
+        """Return the dimensions to join along that no dataset has."""
+        return [dim for dim in self.dims if dim is not None and _is_new(dim, datasets)]
+
+    def check_dims(self, datasets: list[Any]) -> None:
+        """Refuse to stack along what seems to be a slip of a dimension that there is.
+
+        Raises
+        ------
+        CombineError
+        """
+        parts = [part for dataset in leaves(datasets) for part in _groups(dataset)]
+        for dim in self.new_dims(datasets):
+            if not any(dim in part.variables for part in parts):
+                check_name(dim, dict.fromkeys(d for part in parts for d in part.dims))
+
+
+def check_name(dim: str, dims: Iterable[Any]) -> None:
+    """Refuse a dimension that no file has if its name is nearly that of one that files have.
+
+    Raises
+    ------
+    CombineError
+    """
+    known = list(map(str, dims))
+    if dim not in known and (other := meant(dim, known)):
+        raise CombineError(
+            f"concat_dim {dim!r}: no file has it; the files have {known}; did you mean {other!r}? "
+            f"To stack files along a new dimension of this name, add it to each "
+            f"(preprocess=lambda ds: ds.expand_dims({dim!r}))"
+        )
+
+
+def _groups(opened: Any) -> Iterator[Any]:
+    """Yield the datasets, or the nodes of the trees, of which each has dimensions of its own."""
+    yield from opened.subtree if isinstance(opened, xr.DataTree) else (opened,)
+
+
+def _is_new(dim: Any, datasets: list[Any]) -> bool:
+    return not any(dim in part.dims for some in leaves(datasets) for part in _groups(some))
+
+
+def _depth(datasets: list[Any]) -> int:
+    return 1 + max((_depth(item) for item in datasets if isinstance(item, list)), default=0)
 
 
 def named(
@@ -94,6 +190,9 @@ def named(
         return combine(datasets)
     except WRONG as error:
         error.add_note(f"while combining {len(files)} files, {files[0]} to {files[-1]}")
+        for dim in dims or ():
+            if dim is not None and _is_new(dim, list(opened)):
+                error.add_note(f"no file has the dimension {dim!r}, so they are stacked along it")
         if (number := _first_that_fails(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else str(files[0])
             error.add_note(f"{files[number]} is the first that does not combine with {before}")

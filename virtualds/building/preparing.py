@@ -11,6 +11,7 @@ from virtualds.building.cache import FileCache, choices_of
 from virtualds.building.combining import Combination
 from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.opening import Job, Opened, Step
+from virtualds.keywords import check_choice
 from virtualds.manifest import StorageOptions
 from virtualds.urls import normalise_url
 
@@ -30,8 +31,7 @@ def on_error_of_variables(on_error: str) -> str:
     ValueError
         There is no such thing.
     """
-    if on_error not in ON_ERROR:
-        raise ValueError(f"on_error {on_error!r}: there are {', '.join(map(repr, ON_ERROR))}")
+    check_choice("on_error", on_error, ON_ERROR)
     return ON_ERROR[on_error]
 
 

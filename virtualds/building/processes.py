@@ -14,8 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
-from multiprocessing.spawn import get_preparation_data
 from typing import Any, TypeVar
+
+from virtualds.building.script_guard import check_script
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -48,11 +49,11 @@ def worker_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callabl
     Raises
     ------
     RuntimeError
-        This process is just being started, and imports the script that starts processes; or it
-        is a daemon, which may start none.
+        Processes would run the script that starts them once more; or this process is a daemon,
+        which may start none.
     """
-    # as starting one would, which happens in another thread, where nobody sees it
-    get_preparation_data("virtualds")
+    # starting one would say so too, but in another thread, and too late
+    check_script(number)
     if current_process().daemon:
         raise RuntimeError(
             f"{number} more processes are asked for, and this one is a daemon, which may start "

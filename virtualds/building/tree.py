@@ -143,11 +143,10 @@ class Tree:
             if self.is_ordered:
                 blocks, place = in_order(blocks)
                 dim = place.dim
-            joined: xr.Dataset = xr.combine_nested(
-                [block.dataset for block in blocks],
-                concat_dim=dim,
-                **self.combination.options,
-            )
+            parts = [block.dataset for block in blocks]
+            if any(_dims_of(part) != _dims_of(parts[0]) for part in parts[1:]):
+                raise UnlikeError("a coordinate was stacked along a new dimension in some of them")
+            joined: xr.Dataset = self.combination.along(parts, dim)
         except WRONG as error:
             raise UnlikeError(str(error)) from error
         return Block(joined, schema, place)
@@ -170,6 +169,10 @@ class Tree:
         found: Any = xr.combine_by_coords([block.dataset], **self.combination.options)
         whole: xr.Dataset = found
         return whole
+
+
+def _dims_of(dataset: xr.Dataset) -> dict[Hashable, tuple[Hashable, ...]]:
+    return {name: variable.dims for name, variable in dataset.variables.items()}
 
 
 def schema_of(dataset: xr.Dataset) -> Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,9 @@ from virtualds.building.dask_tree import ClusterBlocks
 from virtualds.building.stored_file import Member, StoredFile, decoded
 from virtualds.building.target import Target
 from virtualds.building.tree import Block, Tree, UnlikeError
+
+Built = tuple[xr.Dataset, Mapping[int, Any], BuildReport]
+"""The dataset, what stands for each file that was opened, and what became of them."""
 
 
 @dataclass(frozen=True)
@@ -45,31 +49,32 @@ class Whole:
     client: Any = None
     target: Target | None = None
 
-    def built(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+    def built(self) -> Built:
         """Return the dataset, what stands for each file that was opened, and the report."""
-        if self.client is not None or self.target is not None:
-            try:
-                return self._by_blocks()
-            except UnlikeError:
-                # opened once more: what is combined already cannot be taken apart
-                pass
-        try:
-            alike = self._alike()
-        except UnlikeError:
-            return self._of_datasets(*self.build.opened())
+        # what is tried first is over before the next is: its errors are no part of what is told
+        for way in (self._by_blocks, self._as_stored):
+            with suppress(UnlikeError):
+                return way()
+        return self._of_datasets(*self.build.opened())
+
+    def _as_stored(self) -> Built:
+        """Join files that are alike as they are stored, or else datasets of what was opened.
+
+        Raises
+        ------
+        UnlikeError
+            They have to be opened as datasets.
+        """
+        alike = self._alike()
         job: Any = StretchJob(self.build.job, alike)
         found, report = replace(self.build, job=job).opened()
-        try:
+        with suppress(UnlikeError):
             return alike.joined(_stored(found)), found, report
-        except UnlikeError:
-            if any(isinstance(file, Member) for file in found.values()):
-                # as above
-                found, report = self.build.opened()
-            return self._of_datasets(found, report)
+        if any(isinstance(file, Member) for file in found.values()):
+            raise UnlikeError("what is joined already cannot be taken apart")
+        return self._of_datasets(found, report)
 
-    def _of_datasets(
-        self, found: Mapping[int, Any], report: BuildReport
-    ) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+    def _of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> Built:
         """Combine a dataset of every file."""
         if any(isinstance(file, StoredFile) for file in found.values()):
             found = {n: decoded(file) for n, file in found.items()}
@@ -98,7 +103,16 @@ class Whole:
     def _arranges(self) -> bool:
         return self.arrangement.sort or self.arrangement.overlap != "keep"
 
-    def _by_blocks(self) -> tuple[xr.Dataset, Mapping[int, Any], BuildReport]:
+    def _by_blocks(self) -> Built:
+        """Build as a tree, where workers of a cluster open files or a set is written.
+
+        Raises
+        ------
+        UnlikeError
+            Neither is so, or they have to be combined at once.
+        """
+        if self.client is None and self.target is None:
+            raise UnlikeError("who opens files combines them")
         tree = Tree(self.combination)
         self._check_one_dimension()
         there = self.client is not None

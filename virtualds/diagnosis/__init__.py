@@ -4,44 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
-from virtualds.building.combining import Combination
+from virtualds.building.combining import CHOICES, Combination, check_name
 from virtualds.building.file_coordinates import Source
 from virtualds.building.files import Files, Paths
 from virtualds.building.opening import Job, Step
 from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
 from virtualds.building.workers import workers_for
-from virtualds.combine import RETRIES, open_virtual_mfdataset
+from virtualds.combine import OF_XARRAY, RETRIES, open_virtual_mfdataset
 from virtualds.diagnosis.findings import differences_of, eras_of, formats_for
 from virtualds.diagnosis.joining import Joining, guessed
 from virtualds.diagnosis.report import Diagnosis as Diagnosis
 from virtualds.diagnosis.report import Difference as Difference
 from virtualds.diagnosis.report import Era as Era
-from virtualds.diagnosis.survey import Look, surveyed
+from virtualds.diagnosis.survey import Look, Survey, surveyed
 from virtualds.diagnosis.verdicts import Trial
+from virtualds.keywords import arguments, strict
+from virtualds.structure import SIZE
 
-NOT_TRIED = {"paths", "kwargs", "attrs_file", "to", "target_options"}
+NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 """What tells nothing of two files: a trial must never write a set."""
-OPTIONS = frozenset(signature(open_virtual_mfdataset).parameters) - NOT_TRIED
-OF_XARRAY = {"fill_value"}
+OPTIONS = frozenset(arguments(open_virtual_mfdataset)) - NOT_TRIED
 OF_MANY = {"parallel", "progress"}
 """What is for opening all files, and not for trying two of them."""
 OPENING = {
-    name: parameter.default
-    for name, parameter in signature(open_virtual_mfdataset).parameters.items()
-    if name in signature(open_virtual_dataset).parameters
-    and name not in ("on_error", "storage_options")
+    name: default
+    for name, default in arguments(open_virtual_mfdataset).items()
+    if name in arguments(open_virtual_dataset) and name not in ("on_error", "storage_options")
 }
 """What decides what opening a file gives, with its defaults."""
 
 
+@strict(more=OPTIONS.union(OF_XARRAY))
 def diagnose(
     urls: Paths,
     *,
@@ -100,18 +100,18 @@ def diagnose(
     >>> len(found.eras), found.joined, found.blocks
     (1, ('time',), False)
     """
-    if unknown := options.keys() - OPTIONS - OF_XARRAY:
-        raise TypeError(
-            f"diagnose: {sorted(unknown)} are no options of open_virtual_mfdataset; there are "
-            f"{sorted(OPTIONS)}"
-        )
     files = Files.of(urls, options.get("storage_options"))
     chosen = _sampled(files.flat, sample)
     how = _said(combine, concat_dim, coordinates)
-    combination = Combination(**(how or {"combine": "by_coords", "concat_dim": None}))
+    merging = {name: options[name] for name in CHOICES if name in options}
+    combination = Combination(
+        **(how or {"combine": "by_coords", "concat_dim": None}), options=merging
+    )
     job = _looking(options, steps_for(coordinates, combination, preprocess))
     survey = surveyed(chosen, job, workers_for(options.get("parallel"), files), progress)
+    survey.is_whole = len(chosen) == len(files.flat)
     if combination.dims:
+        _check_dims(combination.dims, survey)
         joining = Joining(tuple(d for d in combination.dims if d is not None), "as given")
     else:
         joining = guessed(survey.courses, survey.spans, survey.always_unlimited)
@@ -138,6 +138,18 @@ def _said(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, A
     if combine is not None or coordinates:
         return {"combine": combine or "by_coords", "concat_dim": concat_dim}
     return None
+
+
+def _check_dims(dims: Sequence[Any], survey: Survey) -> None:
+    """Refuse a dimension to join along that is a slip of one that files have.
+
+    Raises
+    ------
+    CombineError
+    """
+    facts = survey.courses.runs
+    for dim in set(dims) - {None, *(fact.subject for fact in facts)}:
+        check_name(dim, [fact.subject for fact in facts if fact.aspect == SIZE])
 
 
 def _found(dims: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.structure import CALENDAR, DTYPE, PRESENCE, SIZE, Fact, Facts
+from virtualds.structure import CALENDAR, CHUNKS, DTYPE, PRESENCE, SIZE, Fact, Facts
 
 MOST_VALUES = 32
 """Texts of a fact up to which each makes a row, and an era, of its own."""
@@ -77,10 +77,38 @@ class Courses:
 
     def column(self, fact: Fact) -> npt.NDArray[np.int64]:
         """Return a number for every file: which of its texts a fact has there."""
+        column = self._numbers(fact, {})
+        if fact.aspect.startswith(CHUNKS):
+            dim = fact.aspect.removeprefix(CHUNKS)
+            return _numbered(self._as_cut(column, fact, Fact(dim, SIZE)))
+        return column
+
+    def _numbers(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
+        """Return a number for every file, and note which text it stands for."""
         starts = [start for start, _ in self.runs[fact]]
-        texts: dict[str | None, int] = {}
         numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
         return np.repeat(numbers, np.diff([*starts, self.count]))
+
+    def _as_cut(
+        self, column: npt.NDArray[np.int64], chunks: Fact, size: Fact
+    ) -> npt.NDArray[np.int64]:
+        """Give chunks one number that cut dimensions of different sizes into equally many pieces.
+
+        A month that is stored as one chunk, or as two halves, is so whatever its length.
+        """
+        lengths: dict[str | None, int] = {}
+        sizes: dict[str | None, int] = {}
+        of_size = self._numbers(size, sizes)
+        self._numbers(chunks, lengths)
+        found = column.copy()
+        numbers: dict[int, int] = {}
+        for text, number in lengths.items():
+            here = column == number
+            there = {t for t, n in sizes.items() if n in set(of_size[here].tolist())}
+            pieces = {_pieces(text, other) for other in there}
+            if len(pieces) == 1 and (count := pieces.pop()):
+                found[here] = numbers.setdefault(count, number)
+        return found
 
     def eras(self, facts: Sequence[Fact]) -> npt.NDArray[np.int64]:
         """Return the number of the era of every file: files that agree in all of ``facts``."""
@@ -94,6 +122,18 @@ class Courses:
 def is_steady(counts: Counter[Any]) -> bool:
     """Say whether texts hold for stretches of an archive, and are not each file's own."""
     return len(counts) <= min(max(2, counts.total() // 2), MOST_VALUES)
+
+
+def _pieces(chunk: str | None, size: str | None) -> int:
+    """Return into how many pieces chunks cut a dimension evenly, 0 if they do not.
+
+    >>> _pieces("31", "31"), _pieces("14", "28"), _pieces("5", "31"), _pieces("31", "28")
+    (1, 2, 7, 0)
+    """
+    if not (chunk and size and chunk.isdecimal() and size.isdecimal() and int(chunk)):
+        return 0
+    count = -(-int(size) // int(chunk))
+    return count if count and -(-int(size) // count) == int(chunk) else 0
 
 
 def _is_told(fact: Fact, facts: Facts) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 
 from virtualds.building.opening import FAULTS
 from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
-from virtualds.diagnosis.joining import Span, disordered, overlapping
-from virtualds.diagnosis.meanings import OPENING, ORDER, OVERLAP, Change, Pair
+from virtualds.diagnosis.joining import Placed, Span, disordered, gaps, overlapping
+from virtualds.diagnosis.meanings import GAP, OPENING, ORDER, OVERLAP, Change, Pair
 from virtualds.diagnosis.report import VERDICTS, Difference, Era
 from virtualds.diagnosis.survey import Survey
 from virtualds.diagnosis.verdicts import HOLD, Trial, combining, judged, refused_by
@@ -52,15 +52,9 @@ def eras_of(survey: Survey, joined: Sequence[str]) -> tuple[Era, ...]:
 
 def _makes_eras(survey: Survey, fact: Fact) -> bool:
     counts = survey.courses.counts(fact)
-    if fact.aspect.startswith(CHUNKS) and _is_whole(survey, fact):
-        return False
+    if fact.aspect.startswith(CHUNKS):
+        return not _is_many(len(set(survey.courses.column(fact).tolist())))
     return is_steady(counts) or (not fact.aspect.startswith(OWN) and not _is_many(len(counts)))
-
-
-def _is_whole(survey: Survey, fact: Fact) -> bool:
-    """Say whether every file is one chunk long, however long it is."""
-    sizes = survey.courses.runs[Fact(fact.aspect.removeprefix(CHUNKS), SIZE)]
-    return all(text == _at(sizes, n) for n, text in survey.courses.runs[fact] if text is not None)
 
 
 def _is_many(count: int) -> bool:
@@ -152,11 +146,27 @@ def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
         sharing = [pair for pair in pairs if _share(survey, *pair)]
         if sharing:
             first, second = sharing[0]
-            before, after = (" to ".join(map(text_of, spans[n])) for n in sharing[0])
+            before, after = (str(spans[n]) for n in sharing[0])
             pair = (survey.files[first], survey.files[second])
             among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
             fact = Fact(joined[0], aspect)
             yield Change(fact, before, after, pair, len(sharing), among=among)
+    if survey.is_whole and survey.courses.counts_time(joined[0]):
+        yield from _gaps(survey, joined[0], placed)
+
+
+def _gaps(survey: Survey, dim: str, placed: Sequence[Placed]) -> Iterator[Change]:
+    """Tell the first gap in times, and how many there are."""
+    if any(True for _ in overlapping(placed)):
+        return  # which is told, and leaves no steps between files
+    spans, found = dict(placed), list(gaps(placed))
+    if found:
+        first, second = found[0]
+        files = (survey.files[first], survey.files[second])
+        before, after = text_of(spans[first].stop), text_of(spans[second].start)
+        if first == second:
+            before, after = f"within {spans[first]}", "not all of its steps"
+        yield Change(Fact(dim, GAP), before, after, files, len(found))
 
 
 def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change]:

@@ -6,18 +6,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
 from virtualds.diagnosis.courses import Courses
 from virtualds.lazy import is_unread, virtual_data
-from virtualds.structure import DIMENSIONS, SIZE, VALUES, Fact
+from virtualds.regular_axis import gaps_among, steps_of
+from virtualds.structure import DIMENSIONS, SIZE, VALUES, Fact, text_of
 
 
 class Span(NamedTuple):
-    """The first and the last value of a coordinate in one file, the lesser one first."""
+    """The first and the last value of a coordinate in one file, the lesser one first.
+
+    Of times, ``steps`` are the least and the greatest step between those of the file, in seconds.
+    """
 
     start: Any
     stop: Any
+    steps: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{text_of(self.start)} to {text_of(self.stop)}"
 
 
 Placed = tuple[int, Span]
@@ -38,8 +47,28 @@ def spans(dataset: xr.Dataset) -> dict[str, Span]:
         loaded = virtual_data(variable) is None and not is_unread(variable)
         if variable.dims == (name,) and loaded and variable.size:
             first, last = variable.values[0], variable.values[-1]
-            found[str(name)] = Span(first, last) if first <= last else Span(last, first)
+            start, stop = (first, last) if first <= last else (last, first)
+            found[str(name)] = Span(start, stop, _steps(variable.values))
     return found
+
+
+def _steps(values: Any) -> tuple[float, ...]:
+    """Return the least and the greatest step, if values are times that rise or fall."""
+    if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
+        return ()
+    steps = steps_of(values if values[0] <= values[-1] else values[::-1])
+    return (float(steps.min()), float(steps.max()))
+
+
+def gaps(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of files between which times are missing, twice the same for within one."""
+    ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+    steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
+    steps += [
+        (float(steps_of(np.array([one.stop, other.start]))[0]), (first, second))
+        for (first, one), (second, other) in pairwise(ordered)
+    ]
+    yield from (steps[n][1] for n in gaps_among([step for step, _ in steps]))
 
 
 def guessed(

@@ -23,6 +23,7 @@ from virtualds.structure import (
 )
 
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
+GAP = "gap"
 TIME_UNITS = "units of time"
 Pair = tuple[str, str]
 
@@ -49,7 +50,7 @@ class Meaning(NamedTuple):
     """What becomes of a difference, in words.
 
     ``price`` is what it costs in any case; ``remedy`` is for what costs or blocks. What is
-    ``harmless`` plays no part in combining, and is not tried.
+    ``harmless`` does not keep files from combining, and is not tried.
     """
 
     how: str
@@ -104,6 +105,12 @@ MEANINGS: dict[str, Meaning] = {
     ORDER: Meaning(
         "sort=True puts files in the order of their coordinate",
         "leave out sort=False, or give the files in order",
+    ),
+    GAP: Meaning(
+        "nothing is put there",
+        "look for the missing files, or fill the axis after opening (ds.asfreq, ds.reindex)",
+        price="times are missing in an axis that is regular but for that",
+        harmless=True,
     ),
     TOGETHER: Meaning("", "open the files one by one to find out what is wrong"),
 }

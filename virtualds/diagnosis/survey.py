@@ -55,6 +55,8 @@ class Survey:
         In how many files each dimension is unlimited.
     unreadable : dict of str to Unreadable
         The files that could not be opened.
+    is_whole : bool
+        Whether it is of all files, not of a sample.
     """
 
     files: list[str] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Survey:
     spans: dict[str, list[Placed]] = field(default_factory=dict)
     unlimited: Counter[str] = field(default_factory=Counter)
     unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    is_whole: bool = True
 
     def add(self, file: str, found: Examined | Unreadable) -> None:
         """Add the next file, or why it cannot be opened."""

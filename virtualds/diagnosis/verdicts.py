@@ -105,7 +105,7 @@ def judged(pair: Pair, changes: Sequence[Change], trial: Trial) -> Iterator[Diff
     found = [_judged(change, whole, trial) for change in changes]
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
-        yield _row(_together(pair), "blocks", told(failure), MEANINGS[TOGETHER].remedy)
+        yield _row(_together(pair), "blocks", told(failure), _remedy(failure))
 
 
 def combining(files: Sequence[str], trial: Trial) -> Iterator[Difference]:
@@ -113,9 +113,14 @@ def combining(files: Sequence[str], trial: Trial) -> Iterator[Difference]:
     try:
         trial.combined(files)
     except FAULTS as error:
-        yield _row(
-            _together((files[0], files[-1])), "blocks", told(error), MEANINGS[TOGETHER].remedy
-        )
+        yield _row(_together((files[0], files[-1])), "blocks", told(error), _remedy(error))
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about an error that no difference in structure explains."""
+    # fields that do not have the joined dimension are compared only when files are combined
+    aspect = VALUES if isinstance(error, xr.MergeError) else TOGETHER
+    return MEANINGS[aspect].remedy
 
 
 def _together(pair: Pair) -> Change:
@@ -124,6 +129,8 @@ def _together(pair: Pair) -> Change:
 
 def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Difference:
     meaning = meaning_of(change)
+    if meaning.harmless and meaning.price:
+        return _row(change, "costs", f"{meaning.how}; {meaning.price}", meaning.remedy)
     if meaning.harmless:
         return _row(change, "combines", meaning.how)
     try:

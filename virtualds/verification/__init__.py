@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from virtualds.keywords import check_choice
 from virtualds.manifest import SourceFile
 from virtualds.verification.comparison import Comparison, compare
 from virtualds.verification.fingerprints import States, states_of
@@ -28,6 +29,7 @@ def verified(
     *,
     loaded: int,
     unread: Iterable[str],
+    gaps: Iterable[str] = (),
     sample: Any,
     against: str,
     seed: int,
@@ -41,6 +43,8 @@ def verified(
         Variables beside these whose values are in memory.
     unread : iterable of str
         Variables beside these that read their values by other ways, of which nothing is known.
+    gaps : iterable of str
+        Where coordinates lack times.
     sample, against, seed
         As `ds.virtual.verify` has them.
 
@@ -49,8 +53,7 @@ def verified(
     ValueError
         ``sample`` or ``against`` are none that there are.
     """
-    if against not in AGAINST:
-        raise ValueError(f"verify: against={against!r}; there are {', '.join(map(repr, AGAINST))}")
+    check_choice("against", against, AGAINST)
     sample = checked_sample(sample)
     known = survey(arrays)
     states = states_of(known.ends)
@@ -69,6 +72,7 @@ def verified(
         loaded=loaded,
         sampled=compared.sampled,
         compared=dict(compared.equal),
+        gaps=tuple(gaps),
         problems=(*known.problems, *states.problems, *ranges, *compared.problems, *strange),
     )
     # where something is wrong, that is why

@@ -73,6 +73,9 @@ class Verification:
         How many of them are bit for bit what a native reader gives, by reader.
     problems : tuple of Problem
         All that was found, and what was not looked at.
+    gaps : tuple of str
+        Where times are missing in a coordinate that is regular but for that, which is no problem of
+        references: the archive may have no files there.
 
     Raises
     ------
@@ -101,6 +104,7 @@ class Verification:
     sampled: int = 0
     compared: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if unknown := {problem.kind for problem in self.problems} - KINDS.keys():
@@ -182,6 +186,9 @@ class Verification:
         if self.against == "native":
             equal = ", ".join(f"{n:,} equal those of {name}" for name, n in self.compared.items())
             rows["sample"] = f"{self.sampled:,} chunks drawn: {equal or 'none compared'}"
+        if self.gaps:
+            more = f" and {len(self.gaps) - 1:,} more" if len(self.gaps) > 1 else ""
+            rows["gaps"] = f"{self.gaps[0]}{more}"
         return rows
 
 

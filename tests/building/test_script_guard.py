@@ -1,0 +1,96 @@
+"""Scripts that start processes: at their top that is one clear error, elsewhere it works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_archive import write
+
+BUILD = "virtualds.open_virtual_mfdataset('*.nc', combine='nested', concat_dim='time', parallel=2)"
+TOP = f"import virtualds\nprint({BUILD}.sizes['time'])\n"
+FUNCTION = f"import virtualds\n\ndef build():\n    return {BUILD}.sizes['time']\n\n"
+GUARD = "if __name__ == '__main__':\n    print(build())\n"
+
+WITHOUT = {
+    "at the top": TOP,
+    "in a function": FUNCTION + "print(build())\n",
+    "in a loop": FUNCTION + "for n in range(1):\n    print(build())\n",
+    "in a condition": FUNCTION + "import sys\nif sys.argv:\n    print(build())\n",
+    "with a logger": "import logging\nlog = logging.getLogger(__name__)\n" + TOP,
+    "beside a guard": FUNCTION + "print(build())\n" + GUARD,
+    "in what a guard leaves": FUNCTION + "if __name__ == '__main__':\n    pass\nprint(build())\n",
+}
+WITH = {
+    "with a guard": FUNCTION + GUARD,
+    "with a guard the other way round": FUNCTION
+    + GUARD.replace("__name__ == '__main__'", "'__main__' == __name__"),
+    "that leaves early": FUNCTION
+    + "import sys\nif __name__ != '__main__':\n    sys.exit = print\nelse:\n    print(build())\n",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few small files."""
+    found = tmp_path_factory.mktemp("guarded")
+    for number in range(4):
+        write(found / f"{number}.nc", number)
+    return found
+
+
+def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+        input=stdin,
+    )
+
+
+@pytest.mark.parametrize("form", WITHOUT)
+def test_a_script_that_processes_would_run_again_is_told_so_at_once(
+    form: str, folder: Path
+) -> None:
+    (folder / "script.py").write_text(WITHOUT[form])
+    said = run(folder, "script.py")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.count("Traceback") == 1
+    last = said.stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: ")
+    assert "script.py, line " in last
+    assert "if __name__ == '__main__':" in last
+
+
+def test_it_is_the_same_error_each_time(folder: Path) -> None:
+    (folder / "script.py").write_text(TOP)
+    (folder / "module.py").write_text(TOP)
+    told = {run(folder, "script.py").stderr for _ in range(3)}
+    assert len(told) == 1
+    assert "line 2: 1 more processes" in run(folder, "-m", "module").stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("form", WITH)
+def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
+    (folder / "script.py").write_text(WITH[form])
+    said = run(folder, "script.py")
+    assert (said.returncode, said.stdout, said.stderr) == (0, "8\n", "")
+
+
+def test_what_no_process_imports_needs_no_guard(folder: Path) -> None:
+    package = folder / "package"
+    package.mkdir(exist_ok=True)
+    (package / "__main__.py").write_text(TOP)
+    (folder / "empty.py").write_text("")
+    for command, stdin in (
+        (("-c", TOP), ""),
+        (("-",), TOP),
+        (("-m", "package"), ""),
+        (("-i", "empty.py"), TOP),
+    ):
+        said = run(folder, *command, stdin=stdin)
+        assert (said.returncode, said.stdout) == (0, "8\n"), said.stderr

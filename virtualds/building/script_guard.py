@@ -1,0 +1,95 @@
+"""Whether processes that are started here would run the user's script once more.
+
+A process that is spawned imports the script of the one that started it. A script that starts
+processes at its top would so start processes in each of them, which Python refuses there; what is
+left here is a pool that is broken, sooner or later. So the script is looked at before.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import tokenize
+from multiprocessing.spawn import get_preparation_data
+from types import FrameType
+
+
+def check_script(number: int) -> None:
+    """Refuse to start processes at the top of a script that they would run again.
+
+    Scripts that decide by other means than ``if __name__ == "__main__":`` what such processes run
+    are let pass.
+
+    Parameters
+    ----------
+    number : int
+        Processes that are to be started.
+
+    Raises
+    ------
+    RuntimeError
+        This process is just being started, and runs the script that has started it; or the script
+        would be run by every process.
+    """
+    script = _imported_script()
+    frame = None if script is None else _top_of(script)
+    if script is not None and frame is not None and _is_run_again(script, frame.f_lineno):
+        raise RuntimeError(
+            f"{script}, line {frame.f_lineno}: {number} more processes are to be started, and each "
+            f"would run this line again, since it imports the script; move the line below "
+            f"`if __name__ == '__main__':`, or pass parallel=1, which starts none"
+        )
+
+
+def _imported_script() -> str | None:
+    """Return the script that processes import, if there is one: a package that is run is not."""
+    # raises in a process that is just being started
+    told = get_preparation_data("virtualds")
+    if told.get("init_main_from_name", "__main__").endswith("__main__"):
+        return told.get("init_main_from_path")
+    return getattr(sys.modules["__main__"], "__file__", None)
+
+
+def _top_of(script: str) -> FrameType | None:
+    """Return the frame of the script that is run, if this is called from its top."""
+    variables = vars(sys.modules["__main__"])
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        # what is typed after a script was run has its variables too
+        is_there = frame.f_globals is variables and code.co_name == "<module>"
+        if is_there and os.path.abspath(code.co_filename) == os.path.abspath(script):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_run_again(script: str, line: int) -> bool:
+    """Say whether a line is run by whoever imports a script; no is also "nobody knows"."""
+    try:
+        with tokenize.open(script) as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return False  # it is no text, or has changed since
+    guards = [node for node in tree.body if isinstance(node, ast.If) and _is_guard(node.test)]
+    if any(node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0) for node in guards):
+        return False
+    known = [node.test for node in guards]
+    # what else is compared with it may keep others from this line
+    return not any(_names_itself(node) and node not in known for node in ast.walk(tree))
+
+
+def _is_guard(test: ast.expr) -> bool:
+    """Say whether a condition is that the script is run, not imported."""
+    if not isinstance(test, ast.Compare) or not _names_itself(test):
+        return False
+    sides = (test.left, *test.comparators)
+    values = [side.value for side in sides if isinstance(side, ast.Constant)]
+    return values == ["__main__"] and isinstance(test.ops[0], ast.Eq)
+
+
+def _names_itself(node: ast.AST) -> bool:
+    """Say whether something is compared with the name of the module."""
+    sides = (node.left, *node.comparators) if isinstance(node, ast.Compare) else ()
+    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)

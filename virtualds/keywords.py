@@ -1,0 +1,115 @@
+"""Arguments that do not exist, and values that they cannot have: refused with what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+ALIKE = 0.7
+"""How alike two names have to be, of 1, for one to be taken for a slip of the other."""
+ELSEWHERE = {
+    "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
+    "decode_times": "decode_cf=False decodes nothing at all",
+    "engine": "the format is found by the bytes of a file, or named with parser=",
+    "errors": "on_error= says what to do about files that cannot be opened",
+    "mask_and_scale": "decode_cf=False decodes nothing at all",
+}
+"""What there is in place of arguments that other functions of xarray have."""
+
+
+def meant(name: object, known: Iterable[object]) -> str | None:
+    """Return the known name that somebody may have meant.
+
+    >>> meant("concat_dm", ["concat_dim", "combine"])
+    'concat_dim'
+    """
+    found = get_close_matches(str(name), list(map(str, known)), 1, ALIKE)
+    return found[0] if found else None
+
+
+def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse keywords that a call does not have.
+
+    Parameters
+    ----------
+    call : str
+        How users write the call.
+    given, known : iterable of str
+
+    Raises
+    ------
+    TypeError
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{call} has no argument {name!r}{_remedy(name, known)}")
+
+
+def _remedy(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    other = meant(name, [*known, *ELSEWHERE])
+    if other is None:
+        return f"; it has {', '.join(known)}"
+    return f"; did you mean {other!r}?" if other in known else f"; {ELSEWHERE[other]}"
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is none of those that an argument can have.
+
+    >>> check_choice("join", "outr", ["inner", "outer"])
+    Traceback (most recent call last):
+    ValueError: join 'outr': there are 'inner', 'outer'; did you mean 'outer'?
+
+    Raises
+    ------
+    ValueError
+    """
+    choices = list(choices)
+    if value not in choices:
+        other = meant(value, choices)
+        told = f"; did you mean {other!r}?" if other else ""
+        raise ValueError(f"{name} {value!r}: there are {', '.join(map(repr, choices))}{told}")
+
+
+def arguments(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments of a function that may be given by name, with their defaults."""
+    parameters = signature(function).parameters.values()
+    unnamed = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return {p.name: p.default for p in parameters if p.kind not in unnamed and p.name != "self"}
+
+
+def strict(
+    call: str | None = None, more: Iterable[str] = ()
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Have a function say which keyword does not exist, and which one was meant.
+
+    Python does so from version 3.13 on, and cannot for functions that take any keyword.
+
+    Parameters
+    ----------
+    call : str, optional
+        How users call the function; by default its name.
+    more : iterable of str, optional
+        Keywords that it takes besides those of its signature.
+    """
+
+    def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        known = {*arguments(function), *more}
+        name = call or f"{function.__name__}()"
+
+        @wraps(function)
+        def checked(*given: Given.args, **named: Given.kwargs) -> Result:
+            if not named.keys() <= known:
+                check_keywords(name, named, known)
+            return function(*given, **named)
+
+        return checked
+
+    return decorated
