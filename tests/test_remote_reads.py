@@ -21,7 +21,7 @@ from range_server import Fault, RangeHandler, Served, faulty_server, running
 from virtualds import SourceFile, set_options
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
-from virtualds.stores import FsspecStore, fsspec_ranges, obstore_ranges, retry
+from virtualds.stores import FsspecStore, fsspec_ranges, http_session, obstore_ranges, retry
 from virtualds.stores.obstore_options import parted, translation
 
 pytest.importorskip("obstore")
@@ -36,7 +36,7 @@ WAYS = {
 }
 # Sessions are shared by all who give the same options: nobody else gives these.
 IMPATIENT_WAYS = {
-    "obstore": StorageOptions(headers={"X-Way": "impatient"}),
+    "obstore": StorageOptions(headers={"Authorization": "impatient"}),
     "fsspec": StorageOptions(client_kwargs={"cookies": {"way": "impatient"}}),
 }
 S3_WAYS: dict[str, dict[str, Any]] = {
@@ -191,7 +191,7 @@ def test_what_may_pass_is_asked_for_again(served: Served, fault: str, way: str) 
 def test_a_server_that_takes_too_long_is_asked_again(
     served: Served, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (fsspec_ranges, obstore_ranges):
+    for module in (http_session, obstore_ranges):
         monkeypatch.setattr(module, "READ_TIMEOUT", 1.0)
     served.faults.append(Fault("slow", seconds=5.0))
     file = SourceFile(f"{served.url}/a.bin", options=IMPATIENT_WAYS[way])

@@ -32,6 +32,9 @@ SPARE = 64
 """Bytes of room that isal and zlib-ng want beyond the last one, to inflate in one go."""
 WORTH_A_CONTEXT = 2**18
 """Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
+SMALL_TEXT, SWELLS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
+"""Bytes that a compressed text may always expand to; how many times its length beyond them; bytes
+that none exceeds."""
 RATIO = 256
 """More than LZ4 makes of a byte."""
 STORED_BYTES, STORED_BITS = 0x11, 0x14
@@ -107,6 +110,30 @@ def inflater() -> Inflater:
         except ImportError:
             continue
     return _python()
+
+
+def gunzipped(data: Buffer) -> bytes:
+    """Return the content of a gzip stream that nobody knows the length of.
+
+    Raises
+    ------
+    OSError
+        It is damaged, or swells as no text does.
+    """
+    most = swollen(len(data))
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        found = stream.decompress(data, most)
+    except zlib.error as error:
+        raise OSError(f"gzip: {error}") from error
+    if not stream.eof:
+        raise OSError(f"gzip: {len(data)} bytes expand to more than {most}, or are not all")
+    return found
+
+
+def swollen(nbytes: int) -> int:
+    """Return how long a text can be of which ``nbytes`` are left once it is compressed."""
+    return min(LARGEST_TEXT, SMALL_TEXT + SWELLS_BY * nbytes)
 
 
 # ---------------------------------------------------------------------- zstd and LZ4

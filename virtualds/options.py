@@ -20,6 +20,8 @@ class Options:
     chunk_cache: int = 128 * MIB
     max_requests: int = 64
     retries: int = 5
+    request_timeout: float = 600.0
+    least_rate: float = 1024.0
 
     def __post_init__(self) -> None:
         limits = (self.load_limit, self.small_variable, self.chunk_cache, self.retries)
@@ -27,6 +29,11 @@ class Options:
             raise ValueError(f"set_options: limits are numbers of at least 0, got {self}")
         if self.max_requests < 1:
             raise ValueError(f"set_options: max_requests is at least 1, got {self.max_requests}")
+        if not (self.request_timeout > 0 and self.least_rate > 0):
+            raise ValueError(
+                f"set_options: request_timeout and least_rate are above 0, got {self}; "
+                f"request_timeout=float('inf') sets no bound"
+            )
 
 
 _current = Options()
@@ -63,6 +70,11 @@ class set_options:
     retries : int, default 5
         How often a request is sent again that failed for a reason that may pass (a timeout, a
         broken connection, status 429 or 5xx), waiting longer each time.
+    request_timeout : float, default 600
+        Seconds that one request may take, whatever the length of its answer.
+    least_rate : float, default 1024
+        Bytes per second: for every so many bytes that have come, a request may take one second
+        more. A slower answer ends as a timeout.
 
     Raises
     ------

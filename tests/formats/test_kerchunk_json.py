@@ -23,6 +23,7 @@ from transforms import without_gaps
 from zarr_stores import v3
 
 import virtualds
+import virtualds.decompressors as decompressors
 import virtualds.kerchunk_references.compressed_file as compressed_file
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
@@ -484,7 +485,7 @@ def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path)
 def test_what_swells_without_end_is_a_format_error(
     compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compressed_file, "SWELLS_BY", 100)
+    monkeypatch.setattr(decompressors, "SWELLS_BY", 100)
     bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
     (tmp_path / "refs.json").write_bytes(bomb)
     with pytest.raises(FormatError, match="expand to more"):

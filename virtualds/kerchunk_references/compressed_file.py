@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtualds.decompressors import swollen
 from virtualds.errors import FormatError
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
-SWELLS_BY = 1000
-"""How much longer than the file its content may be, beyond the first 64 MiB."""
 BLOCK = 2**24
 
 
@@ -24,7 +23,7 @@ def expanded(data: bytes, url: str) -> bytes:
     """
     if (codec := _codec_of(data)) is None:
         return data
-    most = min(2**32, 2**26 + SWELLS_BY * len(data))
+    most = swollen(len(data))
     parts: list[bytes] = []
     size = 0
     try:

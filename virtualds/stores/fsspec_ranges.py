@@ -7,20 +7,27 @@ their filesystem, and any other filesystem through that verb.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
 
+from virtualds.decompressors import gunzipped
 from virtualds.manifest import StorageOptions
 from virtualds.options import get_options
 from virtualds.store import StoreError
 from virtualds.stores.answer import Answer
-from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, BrokenAnswer, store_errors
+from virtualds.stores.http_session import with_own_session
+from virtualds.stores.pace import paced
+from virtualds.stores.retry import BrokenAnswer, store_errors
 from virtualds.urls import scheme_of
 
 WHOLE = 64 * 2**20
 """Bytes of the largest file that is got as a whole from a server that knows no ranges."""
+
+PIECE = 2**18
+"""Bytes of an object that are read at a time."""
+
+Judge = Callable[[Any], int | None]
+"""Sees the headers of an answer: refuses it, or says how many bytes of it are wanted at most."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
@@ -70,10 +77,32 @@ def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
     return None
 
 
+def get_whole(filesystem: Any, path: str) -> bytes:
+    """Ask for a whole file, by one request."""
+    for (protocol, needs), ask in _WHOLES.items():
+        if _speaks(filesystem, protocol, needs):
+            return ask(filesystem, path)
+    return bytes(within(filesystem, "cat_file", path))
+
+
+def within(filesystem: Any, verb: str, path: str) -> Any:
+    """Do what a filesystem does by a few short answers, in the time that one request may take."""
+    if not filesystem.async_impl:
+        return getattr(filesystem, verb)(path)
+    from fsspec.asyn import sync
+
+    async def done() -> Any:
+        async with paced():
+            return await getattr(filesystem, f"_{verb}")(path)
+
+    return sync(filesystem.loop, done)
+
+
 def _located(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     # here, because importing it takes as long as importing the rest of virtualds
     import fsspec
 
+    options = _SESSIONS.get(scheme_of(url), dict)(options)
     try:
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
@@ -118,44 +147,88 @@ def _answer(data: bytes, etag: str | None, told: str | None, offset: int, length
 # ---------------------------------------------------------------------- HTTP
 
 
-@contextmanager
-def _asked(filesystem: Any, path: str, offset: int, length: int) -> Iterator[tuple[Any, Any]]:
-    """Ask a server for a range: gives its response, before the body, and how to get that."""
-    from fsspec.asyn import sync
-
-    loop = filesystem.loop
-    session = sync(loop, filesystem.set_session)
-    wanted = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
+async def _asked(filesystem: Any, path: str, wanted: dict[str, str], judge: Judge) -> _Got:
+    """Ask a server, and take as much of its answer as ``judge`` says, who sees its headers."""
+    session = await filesystem.set_session()
     # a request's own headers come before those of the session
-    headers = {**filesystem.kwargs.get("headers", {}), **wanted}
-    given = {**filesystem.kwargs, "headers": headers, "raise_for_status": True}
-    # an argument "timeout" would be for sync
-    response = sync(loop, partial(session.get, filesystem.encode_url(path), **given))
-    try:
-        yield response, partial(sync, loop)
-    finally:
-        # what was not read is not sent any more
-        loop.call_soon_threadsafe(response.close)
+    headers = {**filesystem.kwargs.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
+    how = {"headers": headers, "raise_for_status": True, "auto_decompress": False}
+    async with paced() as pace:
+        response = await session.get(filesystem.encode_url(path), **{**filesystem.kwargs, **how})
+        try:
+            most = judge(response)
+            return _Got(response, await pace.gathered(response.content.iter_any(), most))
+        finally:
+            # what was not read is not sent any more
+            response.close()
+
+
+class _Got(NamedTuple):
+    """What a server answered, and the bytes of it."""
+
+    response: Any
+    data: bytes
 
 
 def _http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
-    with _asked(filesystem, path, offset, length) as (response, run):
-        told = _content_range(response)
-        _demand_soundness(told, response.content_length, offset)
-        data = run(response.read)
-    return _answer(data, response.headers.get("ETag"), told, offset, length)
+    def judge(response: Any) -> None:
+        _demand_identity(response)
+        _demand_soundness(_content_range(response), response.content_length, offset)
+
+    response, data = _http_part(filesystem, path, offset, length, judge)
+    return _answer(data, response.headers.get("ETag"), _content_range(response), offset, length)
 
 
 def _http_beginning(filesystem: Any, path: str, length: int) -> Answer:
-    with _asked(filesystem, path, 0, length) as (response, run):
-        told, size = _content_range(response), response.content_length
-        if told is None and (size is None or size > length):
+    def judge(response: Any) -> int | None:
+        _demand_identity(response)
+        size = response.content_length
+        if _content_range(response) is None and (size is None or size > length):
             # who sends all for a part of it would do so every time
-            data = run(partial(response.content.readexactly, length))
-            return Answer(data, response.headers.get("ETag"))
-        _demand_soundness(told, size, 0)
-        data = run(response.read)
+            return length
+        _demand_soundness(_content_range(response), size, 0)
+        return None
+
+    response, data = _http_part(filesystem, path, 0, length, judge)
+    told, size = _content_range(response), response.content_length
+    if told is None and (size is None or size > length):
+        if len(data) < length:
+            raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
+        return Answer(data, response.headers.get("ETag"))
     return _answer(data, response.headers.get("ETag"), told, 0, length)
+
+
+def _http_part(filesystem: Any, path: str, offset: int, length: int, judge: Judge) -> _Got:
+    from fsspec.asyn import sync
+
+    wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
+    found: _Got = sync(filesystem.loop, _asked, filesystem, path, wanted, judge)
+    return found
+
+
+def _http_whole(filesystem: Any, path: str) -> bytes:
+    from fsspec.asyn import sync
+
+    response, data = sync(filesystem.loop, _asked, filesystem, path, {}, lambda _: None)
+    encoding = _encoding(response)
+    if encoding in ("gzip", "x-gzip"):
+        # some send what they hold compressed whatever is asked for (RFC 9110, section 8.4)
+        return gunzipped(data)
+    _demand_identity(response)
+    return bytes(data)
+
+
+def _encoding(response: Any) -> str:
+    return str(response.headers.get("Content-Encoding", "identity")).strip().lower() or "identity"
+
+
+def _demand_identity(response: Any) -> None:
+    """Refuse an answer that is compressed on the way: its ranges are not those of the file."""
+    if (encoding := _encoding(response)) != "identity":
+        raise StoreError(
+            f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
+            f"asked not to; serve it as it is, or copy it to local disk"
+        )
 
 
 def _content_range(response: Any) -> str | None:
@@ -163,43 +236,47 @@ def _content_range(response: Any) -> str | None:
     return found
 
 
-def _with_many_connections(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of HTTP without aiohttp's limits: 100 connections to all hosts, 5 minutes a file."""
-    if "get_client" in given or "connector" in given.get("client_kwargs", {}):
-        return given
-    return {**given, "get_client": _unlimited_session}
-
-
-def _unlimited_session(*, loop: Any, **options: Any) -> Any:
-    """Return a session, as a future: fsspec waits for what this returns, on its loop."""
-    from aiohttp import ClientSession, ClientTimeout, TCPConnector
-
-    # an answer may take any time while it goes on
-    timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
-    options = {"timeout": timeout, **options}
-    ready = loop.create_future()
-    ready.set_result(ClientSession(connector=TCPConnector(limit=0), **options))
-    return ready
-
-
 # ---------------------------------------------------------------------- S3
+
+
+async def _s3_asked(
+    filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
+) -> tuple[Any, bytes]:
+    """Ask for an object: its answer, and its bytes."""
+    bucket, key, version = filesystem.split_path(path)
+    asked = {"Bucket": bucket, "Key": key, **wanted, **({"VersionId": version} if version else {})}
+    async with paced() as pace:
+        answer = await filesystem._call_s3("get_object", **asked)
+        body = answer["Body"]
+
+        async def parts() -> AsyncIterator[bytes]:
+            while part := await body.read(PIECE):
+                yield part
+
+        try:
+            return answer, await pace.gathered(parts(), judge(answer))
+        finally:
+            body.close()
 
 
 def _s3(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     from fsspec.asyn import sync
 
-    bucket, key, version = filesystem.split_path(path)
-    asked = {"Bucket": bucket, "Key": key, "Range": f"bytes={offset}-{offset + length - 1}"}
-    answer = filesystem.call_s3(
-        "get_object", **asked, **({"VersionId": version} if version else {})
-    )
-    body, told = answer["Body"], answer.get("ContentRange")
-    try:
-        _demand_soundness(told, answer.get("ContentLength"), offset)
-        data = sync(filesystem.loop, body.read)
-    finally:
-        body.close()
-    return _answer(data, answer.get("ETag"), told, offset, length)
+    def judge(answer: Any) -> None:
+        _demand_soundness(answer.get("ContentRange"), answer.get("ContentLength"), offset)
+
+    wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
+    answer, data = sync(filesystem.loop, _s3_asked, filesystem, path, wanted, judge)
+    return _answer(data, answer.get("ETag"), answer.get("ContentRange"), offset, length)
+
+
+def _s3_whole(filesystem: Any, path: str) -> bytes:
+    from fsspec.asyn import sync
+
+    answer, data = sync(filesystem.loop, _s3_asked, filesystem, path, {}, lambda _: None)
+    if len(data) != answer.get("ContentLength", len(data)):
+        raise BrokenAnswer(f"the server sent {len(data)} of {answer['ContentLength']} bytes")
+    return bytes(data)
 
 
 def _with_large_pool(given: dict[str, Any]) -> dict[str, Any]:
@@ -212,21 +289,31 @@ def _with_large_pool(given: dict[str, Any]) -> dict[str, Any]:
 
 
 _SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "http": _with_many_connections,
-    "https": _with_many_connections,
     "s3": _with_large_pool,
     "s3a": _with_large_pool,
 }
 """What options become for reading, by scheme."""
 
+_SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "http": with_own_session,
+    "https": with_own_session,
+}
+"""What options become for all that is asked, by scheme."""
+
 _WAYS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
     ("http", "encode_url"): _http,
-    ("s3", "call_s3"): _s3,
+    ("s3", "_call_s3"): _s3,
 }
 """Ways to get a range by protocol, and what a filesystem of it must have."""
 
 _BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
     ("http", "encode_url"): _http_beginning,
-    ("s3", "call_s3"): lambda filesystem, path, length: _s3(filesystem, path, 0, length),
+    ("s3", "_call_s3"): lambda filesystem, path, length: _s3(filesystem, path, 0, length),
 }
 """Ways to get the first bytes with the size, likewise."""
+
+_WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
+    ("http", "encode_url"): _http_whole,
+    ("s3", "_call_s3"): _s3_whole,
+}
+"""Ways to get a whole file, likewise."""

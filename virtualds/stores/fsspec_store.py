@@ -71,7 +71,7 @@ class FsspecStore:
         # what is there now, not what some listing has said
         filesystem.invalidate_cache(path)
         with _told_of(url):
-            info = retried(lambda _: filesystem.info(path))
+            info = retried(lambda _: fsspec_ranges.within(filesystem, "info", path))
         return _described(url, info, options)
 
     def head(
@@ -93,7 +93,7 @@ class FsspecStore:
         """Return a whole file, asked for again if need be."""
         filesystem, path = reading(url, options)
         with _told_of(url):
-            return bytes(retried(lambda _: filesystem.cat_file(path)))
+            return retried(lambda _: fsspec_ranges.get_whole(filesystem, path))
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
@@ -228,7 +228,8 @@ def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | No
         found = retried(lambda _: fsspec_ranges.get_beginning(filesystem, path, length))
     except GaveUp as failed:
         error = failure(failed, url)
-        if isinstance(error, StoreError) and failed.attempts == 1:
+        judged = isinstance(failed.__cause__, StoreError)
+        if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
             # an empty file has no first bytes, and not all servers like to be asked so
             return None
         raise error from failed.__cause__

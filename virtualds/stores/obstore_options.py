@@ -23,6 +23,9 @@ IGNORED = frozenset(
     | {"access", "blocksize"}
 )
 """Options that say nothing of how a range is got: of caches, listings and writing."""
+KEPT_TO_ONE_HOST = frozenset({"authorization", "cookie", "user-agent", "accept"})
+"""Headers, in lower case, that obstore leaves out where a redirect leads to another host, or that
+say nothing of who asks."""
 
 
 class Translation(NamedTuple):
@@ -91,6 +94,9 @@ def _http(place: str, left: dict[str, Any]) -> Translation:
     client = _mapping(left.pop("client_kwargs", None))
     headers = {**_mapping(client.pop("headers", None)), **_mapping(left.pop("headers", None))}
     if client or not all(isinstance(text, str) for text in (*headers, *headers.values())):
+        raise Untranslatable
+    if {name.lower() for name in headers} - KEPT_TO_ONE_HOST:
+        # obstore follows redirects, and would take any other header along
         raise Untranslatable
     return Translation("http", place, (), tuple(sorted(headers.items())))
 

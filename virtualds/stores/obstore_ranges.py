@@ -18,6 +18,7 @@ from urllib.request import getproxies
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.stores.answer import Answer
 from virtualds.stores.obstore_options import Translation, parted, translation
+from virtualds.stores.pace import TooSlowError, gathered, seconds_for
 from virtualds.stores.retry import (
     CONNECT_TIMEOUT,
     PASSING_STATUSES,
@@ -28,8 +29,9 @@ from virtualds.stores.retry import (
 FAILURES, REST = 3, 60.0
 """After so many failures in a row a store is left alone for so many seconds."""
 
-LONGEST_ANSWER = 3600
-"""Seconds; obstore cannot be told that an answer may take any time."""
+LONG_ANSWER = 2**23
+"""Bytes: the time that a request may take is told to obstore once, for answers of this length."""
+
 
 HARMLESS = frozenset(
     {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"}
@@ -65,16 +67,22 @@ if hasattr(os, "register_at_fork"):
 class _Client:
     """One store of obstore, which all threads share."""
 
-    def __init__(self, store: Any, get: Any, errors: tuple[type[BaseException], ...]) -> None:
-        self.store, self.get, self.errors = store, get, errors
+    def __init__(
+        self, store: Any, get: Any, errors: tuple[type[BaseException], ...], is_http: bool
+    ) -> None:
+        self.store, self.get, self.errors, self.is_http = store, get, errors, is_http
         self.failures, self.rests_until = 0, 0.0
 
     def fetch(self, path: str, offset: int, length: int) -> Answer | BaseException:
         """Return an answer, or the error that obstore raised."""
+        begun = time.monotonic()
         try:
             found = self.get(self.store, path, options={"range": (offset, offset + length)})
+            if self.is_http and "Content-Encoding" in found.attributes:
+                return BrokenAnswer("the server compresses what it sends")
             meta, (first, end) = found.meta, found.range
-            answer = Answer(bytes(found.bytes()), meta["e_tag"], meta["size"])
+            data = gathered((bytes(part) for part in found.stream(1)), begun)
+            answer = Answer(data, meta["e_tag"], meta["size"])
         except self.errors as error:
             return error
         if first != offset or len(answer.data) != end - first:
@@ -95,14 +103,20 @@ def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Ans
     ------
     BrokenAnswer
         The failure may pass, and there is another attempt ``again``: it is better made later.
+    TooSlowError
+        The bytes come too slowly.
     """
     place = None if _forked else parted(file.url)
-    client = None if place is None else _client(place[0], file.options)
+    # few times are told, since each has connections of its own
+    longest = seconds_for(max(LONG_ANSWER, 1 << length.bit_length()))
+    client = None if place is None else _client(place[0], file.options, longest)
     if place is None or client is None or time.monotonic() < client.rests_until:
         return None
     found = client.fetch(place[1], offset, length)
     if isinstance(found, Answer):
         return found
+    if isinstance(found, TooSlowError):
+        raise found
     if isinstance(found, FileNotFoundError):
         return None
     client.count_failure()
@@ -118,12 +132,12 @@ def _may_pass(text: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _client(place: str, options: StorageOptions | None) -> _Client | None:
+def _client(place: str, options: StorageOptions | None, seconds: float) -> _Client | None:
     """Return the store of a server or bucket, None where fsspec has to do."""
     found = translation(place, options)
     if found is None or _is_bent(found, os.environ):
         return None
-    return _build(found)
+    return _build(found, seconds)
 
 
 def _is_bent(found: Translation, environment: Mapping[str, str]) -> bool:
@@ -142,7 +156,7 @@ def _may_be_led_elsewhere(found: Translation) -> bool:
     return "aws_endpoint" not in dict(found.config) and os.path.exists(path)
 
 
-def _build(found: Translation) -> _Client | None:
+def _build(found: Translation, seconds: float) -> _Client | None:
     # optional, and not needed by those who read local files
     try:
         import obstore
@@ -155,13 +169,16 @@ def _build(found: Translation) -> _Client | None:
         "client_options": {
             "connect_timeout": f"{CONNECT_TIMEOUT}s",
             "read_timeout": f"{READ_TIMEOUT}s",
-            "timeout": f"{LONGEST_ANSWER}s",
+            "timeout": f"{seconds}s",
             "allow_http": True,
         },
         "retry_config": NO_RETRIES,
     }
-    if found.headers:
-        settings["client_options"]["default_headers"] = dict(found.headers)
+    headers = dict(found.headers)
+    if found.kind == "http":
+        headers["Accept-Encoding"] = "identity"
+    if headers:
+        settings["client_options"]["default_headers"] = headers
     try:
         if found.kind == "http":
             made: Any = store.HTTPStore.from_url(found.place, **settings)
@@ -170,4 +187,4 @@ def _build(found: Translation) -> _Client | None:
             made = kind[found.kind](found.place, config=dict(found.config), **settings)
     except errors:
         return None
-    return _Client(made, obstore.get, errors)
+    return _Client(made, obstore.get, errors, found.kind == "http")

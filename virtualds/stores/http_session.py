@@ -1,0 +1,82 @@
+"""The session that fsspec asks web servers with: as many connections as are wanted, and no leaks.
+
+What is said to one host (headers, cookies, credentials) is not said to another one that it
+redirects to.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT
+
+OURS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
+"""Headers, in lower case, that say nothing of who asks."""
+
+
+def with_own_session(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options of HTTP by which requests go through such a session.
+
+    Whoever brings a client of his own keeps it. aiohttp alone has limits: 100 connections to all
+    hosts, 5 minutes a file.
+    """
+    if "get_client" in given:
+        return given
+    given = {**given, "get_client": _session}
+    client = dict(given.get("client_kwargs") or {})
+    told = {**_as_headers(client), **dict(client.pop("headers", None) or {})}
+    given["client_kwargs"] = {**client, "headers": told} if told else client
+    return given
+
+
+def _as_headers(client: dict[str, Any]) -> dict[str, str]:
+    """Take cookies and credentials out of what a session says to all hosts, as headers."""
+    found: dict[str, str] = {}
+    cookies = client.get("cookies")
+    if isinstance(cookies, Mapping) and all(isinstance(c, str) for c in cookies.values()):
+        del client["cookies"]
+        found["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    if (auth := client.pop("auth", None)) is not None:
+        # RFC 7617, section 2
+        pair = f"{auth.login}:{auth.password}".encode(auth.encoding)
+        found["Authorization"] = f"Basic {b64encode(pair).decode()}"
+    return found
+
+
+def _session(*, loop: Any, **options: Any) -> Any:
+    """Return a session, as a future: fsspec waits for what this returns, on its loop."""
+    from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
+
+    redirects = TraceConfig()
+    redirects.on_request_redirect.append(_keep_to_one_host)
+    # how long an answer may take as a whole is for the pace of the request
+    timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
+    ours: dict[str, Any] = {"timeout": timeout}
+    if "connector" not in options:
+        ours["connector"] = TCPConnector(limit=0)
+    traces = [redirects, *options.pop("trace_configs", ())]
+    # the compressed form of a file is not the file: nobody inflates it unasked
+    settings = {**ours, "auto_decompress": False, **options, "trace_configs": traces}
+    ready = loop.create_future()
+    ready.set_result(ClientSession(**settings))
+    return ready
+
+
+async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
+    """Take all that the user has said from the headers of a request that goes to another host.
+
+    aiohttp has one mapping of headers for all requests that one call leads to, and shows it here.
+    """
+    from yarl import URL
+
+    answer = redirect.response
+    target = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    try:
+        same = answer.url.join(URL(target)).origin() == answer.url.origin()
+    except ValueError:
+        same = False
+    if not same:
+        for name in {name for name in redirect.headers if name.lower() not in OURS}:
+            del redirect.headers[name]
