@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -506,6 +507,50 @@ def test_headers_go_where_the_set_lies(writer: str, stage: Stage) -> None:
     values(f"{stage.host}/sets/{name}", storage_options=options)
     assert [h for path, h in stage.asked if path == "/data/a.bin"]
     assert all(headers.get("X-Secret") == "hunter2" for path, headers in stage.asked)
+
+
+class DemandingHandler(RecordingHandler):
+    """Answers nobody who does not send a header."""
+
+    def send_head(self) -> Any:
+        if self.headers.get("X-Secret") != "hunter2":
+            self.send_error(403)
+            return None
+        return super().send_head()
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_options_of_a_local_set_reach_servers(writer: str, named: bool, tmp_path: Path) -> None:
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "a.bin").write_bytes(VALUES.tobytes())
+    handler = partial(DemandingHandler, directory=str(tmp_path / "served"))
+    options = {"headers": {"X-Secret": "hunter2"}}
+    parser = "-".join(writer.partition(",")[0].split("-")[:2]) if named else None
+    with running(handler, asked=[], ranges=[]) as server:
+        name = tmp_path / WRITERS[writer](tmp_path / "refs", f"{server.url}/a.bin")
+        with pytest.raises((AccessError, ReadError)):
+            values(name, parser=parser)
+        got = values(name, storage_options=options, parser=parser)
+        np.testing.assert_array_equal(got, VALUES)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_options_of_a_local_set_reach_s3(
+    writer: str,
+    tmp_path: Path,
+    s3_bucket: str,
+    s3_server: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(variable, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    fsspec.filesystem("s3", **s3_server).pipe(f"{s3_bucket}/a.bin", VALUES.tobytes())
+    name = tmp_path / WRITERS[writer](tmp_path / "refs", f"{s3_bucket}/a.bin")
+    np.testing.assert_array_equal(values(name, storage_options=s3_server), VALUES)
 
 
 # ---------------------------------------------------------------------- special files

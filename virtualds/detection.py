@@ -47,7 +47,7 @@ def named(name: str, url: str, options: StorageOptions | None) -> Found:
     reader = known[name]
     if reader.markers:
         return reader, SourceFile(url, options=options)
-    return reader, described(url, options)
+    return _told(reader, described(url, options), options)
 
 
 def detected(url: str, options: StorageOptions | None) -> Found:
@@ -72,7 +72,7 @@ def detected(url: str, options: StorageOptions | None) -> Found:
             raise
         return found
     if reader is not None:
-        return reader, source
+        return _told(reader, source, options)
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
             return _only_content(f"{scheme}://::{url}", options)
@@ -93,6 +93,11 @@ def detected(url: str, options: StorageOptions | None) -> Found:
 def is_set_folder(url: str) -> bool:
     """Say whether a folder is a reference set, by the file that makes it one."""
     return _marked_by(FORMATS, url, None) is not None
+
+
+def _told(reader: Parser | Format, source: SourceFile, options: StorageOptions | None) -> Found:
+    """Give a set the access options: its files may need them where the set itself does not."""
+    return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
 def _by_bytes(head: bytes) -> Parser | Format | None:
