@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,115 @@ def test_images_of_extensions_are_variables(tmp_path: Path) -> None:
 
 def table() -> fits.BinTableHDU:
     return fits.BinTableHDU.from_columns([fits.Column("a", "D", array=[1.0, 2.0])], name="EVENTS")
+
+
+def assert_images_are_those_of_astropy(path: Path) -> None:
+    """All images of a file, in their order: values, types and the values of cards."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*could not be read")
+        ds = virtualds.open_virtual_dataset(path, on_error="skip")
+    with fits.open(path) as file:
+        images = [
+            hdu
+            for hdu in file
+            if type(hdu) in (fits.PrimaryHDU, fits.ImageHDU) and hdu.header["NAXIS"]
+        ]
+        assert len(images) == len(ds.data_vars)
+        for hdu, found in zip(images, ds.data_vars.values(), strict=True):
+            assert found.dtype == hdu.data.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(found.values, hdu.data)
+            for name in found.attrs.keys() & set(hdu.header) - {"COMMENT", "HISTORY"}:
+                assert found.attrs[name] == hdu.header[name]
+
+
+def test_headers_of_every_number_of_cards_end_where_they_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.fits"
+    values = image("f4").data
+    counts = set()
+    for more in range(81):
+        cards = fits.Header([(f"CARD{number}", number) for number in range(more)])
+        fits.HDUList(
+            [
+                fits.PrimaryHDU(values, cards),
+                fits.ImageHDU(values + 1, cards, name="SCI"),
+                fits.ImageHDU(values + 2),
+            ]
+        ).writeto(path, overwrite=True)
+        assert_images_are_those_of_astropy(path)
+        counts |= {path.read_bytes().index(b"END" + b" " * 77) // 80}
+    # END is the first card of a block, and the last one
+    assert {35, 36, 71, 72} < counts
+
+
+OTHERS = {
+    "table": lambda: table(),
+    "heap": lambda: fits.BinTableHDU.from_columns(
+        [fits.Column("a", "PD()", array=np.array([np.arange(3.0), np.arange(700.0)], object))]
+    ),
+    "text table": lambda: fits.TableHDU.from_columns([fits.Column("x", "I5", array=[1, 2, 3])]),
+    "compressed": lambda: fits.CompImageHDU(np.arange(4000, dtype="i2").reshape(50, 80)),
+    "header alone": lambda: fits.ImageHDU(name="NONE"),
+    "whole blocks": lambda: fits.ImageHDU(np.arange(2880, dtype="u2")),
+    "no pixels": lambda: fits.ImageHDU(np.zeros((0, 5))),
+    "five axes": lambda: fits.ImageHDU(np.arange(120).reshape(2, 3, 4, 5, 1)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_images_behind_any_other_part_are_found(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.fits"
+    values = image("f4").data
+    made = [image("i2"), OTHERS[name](), fits.ImageHDU(values), OTHERS[name]()]
+    fits.HDUList([*made, fits.ImageHDU(values + 1)]).writeto(path)
+    assert_images_are_those_of_astropy(path)
+
+
+def test_images_behind_random_groups_are_found(tmp_path: Path) -> None:
+    data = fits.GroupData(
+        np.arange(24.0).reshape(2, 3, 4), bitpix=-32, parnames=["u"], pardata=[np.arange(2.0)]
+    )
+    fits.HDUList([fits.GroupsHDU(data), fits.ImageHDU(image("f4").data)]).writeto(
+        tmp_path / "a.fits"
+    )
+    assert_images_are_those_of_astropy(tmp_path / "a.fits")
+
+
+def test_strings_over_several_cards_are_whole(tmp_path: Path) -> None:
+    texts = [
+        *("x" * n for n in (0, 1, 67, 68, 69, 135, 136, 500)),
+        *("a'b", "'", "''", "a' b", "a'/b", "it''s '' here", "a & b", "'quoted'"),
+        # quotes at every place where a card may end
+        *("y" * n + "'" + "z" * 80 for n in range(60, 70)),
+        *("y" * n + "'' " + "z" * 80 for n in range(60, 70)),
+        *("'" * n for n in (30, 66, 67, 68, 200)),
+    ]
+    cards = fits.Header([(f"TEXT{number}", text) for number, text in enumerate(texts)])
+    fits.PrimaryHDU(image("i2").data, cards).writeto(tmp_path / "a.fits")
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits").attrs
+    assert [found.get(f"TEXT{number}") for number in range(len(texts))] == texts
+
+
+def test_images_that_were_appended_or_streamed_are_found(tmp_path: Path) -> None:
+    path, values = tmp_path / "a.fits", image("f4").data
+    fits.PrimaryHDU(values).writeto(path, checksum=True)
+    fits.append(path, values + 1)
+    fits.append(path, (values * 100).astype("u2"))
+    assert_images_are_those_of_astropy(path)
+    stream = fits.StreamingHDU(tmp_path / "b.fits", fits.PrimaryHDU(values).header)
+    stream.write(values)
+    stream.close()
+    assert_images_are_those_of_astropy(tmp_path / "b.fits")
+
+
+def test_special_records_behind_the_last_part_are_passed_over(tmp_path: Path) -> None:
+    # section 3.5; astropy takes them for damage
+    values = image("f4").data
+    fits.PrimaryHDU(values).writeto(tmp_path / "a.fits")
+    with open(tmp_path / "a.fits", "ab") as file:
+        file.write(b"\1" * 2880)
+    np.testing.assert_array_equal(
+        virtualds.open_virtual_dataset(tmp_path / "a.fits").PRIMARY, values
+    )
 
 
 REFUSED = {

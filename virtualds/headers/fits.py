@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from virtualds.errors import FormatError
 from virtualds.manifest import SourceFile
@@ -21,7 +21,8 @@ BLOCK = 2880
 CARD = 80
 MOST = 10_000
 """Blocks of a header beyond which it is taken for damage."""
-STRING = re.compile(r"'((?:[^']|'')*)'")
+STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
+"""A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
 COMMENTARY = ("COMMENT", "HISTORY", "")
 LARGEST = 999
@@ -86,15 +87,22 @@ def parts(file: BinaryIO, source: SourceFile) -> Iterator[Part]:
         The file is damaged or truncated.
     """
     place = number = 0
-    while header := _header(file, place, source, first=not number):
-        part = Part(number, _cards(header), place + -(-len(header) // BLOCK) * BLOCK)
+    while (header := _header(file, place, source, first=not number)) is not None:
+        part = Part(number, _cards(header.cards), place + header.nbytes)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         number += 1
 
 
-def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> str:
-    """Return the cards of a header before END; nothing where no header begins."""
+class _Header(NamedTuple):
+    """The cards before END, and how many bytes the header has with END and what fills its block."""
+
+    cards: str
+    nbytes: int
+
+
+def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
+    """Return the header at ``place``, None where no header begins."""
     found = ""
     for _ in range(MOST):
         file.seek(place + len(found))
@@ -102,13 +110,15 @@ def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> str:
         begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
         if not found and not begins and not first:
             # special records and whatever else follows the last part (section 3.5)
-            return ""
+            return None
         if len(block) < BLOCK or not (found or begins):
             break
         found += block.decode("ascii", "replace")
         for start in range(len(found) - BLOCK, len(found), CARD):
             if found[start : start + 8] == "END     ":
-                return found[:start] or " "
+                # END may be the first card of a block, so the block it lies in counts, and not
+                # the cards before it (section 4.4.1)
+                return _Header(found[:start], len(found))
     raise FormatError(
         f"{source.url}: the FITS header at byte {place} has no end; the file is damaged or "
         f"truncated, fetch it again"
@@ -118,33 +128,46 @@ def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> str:
 def _cards(header: str) -> dict[str, Any]:
     """Return the values of cards; comments of one keyword are lines of one text."""
     found: dict[str, Any] = {}
-    last = ""
+    last, text = "", None
     for start in range(0, len(header), CARD):
         card = header[start : start + CARD].ljust(CARD)
         name, value = card[:8].rstrip(), card[10:]
-        if name == "CONTINUE" and isinstance(found.get(last), str) and found[last][-1:] == "&":
-            if isinstance(more := _value(value), str):
-                found[last] = found[last][:-1] + more
+        if name == "CONTINUE" and text is not None and text[-1:] == "&":
+            text = text[:-1]
+            # a pair of quotes may be cut in two, so pairs are read when all is joined
+            half = (len(text) - len(text.rstrip("'"))) % 2
+            if (more := _string(value.strip()[half:])) is not None:
+                text += "'" * half + more
+                found[last] = _unquoted(text)
         elif name in COMMENTARY and card[8:10] != "= ":
-            text = card[8:].rstrip()
-            if name and text:
-                found[name] = f"{found[name]}\n{text}" if name in found else text
+            line = card[8:].rstrip()
+            if name and line:
+                found[name] = f"{found[name]}\n{line}" if name in found else line
         elif name == "HIERARCH" and "=" in card:
             last, _, value = card[9:].partition("=")
-            last = last.strip()
+            last, text = last.strip(), _string(value)
             found[last] = _value(value)
         elif card[8:10] == "= ":
-            last = name
+            last, text = name, _string(value)
             found[name] = _value(value)
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _string(text: str) -> str | None:
+    """Return what a card has between its quotes, None if its value is no string."""
+    match = STRING.match(text.strip())
+    # blanks at the end do not count, but for a string of them alone
+    return None if match is None else match[1].rstrip() or match[1][:1]
+
+
+def _unquoted(text: str) -> str:
+    return text.replace("''", "'")
+
+
 def _value(text: str) -> Any:
     """Return the value of a card, None if it has none."""
-    text = text.strip()
-    if match := STRING.match(text):
-        # blanks at the end do not count, but for a string of them alone
-        return match[1].replace("''", "'").rstrip() or match[1][:1]
+    if (string := _string(text)) is not None:
+        return _unquoted(string)
     text = text.partition("/")[0].strip()
     if text in ("T", "F"):
         return text == "T"
