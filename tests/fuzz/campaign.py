@@ -11,13 +11,15 @@ import re
 import shutil
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fuzz.kinds import Kind, Maker, kind
-from fuzz.outcomes import Finding, Outcome, Values, differing, lenient, untyped
-from fuzz.workers import Answer, Worker
+from fuzz.outcomes import Finding, Outcome, Values, by_last_part, differing, lenient, untyped
+from fuzz.workers import MODULES, Answer, Worker
 
 
 @dataclass
@@ -58,10 +60,12 @@ class Fuzzer:
         What reading may take.
     """
 
-    def __init__(self, kind: Kind, folder: Path, seconds: float = 10, megabytes: int = 1024) -> None:
+    def __init__(
+        self, kind: Kind, folder: Path, seconds: float = 10, megabytes: int = 1024
+    ) -> None:
         self.kind, self._folder = kind, folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._maker = Worker(Maker(kind), folder / "maker.log", 300, 4096)
+        self._maker = Worker(Maker(kind, folder.parent), folder / "maker.log", 300, 4096)
         self._ours = Worker(kind.ours, folder / "ours.log", seconds, megabytes)
         self._native = Worker(kind.native, folder / "native.log", seconds, 2 * megabytes)
         self._known: dict[str, set[str]] = {}
@@ -81,12 +85,26 @@ class Fuzzer:
             folder, entry, name, _ = made
             found = self._ours.ask((folder, entry, 0))
             theirs = [self._native.ask((folder, entry, self.kind.name, n)) for n in self._range()]
+            if self.kind.moves and not found.end:
+                found = found._replace(value=by_last_part(found.value))
             self._known[name] = _alike(found, theirs)
-            if found.end or found.value.error is not None:
+            # what is compressed in an archive is refused as a whole
+            error = None if found.end else found.value.error
+            if found.end or (error is not None and error.type != "UnsupportedError"):
                 wrong[name] = Finding(found.end or "refused", "sound", str(found.value)[:3000])
             shutil.rmtree(folder)
             number -= 1
+        self._import_what_was_needed()
         return wrong
+
+    def _import_what_was_needed(self) -> None:
+        """Import here what the workers have imported, so that new ones need not."""
+        for worker in (self._ours, self._native):
+            answer = worker.ask(MODULES)
+            for name in [] if answer.end else answer.value:
+                with suppress(ImportError):
+                    import_module(name)
+            worker.stop()
 
     def case(self, number: int) -> Case:
         """Try a case."""
@@ -114,6 +132,8 @@ class Fuzzer:
         """Ask native readers until one agrees with every array."""
         found: dict[str, Finding] | None = None
         natives = []
+        if self.kind.moves:
+            ours = by_last_part(ours)
         known = self._known.get(seed, set())
         if not whole:
             known = {name for name in known if "/" not in name}
@@ -127,7 +147,11 @@ class Fuzzer:
             now = differing(ours, answer.value, known)
             # what one reader says and another does not know stands
             silent = {n for n in found or {} if not _has(answer.value, n)}
-            found = now if found is None else {n: f for n, f in found.items() if n in now or n in silent}
+            found = (
+                now
+                if found is None
+                else {n: f for n, f in found.items() if n in now or n in silent}
+            )
             if not found:
                 break
         return list((found or {}).values()), natives
@@ -138,7 +162,9 @@ class Fuzzer:
         folder = str(self._folder / f"case{self._written}")
         answer = self._maker.ask((folder, number))
         if answer.end:
-            raise RuntimeError(f"{self.kind.name} {number}: the maker: {answer.end}\n{answer.value}")
+            raise RuntimeError(
+                f"{self.kind.name} {number}: the maker: {answer.end}\n{answer.value}"
+            )
         made = answer.value
         if made["seed"] is None:
             return None
@@ -248,19 +274,29 @@ class Campaign:
             self._note(name, progress, progress.cases, case.seed, case.print, f, stands)
 
     def _note(
-        self, name: str, progress: Progress, number: int, seed: str, print_: str, f: Finding, stands: bool
+        self,
+        name: str,
+        progress: Progress,
+        number: int,
+        seed: str,
+        print_: str,
+        f: Finding,
+        stands: bool,
     ) -> None:
-        if not stands:
-            progress.alone += 1
         key = f"{f.what} {f.sign}"
         first = key not in progress.signs
-        progress.signs[key] = progress.signs.get(key, 0) + 1
-        progress.findings[f.what] = progress.findings.get(f.what, 0) + 1
-        if progress.signs[key] > 5:
+        if stands:
+            progress.signs[key] = progress.signs.get(key, 0) + 1
+            progress.findings[f.what] = progress.findings.get(f.what, 0) + 1
+        else:
+            progress.alone += 1
+        if progress.signs.get(key, 0) > 5:
             return
         said = {"kind": name, "case": number, "seed": seed, "print": print_, "again": stands}
         with (self._state / "findings.jsonl").open("a") as out:
-            out.write(json.dumps({**said, "what": f.what, "sign": f.sign, "detail": f.detail}) + "\n")
+            out.write(
+                json.dumps({**said, "what": f.what, "sign": f.sign, "detail": f.detail}) + "\n"
+            )
         if first:
             lost = "" if stands else " (not seen again by new workers)"
             head = f.detail.strip().splitlines()[0][:200] if f.detail.strip() else ""
@@ -274,12 +310,23 @@ class Campaign:
 
     def summary(self) -> str:
         """Return what became of all kinds, as a table."""
-        rows = [("kind", "cases", "seconds", "read", "refused", "findings", "causes", "native died")]
+        rows = [
+            ("kind", "cases", "seconds", "read", "refused", "findings", "causes", "native died")
+        ]
         for name, p in self.progress.items():
             counts = ", ".join(f"{n} {what}" for what, n in sorted(p.findings.items())) or "none"
             died = str(p.natives_died)
             rows.append(
-                (name, f"{p.cases}", f"{p.seconds:.0f}", f"{p.equal}", f"{p.refused}", counts, f"{len(p.signs)}", died)
+                (
+                    name,
+                    f"{p.cases}",
+                    f"{p.seconds:.0f}",
+                    f"{p.equal}",
+                    f"{p.refused}",
+                    counts,
+                    f"{len(p.signs)}",
+                    died,
+                )
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(c.ljust(n) for c, n in zip(row, widths, strict=True)) for row in rows]

@@ -14,19 +14,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import registered_codecs
 import registered_images
 from cases import CASES
+from fuzz.mutations import Seed
+from fuzz.seeds import fits, grib, tiff, zarr_of
 
 import virtualds
-from fuzz.mutations import Seed
-from fuzz.seeds import grib, tiff, zarr_of
 from virtualds import ManifestArray
 from virtualds.codecs import CODECS
 from virtualds.codecs.numcodecs_family import NUMCODECS_IDS
 from virtualds.errors import VirtualdsError
 
+STREAMS = {"zfpy": (lambda: imagecodecs.zfp_encode(np.arange(70.0)), 560)}
+"""Streams of codecs that no file has, and how many bytes they become."""
 MOST = 6
 """Seeds of one codec."""
 LONGEST = 40_000
@@ -41,16 +44,22 @@ def wanted() -> set[str]:
 def all_seeds() -> dict[str, list[Seed]]:
     """Return the seeds of every codec, by its id."""
     found: dict[str, dict[str, Seed]] = {}
+    for name, (encode, size) in STREAMS.items():
+        config = json.dumps({"id": name})
+        found[name] = {config: _seed(config, encode(), size)}
     for array in _arrays():
         for codec, chunk, size in _steps(array):
             config = codec.to_zarr_v2()
             text = json.dumps(config)
             seeds = found.setdefault(config["id"], {})
             if len(seeds) < MOST and len(chunk) <= LONGEST and text not in seeds:
-                files = {"codec.json": text.encode(), "chunk": bytes(chunk)}
-                files["size.txt"] = json.dumps(size).encode()
-                seeds[text] = Seed(text, files, "chunk", ("size.txt",))
+                seeds[text] = _seed(text, bytes(chunk), size)
     return {name: list(seeds.values()) for name, seeds in sorted(found.items())}
+
+
+def _seed(config: str, chunk: bytes, size: int | None) -> Seed:
+    files = {"codec.json": config.encode(), "chunk": chunk, "size.txt": json.dumps(size).encode()}
+    return Seed(config, files, "chunk", ("size.txt",))
 
 
 def _arrays() -> Iterator[ManifestArray]:
@@ -81,7 +90,7 @@ def _entries(folder: Path) -> Iterator[str]:
     registered = {**registered_codecs.REGISTERED, **registered_images.IMAGES}
     for number, one in enumerate(registered.values()):
         yield str(one.write(folder / f"registered{number}"))
-    for make in (zarr_of(2), zarr_of(3), tiff, grib):
+    for make in (zarr_of(2), zarr_of(3), tiff, grib, fits):
         for number, seed in enumerate(make()):
             root = folder / f"{make.__qualname__}{number}{id(make)}"
             for name, data in seed.files.items():
@@ -115,4 +124,3 @@ def _steps(array: ManifestArray) -> Iterator[tuple[Any, Any, int | None]]:
             for codec, size in reversed(list(zip(pipeline.codecs, lengths, strict=False))):
                 yield codec, data, size
                 data = codec.decode(data, size)
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ class Kind:
         How many doors of ours there are, taken in turn.
     compared, whole : tuple of int
         Those whose values are compared with natives', and those that show all groups.
+    moves : bool
+        Whether the native reader has arrays in other groups, and leaves some out: damage moves
+        messages of GRIB between cubes.
     """
 
     name: str
@@ -48,18 +52,27 @@ class Kind:
     ways: int
     compared: tuple[int, ...]
     whole: tuple[int, ...]
+    moves: bool = False
 
 
 def file_kind(name: str) -> Kind:
     natives = len(readers.NATIVES[name])
     doors = (len(readers.WAYS), readers.STORED, readers.WHOLE)
-    return Kind(name, SEEDS[name], readers.ours, readers.native, natives, *doors)
+    return Kind(name, SEEDS[name], readers.ours, readers.native, natives, *doors, name == "grib")
 
 
 def codec_kind(name: str) -> Kind:
     codec = name.removeprefix(CODEC)
-    make = lambda: all_seeds().get(codec, [])  # noqa: E731
-    return Kind(name, make, readers.our_codec, readers.native_codec, 1, 3, (0, 1, 2), (0, 1, 2))
+    return Kind(
+        name,
+        lambda: all_seeds()[codec],
+        readers.our_codec,
+        readers.native_codec,
+        1,
+        3,
+        (0, 1, 2),
+        (0, 1, 2),
+    )
 
 
 def kind(name: str) -> Kind:
@@ -89,21 +102,30 @@ def matching(patterns: list[str]) -> list[str]:
 class Maker:
     """Makes the files of cases; it lives in a process of its own, since it imports everything."""
 
-    def __init__(self, kind: Kind, others: dict[str, list[Seed]] | None = None) -> None:
-        self._kind = kind
+    def __init__(self, kind: Kind, folder: Path) -> None:
+        self._kind, self._folder = kind, folder
         self._seeds: list[Seed] | None = None
 
     @property
     def seeds(self) -> list[Seed]:
         if self._seeds is None:
-            self._seeds = self._kind.seeds()
+            self._seeds = self._made()
         return self._seeds
+
+    def _made(self) -> list[Seed]:
+        """Return the seeds; those of the codecs are made together, and kept in a folder."""
+        name = self._kind.name
+        if not name.startswith(CODEC):
+            return self._kind.seeds()
+        kept = self._folder / "codecs.pickle"
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(all_seeds()))
+        seeds: list[Seed] = pickle.loads(kept.read_bytes())[name.removeprefix(CODEC)]
+        return seeds
 
     def __call__(self, job: tuple[str, int]) -> dict[str, Any]:
         """Write the files of a case; numbers below zero are the sound seeds themselves."""
         folder, number = job
-        if not self.seeds:
-            raise RuntimeError(f"{self._kind.name}: there are no seeds")
         if number < 0:
             if -number > len(self.seeds):
                 return {"seed": None}

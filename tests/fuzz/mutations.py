@@ -13,11 +13,13 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 from numcodecs.jenkins import jenkins_lookup3
@@ -191,7 +193,7 @@ def _places(value: Any) -> Any:
 
 
 def _change(at: Any, key: Any, rng: Random, places: list[Any]) -> None:
-    found = at[key]
+    found = deepcopy(at[key])
     way = rng.randrange(10)
     if isinstance(found, str) and found[:1] in "{[" and found and rng.random() < 0.9:
         at[key] = _within(found, rng)
@@ -205,15 +207,15 @@ def _change(at: Any, key: Any, rng: Random, places: list[Any]) -> None:
         other, place = rng.choice(places)
         at[key] = json.loads(json.dumps(other[place])) if place != "" else None
     elif isinstance(found, bool) or found is None or way == 3:
-        at[key] = rng.choice(ODDITIES)
+        at[key] = deepcopy(rng.choice(ODDITIES))
     elif isinstance(found, int | float):
-        at[key] = _number(found, rng)
+        at[key] = deepcopy(_number(found, rng))
     elif isinstance(found, str):
         at[key] = _text_of(found, rng)
     elif isinstance(found, list) and found and way < 7:
         at[key] = rng.choice((found[:-1], [*found, found[-1]], found[::-1], found * 2, found * 20))
     else:
-        at[key] = rng.choice(ODDITIES)
+        at[key] = deepcopy(rng.choice(ODDITIES))
 
 
 def _within(text: str, rng: Random) -> str:
@@ -261,9 +263,24 @@ def mutate_file(name: str, data: bytes, rng: Random, other: bytes) -> bytes:
     if rng.random() < 0.8:
         for is_so, mutated in FORMS:
             if is_so(name, data):
-                return mutated(data, rng)
+                try:
+                    return mutated(data, rng)
+                except UNREADABLE:
+                    # it was damaged before
+                    break
     out = mutate_bytes(data, rng, other)
     return repaired(data, out) if rng.random() < 0.8 else out
+
+
+UNREADABLE = (
+    EOFError,
+    RecursionError,
+    OSError,
+    ValueError,
+    zlib.error,
+    zstandard.ZstdError,
+    pa.ArrowException,
+)
 
 
 def _json_file(data: bytes, rng: Random) -> bytes:
@@ -288,8 +305,6 @@ def _safetensors(data: bytes, rng: Random) -> bytes:
 
 def _parquet(data: bytes, rng: Random) -> bytes:
     """Change values of a table that its types can hold."""
-    import pyarrow as pa
-
     table = pq.read_table(io.BytesIO(data))
     columns = {name: table.column(name).to_pylist() for name in table.column_names}
     for _ in range(rng.choice((1, 1, 2))):

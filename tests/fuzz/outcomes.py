@@ -1,4 +1,7 @@
-"""What a reader makes of files, in a form that travels between processes, and how two compare."""
+"""What a reader makes of files, in a form that travels between processes, and how two compare.
+
+Whatever a reader raises is caught here: which errors there are is what one wants to know.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,9 @@ def outcome(reader: Reader, entry: str, typed: Callable[[BaseException], bool]) 
                 break
             try:
                 found[name] = values_of(read())
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 found[name] = failure_of(error, typed(error))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return Outcome(failure_of(error, typed(error)), found)
     return Outcome(None, found)
 
@@ -72,11 +75,14 @@ def corner(shape: tuple[int, ...], itemsize: int) -> tuple[slice, ...]:
 def values_of(array: Any) -> Values:
     """Describe an array so that equal descriptions are equal bits, in any byte order."""
     found = np.asarray(array)
+    if found.dtype.kind == "U":
+        # numpy cannot show code points that there are not
+        found = found.reshape(-1).view(np.dtype("u4").newbyteorder(found.dtype.byteorder))
     shown = np.array2string(found.reshape(-1)[:6], max_line_width=200)[:200]
     if found.dtype.hasobject:
         data = repr(found.tolist()).encode("utf-8", "replace")
         return Values(found.shape, "object", hashlib.sha1(data).hexdigest(), shown)
-    found = np.ascontiguousarray(found.astype(found.dtype.newbyteorder("="), copy=False))
+    found = np.asarray(found.astype(found.dtype.newbyteorder("="), copy=False), order="C")
     digest = hashlib.sha1(found.tobytes()).hexdigest()
     return Values(np.shape(array), found.dtype.str, digest, shown)
 
@@ -106,7 +112,9 @@ def untyped(ours: Outcome) -> list[Finding]:
     wrong = [(n, f) for n, f in named if isinstance(f, Failure) and not f.typed]
     return [
         Finding(
-            "memory" if failure.type == "MemoryError" or "MemoryError" in failure.type else "untyped",
+            "memory"
+            if failure.type == "MemoryError" or "MemoryError" in failure.type
+            else "untyped",
             f"{failure.type} {failure.place}",
             f"{name or '(opening)'}: {failure.type}: {failure.message}\n{failure.stack}",
         )
@@ -134,6 +142,13 @@ def differing(ours: Outcome, native: Outcome, known: set[str] | None) -> dict[st
                 "difference", _kind_of_difference(mine, theirs), f"{name}: {mine}\nnative: {theirs}"
             )
     return found
+
+
+def by_last_part(outcome: Outcome) -> Outcome:
+    """Return arrays by the last part of their names, but for those that share one."""
+    last = [name.rpartition("/")[2] for name in outcome.found]
+    found = {n: v for n, v in zip(last, outcome.found.values(), strict=True) if last.count(n) == 1}
+    return outcome._replace(found=found)
 
 
 def lenient(ours: Outcome, native: Outcome, known: set[str]) -> list[str]:

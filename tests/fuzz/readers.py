@@ -16,12 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
+from fuzz.outcomes import Failure, Outcome, Reader, corner, failure_of, outcome, values_of
 
 import virtualds
-from fuzz.outcomes import Failure, Outcome, Reader, corner, failure_of, outcome, values_of
 from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.errors import VirtualdsError
+from virtualds.referenced_files import MALFORMED
 
 Found = Iterable[tuple[str, Any]]
 
@@ -289,10 +290,10 @@ NATIVES: dict[str, tuple[Any, ...]] = {
 def our_codec(job: tuple[str, str, int]) -> Outcome:
     """Build a codec and decode a chunk, with its length known, not known, and into memory."""
     folder, _, way = job
-    config, chunk, size = _chunk(folder)
     try:
+        config, chunk, size = _chunk(folder)
         codec = codec_from_zarr_v2(config)
-    except (VirtualdsError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (VirtualdsError, *MALFORMED, OSError) as error:
         # those who build codecs of metadata tell all of these as one of ours
         return Outcome(failure_of(error, True), {})
     try:
@@ -304,7 +305,7 @@ def our_codec(job: tuple[str, str, int]) -> Outcome:
             found = out[32:-32].tobytes()
         else:
             found = bytes(codec.decode(chunk, None if way == 1 else size))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         typed = isinstance(error, CodecError | VirtualdsError)
         return Outcome(None, {"chunk": failure_of(error, typed)})
     if codec.encoded_size(1) is None and way != 1 and size is not None and len(found) != size:
@@ -319,16 +320,18 @@ def native_codec(job: tuple[str, str, str, int]) -> Outcome:
     import numcodecs
 
     imagecodecs.numcodecs.register_codecs(verbose=False)
-    config, chunk, _ = _chunk(job[0])
     try:
+        config, chunk, _ = _chunk(job[0])
         found = numcodecs.get_codec(config).decode(chunk)
         return Outcome(None, {"chunk": values_of(np.frombuffer(bytes(found), np.uint8))})
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return Outcome(Failure(type(error).__name__, str(error)[:200], "", True), {})
 
 
 def _chunk(folder: str) -> tuple[dict[str, Any], bytes, int | None]:
     config = json.loads(Path(folder, "codec.json").read_bytes())
+    if not isinstance(config, dict):
+        raise TypeError("metadata of codecs are objects")
     nbytes = json.loads(Path(folder, "size.txt").read_bytes())
     chunk = Path(folder, "chunk").read_bytes()
     return config, chunk, nbytes

@@ -26,9 +26,9 @@ import xarray as xr
 import zarr_stores
 import zstandard
 from cases import CASES
+from fuzz.mutations import Files, Seed
 
 import virtualds
-from fuzz.mutations import Files, Seed
 
 Make = Callable[[], list[Seed]]
 SMALL = 60_000
@@ -196,7 +196,9 @@ def zarr_of(version: int) -> Make:
     def make() -> list[Seed]:
         stores = {**zarr_stores.V2, **zarr_stores.V3}
         seeds = [
-            made(f"{name}{' consolidated' * whole}", "", lambda path, s=s, w=whole: s.write(path, w))
+            made(
+                f"{name}{' consolidated' * whole}", "", lambda path, s=s, w=whole: s.write(path, w)
+            )
             for name, s in stores.items()
             for whole in (False, True)
             if s.version == version and (not whole or name.endswith(("zlib", "zstd", "shard")))
@@ -299,7 +301,9 @@ def _without_folder(data: bytes, folder: str) -> bytes:
     for field in table.schema:
         values = table.column(field.name).to_pylist()
         columns[field.name] = [
-            v.replace(f"file://{folder}/", "").replace(f"{folder}/", "") if isinstance(v, str) else v
+            v.replace(f"file://{folder}/", "").replace(f"{folder}/", "")
+            if isinstance(v, str)
+            else v
             for v in values
         ]
     out = io.BytesIO()
@@ -358,7 +362,8 @@ def kerchunk_parquet() -> list[Seed]:
     seeds = []
     for size in (4, 1000):
         files = _written(
-            lambda vds, path, size=size: vds.virtual.to_manifest(path, record_size=size), "a.parquet"
+            lambda vds, path, size=size: vds.virtual.to_manifest(path, record_size=size),
+            "a.parquet",
         )
         seeds.append(Seed(f"records of {size}", files, "a.parquet", _sources(files)))
     return seeds
