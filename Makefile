@@ -7,12 +7,13 @@ DOCS_OUT ?= docs/_build/html
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test lint types docs clean
+.PHONY: help demo test fuzz lint types docs clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
 	@echo "make test   run every test"
 	@echo "make lint   check style and format      make types  check types"
+	@echo "make fuzz   damage files of all kinds and read them: hours, can be broken off"
 	@echo "make docs   build the pages, strictly    make clean  remove what these made"
 
 demo: $(DEMO_ENV)/installed
@@ -20,6 +21,11 @@ demo: $(DEMO_ENV)/installed
 
 test: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/pytest -n 2
+
+# What was found, and how far it came, is kept in this folder: the next run goes on.
+FUZZ_STATE ?= fuzz-state
+fuzz: $(TEST_ENV)/installed
+	cd tests && ../$(TEST_ENV)/bin/python -m fuzz --state ../$(FUZZ_STATE) $(FUZZ)
 
 lint: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/ruff check .
@@ -32,7 +38,7 @@ docs: $(DOCS_ENV)/installed
 	$(DOCS_ENV)/bin/sphinx-build -W --keep-going -q -b html docs $(DOCS_OUT)
 
 clean:
-	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) docs/_build virtualds-demo
+	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) docs/_build virtualds-demo $(FUZZ_STATE)
 
 # The demo runs what a user gets: a built package, so it is built again when a source file changes.
 $(DEMO_ENV)/installed: pyproject.toml $(SOURCES)

@@ -286,6 +286,46 @@ def test_a_length_beyond_all_memory_is_damage() -> None:
         codec_from_zarr_v2(CONFIGS["blosc"]).decode(bytes(there), None)
 
 
+SENSELESS: dict[str, dict[str, Any]] = {
+    "an unknown parameter": {"id": "adler32", "more": 1},
+    "a parameter that there is not": {"id": "base64", "level": 1},
+    "no dtype": {"id": "delta", "dtype": "C", "astype": "<i4"},
+    "a dtype that is not closed": {"id": "delta", "dtype": "<f4,(", "astype": "<i4"},
+    "bits that are none": {"id": "bitround", "keepbits": None},
+    "an offset of text": {
+        "id": "fixedscaleoffset", "scale": 1, "offset": "+9", "dtype": "<f8", "astype": "<f8",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENSELESS)
+def test_parameters_that_make_no_sense_are_an_error_of_the_codec(name: str) -> None:
+    codec = codec_from_zarr_v2(SENSELESS[name])
+    with pytest.raises(CodecError, match=SENSELESS[name]["id"]):
+        codec.decode(sample("f8", 8), None)
+
+
+def test_what_only_encoding_needs_may_be_anything() -> None:
+    data = encoded(CONFIGS["bz2"], LONG)
+    assert (
+        bytes(codec_from_zarr_v2({"id": "bz2", "level": "?", "more": 1}).decode(data, None)) == LONG
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"id": "imagecodecs_bitshuffle", "itemsize": 2**64, "blocksize": 8},
+        {"id": "imagecodecs_bitshuffle", "itemsize": 4, "blocksize": 2**64},
+        {"id": "virtualds_bitshuffle", "itemsize": 2**64, "compressor": "lz4"},
+    ],
+    ids=str,
+)
+def test_elements_and_blocks_beyond_all_measure_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="bitshuffle"):
+        codec_from_zarr_v2(config)
+
+
 # ---------------------------------------------------------------------- laws
 
 LEVELS: dict[str, list[dict[str, Any]]] = {

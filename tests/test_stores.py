@@ -125,6 +125,20 @@ def test_describing_what_is_not_there_is_an_os_error(tmp_path: Path) -> None:
         LocalStore().describe(f"file://{tmp_path}/none", None)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"], ids=ascii)
+def test_what_no_file_can_be_called_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FileNotFoundError, match="no file can have such a name"):
+        LocalStore().describe(f"file://{tmp_path}/{name}", None)
+    with pytest.raises(FileNotFoundError, match="no file can have such a name"):
+        LocalStore().read_all(f"file://{tmp_path}/{name}", None)
+    for file in (SourceFile(f"file://{tmp_path}/{name}"),):
+        with pytest.raises(StoreError):
+            LocalStore().get_ranges(file, [(0, 1)])
+        with pytest.raises(StoreError):
+            LocalStore().confirm(file)
+        LocalStore().expect(file, [(0, 2**20)])
+
+
 @pytest.mark.parametrize("ranges", [[(0, 11)], [(0, 1), (8, 3)], [(10, 1)], [(50, 1)]], ids=str)
 def test_a_range_beyond_the_end_says_which(tmp_path: Path, ranges: list[tuple[int, int]]) -> None:
     path = tmp_path / "x"

@@ -14,6 +14,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import safetensors.numpy
 import xarray as xr
 from cases import netcdf
 from counting_server import counting_server
@@ -21,6 +22,7 @@ from transforms import assert_identical
 from trees import TREES, Forest, parts_of_a_model, written_by_xarray
 
 import virtualds
+from virtualds import UnsupportedError
 from virtualds.formats import FORMATS
 
 pytestmark = [
@@ -168,6 +170,16 @@ def test_a_tree_that_xarray_has_no_form_for_says_how_to_open_it(tmp_path: Path) 
         assert "xr.open_groups" in "".join(caught.value.__notes__)
     apart = xr.open_groups(tmp_path / "a.nc", engine="virtual")
     assert {name: ds.sizes["x"] for name, ds in apart.items()} == {"/": 3, "/child": 2}
+
+
+def test_a_name_with_a_slash_is_refused_in_a_tree_and_read_outside(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    safetensors.numpy.save_file({"layer/w": np.arange(3)}, path)
+    for opener in OPENERS.values():
+        with pytest.raises(UnsupportedError, match="'layer/w' has a slash"):
+            opener(path)
+    found = virtualds.open_virtual_dataset(path)
+    assert found["layer/w"].values.tolist() == [0, 1, 2]
 
 
 # ---------------------------------------------------------------------- what cannot be read

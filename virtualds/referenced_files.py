@@ -116,6 +116,19 @@ def unreachable(url: str, error: OSError) -> ReadError:
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
 
 
+MALFORMED = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What is raised where metadata are taken for what they should be; numpy parses types as Python."""
+
+
 def malformed(url: str, error: Exception) -> FormatError:
     """Return the error that says that a set is not of the form that its specification lays down."""
     return FormatError(

@@ -9,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.dataset import Loadable, group_from_dataset, lazy_dataset, virtual_dataset
-from virtualds.errors import VirtualdsError
+from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
@@ -57,7 +57,16 @@ def tree_of(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
     ------
     ValueError
         A group does not share the dimensions of the groups above it.
+    UnsupportedError
+        The name of a variable has a slash.
     """
+    for path, dataset in datasets.items():
+        if odd := [name for name in dataset.variables if "/" in str(name)]:
+            raise UnsupportedError(
+                f"group /{path}: the variable {odd[0]!r} has a slash in its name, which xarray "
+                f"takes for a path within a tree; leave the variable out with drop_variables, or "
+                f"open the group alone with virtualds.open_virtual_dataset"
+            )
     try:
         return xr.DataTree.from_dict({f"/{path}": dataset for path, dataset in datasets.items()})
     except ValueError as error:

@@ -28,7 +28,7 @@ from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json, to_json
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
-from virtualds.referenced_files import malformed
+from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import declared, restored_encoding
 from virtualds.text import checked_text, encoded_text
 from virtualds.varying_array import varying_from_zarr_v2
@@ -43,6 +43,7 @@ from virtualds.zarr_metadata import (
     fill_to_attribute,
     fill_to_zarr_v2,
     is_exact,
+    is_shape,
     obstacles,
     to_zarr_v2,
 )
@@ -119,14 +120,7 @@ class HierarchyReader:
                     f"metadata is damaged"
                 )
             return self._group(group_path(path, lambda p: self._members[p].groups))
-        except (
-            AttributeError,
-            IndexError,
-            KeyError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except MALFORMED as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed(self.source.url, error) from error
@@ -208,7 +202,9 @@ class HierarchyReader:
         return ManifestVariable(dims, array, attributes, encoding)
 
     def _unreadable(self, path: str, error: VirtualdsError) -> ManifestVariable:
-        shape = tuple(self.metadata[f"{path}/.zarray"]["shape"])
+        shape = self.metadata[f"{path}/.zarray"]["shape"]
+        if not is_shape(shape):
+            raise error
         dims = _dims(shape, self.metadata.get(f"{path}/.zattrs", {}).get(DIMENSIONS))
         return ManifestVariable(dims, ManifestArray.unreadable(shape, "V1", str(error)))
 

@@ -137,12 +137,12 @@ def check_zarr_v2(metadata: Any) -> None:
     if absent := {"shape", "chunks", "dtype"} - metadata.keys():
         raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
     shape, chunks = metadata["shape"], metadata["chunks"]
-    whole = all(isinstance(x, list) and all(type(n) is int for n in x) for x in (shape, chunks))
     # where there is nothing, kerchunk says chunks of nothing
     if not (
-        whole
+        is_shape(shape)
+        and is_shape(chunks)
         and len(shape) == len(chunks)
-        and all(n >= 0 and c >= min(n, 1) for n, c in zip(shape, chunks, strict=True))
+        and all(c >= min(n, 1) for n, c in zip(shape, chunks, strict=True))
     ):
         raise FormatError(
             f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
@@ -153,6 +153,11 @@ def check_zarr_v2(metadata: Any) -> None:
                 f".zarray: {key} {metadata[key]!r}, where one of {known[:2]} belongs; the "
                 f"reference set is damaged"
             )
+
+
+def is_shape(value: Any) -> bool:
+    """Say whether a value of JSON is a list of lengths."""
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
 def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
@@ -171,7 +176,8 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
     """
     try:
         found: np.dtype[Any] = np.dtype(_descr(spelled))
-    except (TypeError, ValueError) as error:
+    except (SyntaxError, TypeError, ValueError) as error:
+        # numpy parses shapes in types as Python
         raise FormatError(
             f"dtype {spelled!r}: it is none of numpy's; the reference set is damaged"
         ) from error

@@ -637,6 +637,7 @@ NONSENSE: dict[str, Any] = {
     "no shape": _with_zarray(shape=...),
     "no chunks": _with_zarray(chunks=...),
     "no dtype": _with_zarray(dtype=...),
+    "dtype that is not closed": _with_zarray(dtype="<i4,("),
     "no such dtype": _with_zarray(dtype="<q9"),
     "chunks of no length": _with_zarray(chunks=[0, 3]),
     "chunks of fewer axes": _with_zarray(chunks=[2]),

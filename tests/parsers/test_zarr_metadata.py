@@ -87,6 +87,8 @@ def test_attributes_and_dimensions_may_be_absent(tmp_path: Path) -> None:
 DAMAGED_V2: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an unknown order": ({"order": "K"}, FormatError, "order 'K'"),
     "an unknown separator": ({"dimension_separator": "-"}, FormatError, "separator '-'"),
+    "a length that is no integer": ({"shape": [7.0, 10]}, FormatError, r"shape \[7.0, 10\]"),
+    "a dtype that is not closed": ({"dtype": "<f4,("}, FormatError, "<f4,"),
     "no dtype": ({"dtype": "<q9"}, FormatError, "<q9"),
     "text for a number": ({"fill_value": "many"}, FormatError, "many"),
     "a long fill value": ({"dtype": "|S1", "fill_value": "YWJj"}, FormatError, "3 bytes"),
@@ -112,6 +114,18 @@ def test_what_makes_no_sense_in_version_2_is_named(tmp_path: Path, name: str) ->
     with pytest.raises(error, match=message) as caught:
         virtualds.open_virtual_dataset(changed(tmp_path / "s", **changes))
     assert "variable a" in str(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("spelled", [[7.0, 10], [True, 10]], ids=str)
+def test_a_length_that_equals_an_integer_is_none(tmp_path: Path, spelled: Any) -> None:
+    """Whatever a sound store has left in a cache."""
+    for name, store in {"v2": v2("<i4", 0), "v3": v3("int32", 0)}.items():
+        store.write(tmp_path / name)
+        virtualds.open_virtual_dataset(tmp_path / name)
+        shape = [int(spelled[0]), 10]
+        virtualds.open_virtual_dataset(changed(tmp_path / name, shape=shape), on_error="keep")
+        with pytest.raises(FormatError, match="shape"):
+            virtualds.open_virtual_dataset(changed(tmp_path / name, shape=spelled), on_error="keep")
 
 
 @pytest.mark.parametrize("version", [2, 3])

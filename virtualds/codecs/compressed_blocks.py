@@ -35,6 +35,8 @@ from virtualds.errors import UnsupportedError
 
 Decompress = Callable[[memoryview, int], Buffer]
 HEADER = 12
+LARGEST = 2**31
+"""Bytes of elements, and elements of blocks, are fewer: filters are told by 32 bits."""
 LENGTH = 4
 """Bytes before each block."""
 TARGET = 8192
@@ -91,7 +93,8 @@ class Bitshuffle(Codec):
     zarr_v2_id: ClassVar[str] = "imagecodecs_bitshuffle"
 
     def __post_init__(self) -> None:
-        if self.itemsize < 1 or self.block < 0 or self.block % 8:
+        known = 0 < self.itemsize < LARGEST and 0 <= self.block < LARGEST
+        if not known or self.block % 8:
             raise UnsupportedError(
                 f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes; blocks "
                 f"are multiples of 8 elements; leave the variable out with drop_variables"
@@ -135,7 +138,7 @@ class BitshuffleBlocks(Codec):
     only_virtualds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.itemsize < 1 or self.compressor not in DECOMPRESS:
+        if not 0 < self.itemsize < LARGEST or self.compressor not in DECOMPRESS:
             raise UnsupportedError(
                 f"bitshuffle: compressor {self.compressor!r} of elements of {self.itemsize} bytes "
                 f"is none of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"

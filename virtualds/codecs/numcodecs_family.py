@@ -45,6 +45,8 @@ ARRAY_IDS = TAKEN.keys() | {"bitround", "packbits"}
 CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 """Codecs that put four bytes beside the data, and verify them."""
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
+COMPLAINTS: tuple[type[Exception], ...] = (*DAMAGE, *FOREIGN, SyntaxError)
+"""What numcodecs raises for bytes, or for parameters, that make no sense to it."""
 GROUP = "numcodecs.codecs"
 """The entry point group through which other packages bring codecs to numcodecs."""
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
@@ -144,16 +146,11 @@ class Numcodecs(Codec):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes + 4 if self.id in CHECKSUMS else None
 
-    @property
-    def _complaints(self) -> tuple[type[Exception], ...]:
-        """What it may raise about damaged bytes."""
-        return DAMAGE if self.id in NUMCODECS_IDS else (*DAMAGE, *FOREIGN)
-
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         direct = DIRECT.get(self.id)
         try:
-            out = direct(data, nbytes) if direct else _decode(self.config, data)
-        except self._complaints as error:
+            out = direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
+        except DAMAGE as error:
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out
@@ -168,7 +165,7 @@ class Numcodecs(Codec):
             return
         try:
             INTO[self.id](data, out)
-        except self._complaints as error:
+        except DAMAGE as error:
             raise CodecError(f"{self.id}: {error}") from error
 
 
@@ -245,8 +242,19 @@ def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any
     }
 
 
-def _decode(config: str, data: Buffer) -> memoryview:
-    return memoryview(_instance(config).decode(data)).cast("B")
+def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
+    """Decode with the codec that numcodecs makes of its parameters.
+
+    Raises
+    ------
+    CodecError
+        The parameters make no sense, or not for these bytes: they stand in the file as they do.
+    """
+    try:
+        return memoryview(_instance(parameters or json.dumps({"id": name})).decode(data)).cast("B")
+    except COMPLAINTS as error:
+        said = f", {parameters}" if parameters else ""
+        raise CodecError(f"{name}: {error} (decoded by numcodecs{said})") from error
 
 
 @cache

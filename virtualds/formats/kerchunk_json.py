@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from virtualds.access import ANYWHERE, Allowed
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, VirtualdsError
 from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.compressed_file import (
@@ -26,7 +26,7 @@ from virtualds.kerchunk_references.compressed_file import (
 from virtualds.kerchunk_references.entries import Entries
 from virtualds.kerchunk_references.template import Templates, generated
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
-from virtualds.referenced_files import malformed
+from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed, uncollected
@@ -112,7 +112,9 @@ def _tree(
             refs, notes = _unfold(document, source.url)
             refs = _below_a_name(refs)
             entries = Entries(source, refs, notes.get("files", {}), allow)
-        except (AttributeError, IndexError, KeyError, RecursionError, TypeError) as error:
+        except MALFORMED as error:
+            if isinstance(error, VirtualdsError):
+                raise
             raise malformed(source.url, error) from error
         chunks, skipped = entries.manifest, frozenset(skip)
         if entries.nodes:

@@ -33,7 +33,7 @@ from virtualds.kerchunk_references.records import (
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
-from virtualds.referenced_files import malformed
+from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
@@ -118,7 +118,7 @@ class _Set:
             notes = document.get(NOTES) or {}
             records = Records(source, size, notes, allow, meaning_of(document))
             return cls(source, document, metadata, notes, records)
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             if isinstance(error, FormatError):
                 raise
             raise malformed(source.url, error) from error

@@ -29,7 +29,7 @@ from virtualds.records import (
     parquet_table,
     rows_of_records,
 )
-from virtualds.referenced_files import ReferencedFiles, malformed, unreachable
+from virtualds.referenced_files import MALFORMED, ReferencedFiles, malformed, unreachable
 from virtualds.store import version_of
 from virtualds.stores import store_for
 
@@ -204,7 +204,7 @@ class Records:
             )
         try:
             return self._manifest(table)
-        except (AttributeError, KeyError, pa.ArrowException, TypeError, ValueError) as error:
+        except (*MALFORMED, pa.ArrowException) as error:
             error.add_note(f"record {url}")
             if isinstance(error, FormatError):
                 raise

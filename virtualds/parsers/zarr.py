@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile
 from virtualds.read.gather import gathered
-from virtualds.referenced_files import malformed
+from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.store import Listed
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
@@ -74,7 +74,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     read_version = _read_v3 if store.marker == V3 else _read_v2
     try:
         return read_version(store, frozenset(skip), group)
-    except (AttributeError, KeyError, TypeError) as error:
+    except MALFORMED as error:
+        if isinstance(error, VirtualdsError):
+            raise
         raise malformed(store.root, error) from error
 
 

@@ -87,7 +87,7 @@ class LocalStore:
         span = max(offset + length for offset, length in ranges) - begin
         # a file that cannot be opened is an error where it is read
         with suppress(OSError, StoreError):
-            handle = _open(local_path(file.url), file.options)
+            handle = _open(_path(file.url), file.options)
             try:
                 for offset, length in [(begin, span)] if span < 2 * wanted else ranges:
                     if not _is_at_hand(handle, offset):
@@ -99,7 +99,7 @@ class LocalStore:
         """Refuse a file whose size or modification time has changed."""
         if get_options().check_sources:
             try:
-                _check(file, os.stat(local_path(file.url)))
+                _check(file, os.stat(_path(file.url)))
             except StoreError:
                 raise
             except OSError as error:
@@ -107,7 +107,7 @@ class LocalStore:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and modification time."""
-        found = os.stat(local_path(url))
+        found = os.stat(_path(url))
         if not stat.S_ISDIR(found.st_mode):
             _check_regular(found)
         return SourceFile(url, found.st_size, found.st_mtime_ns)
@@ -117,12 +117,12 @@ class LocalStore:
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its size and modification time, and its first bytes."""
         file = self.describe(url, options)
-        with os.fdopen(_open(local_path(url), options), "rb") as handle:
+        with os.fdopen(_open(_path(url), options), "rb") as handle:
             return file, handle.read(length)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
-        with os.fdopen(_open(local_path(url), options), "rb") as handle:
+        with os.fdopen(_open(_path(url), options), "rb") as handle:
             return handle.read()
 
     def write_all(
@@ -386,7 +386,7 @@ def _put_in_place(temporary: str, path: str, replace: bool) -> None:
 @contextmanager
 def _opened(file: SourceFile) -> Iterator[int]:
     try:
-        handle = _open(local_path(file.url), file.options)
+        handle = _open(_path(file.url), file.options)
     except StoreError:
         raise
     except OSError as error:
@@ -397,6 +397,15 @@ def _opened(file: SourceFile) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def _path(url: str) -> str:
+    """Return the path of a url, which may stand in a reference set as nobody's file is called."""
+    path = local_path(url)
+    with suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(path):
+            return path
+    raise FileNotFoundError(errno.ENOENT, "no file can have such a name", path)
 
 
 def _open(path: str, options: StorageOptions | None) -> int:

@@ -23,6 +23,7 @@ from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.read.gather import gathered
+from virtualds.referenced_files import MALFORMED
 from virtualds.zarr_v3.chunk_keys import ChunkKeys
 
 Fingerprint = tuple[int | None, int | None, str | None]
@@ -211,7 +212,7 @@ class JsonTable:
         except VirtualdsError as error:
             error.add_note(f"entry {name!r} of {self._where}")
             raise
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(
                 f"{self._where}: entry {name!r} is {entry!r:.80}, which makes no sense ({error}); "
                 f"the set is damaged"

@@ -12,9 +12,9 @@ from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json
-from virtualds.referenced_files import malformed
+from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import restored_encoding
-from virtualds.zarr_metadata import fill_from_attribute
+from virtualds.zarr_metadata import fill_from_attribute, is_shape
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.document import CONSOLIDATED
 from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
@@ -78,7 +78,7 @@ class NodesReader:
                     f"is damaged"
                 )
             return self._group(group_path(path, lambda p: self._members[p].groups))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed(self.root, error) from error
@@ -147,9 +147,11 @@ class NodesReader:
             if not self.keeps_problems:
                 raise
             problems[path.rpartition("/")[2]] = error
-            shape = tuple(node["shape"])
+            shape: Any = node.get("shape")
+            if not is_shape(shape):
+                raise
             return ManifestVariable(_dims(node), ManifestArray.unreadable(shape, "V1", str(error)))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             found = malformed(self.root, error)
             found.add_note(f"variable {path} of {self.root}")
             raise found from error

@@ -18,6 +18,7 @@ from virtualds.grid import Ints, distinct
 from virtualds.lazy_manifest import Catalogue
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
 from virtualds.records import parquet_table, rows_of_records
+from virtualds.referenced_files import MALFORMED
 from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint
 
 RECORD_SIZE = 100_000
@@ -145,7 +146,7 @@ class ParquetTable:
         except VirtualdsError as error:
             error.add_note(f"record {path} of {self.store.root}")
             raise
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(
                 f"{self.store.root}/{path}: it is no record of references ({error}); the set is "
                 f"damaged"
@@ -178,7 +179,7 @@ def _source_rows(columns: Mapping[str, Any], rows: Ints, url: str) -> list[tuple
     """Return paths and fingerprints from a record of a table of sources."""
     try:
         values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise FormatError(
             f"{url}: it is no record of sources ({error}); the set is damaged"
         ) from error

@@ -1,0 +1,72 @@
+"""Fuzzing of all kinds of files, or one case of one again: ``python -m fuzz --help``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+# before anything that starts threads is imported: workers are forked
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    parser.add_argument("--kinds", default="all", help="names, or files, codecs, all; with commas")
+    parser.add_argument("--seconds", type=float, default=600, help="for each kind of file")
+    parser.add_argument("--codec-seconds", type=float, default=120, help="for each codec")
+    parser.add_argument("--cases", type=int, help="no more than so many of each kind")
+    parser.add_argument("--minutes", type=float, help="for all of this run; go on with the next")
+    parser.add_argument("--state", type=Path, help="folder of what was found, to go on with")
+    parser.add_argument("--replay", metavar="KIND:CASE", help="try one case again")
+    parser.add_argument("--keep", type=Path, help="folder for the files of the replayed case")
+    parser.add_argument("--list", action="store_true", help="list the kinds")
+    parser.add_argument("--summary", action="store_true", help="only show what is known")
+    parser.add_argument("--lenient", action="store_true", help="what natives refuse and we read")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    from fuzz.campaign import Campaign, replay
+    from fuzz.kinds import CODEC, matching, names
+
+    temporary = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+    work = Path(tempfile.mkdtemp(prefix="virtualds-fuzz-", dir=temporary))
+    try:
+        if options.list:
+            print("\n".join(names()))
+            return 0
+        if options.replay:
+            name, _, number = options.replay.rpartition(":")
+            case = replay(name, int(number), work, options.keep)
+            print(f"seed {case.seed!r}, files {case.print}")
+            print("ours:", case.ours)
+            for answer in case.natives:
+                print("native:", answer)
+            for finding in case.findings:
+                print(f"\n{finding.what}: {finding.sign}\n{finding.detail}")
+            return bool(case.findings)
+        campaign = Campaign(options.state or Path(tempfile.gettempdir()) / "virtualds-fuzz", work)
+        ends = time.monotonic() + 60 * (options.minutes or 1e9)
+        for name in [] if options.summary else matching(options.kinds.split(",")):
+            seconds = options.codec_seconds if name.startswith(CODEC) else options.seconds
+            done = campaign.progress[name].seconds if name in campaign.progress else 0.0
+            seconds = min(seconds, done + max(0.0, ends - time.monotonic()))
+            if seconds > done:
+                campaign.run(name, seconds, options.cases)
+        print(campaign.summary())
+        if options.lenient:
+            print(campaign.lenience())
+        return any(progress.signs for progress in campaign.progress.values())
+    finally:
+        import shutil
+
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,126 @@
+"""Chunks for every codec: what virtualds itself gives to it when it reads sound files.
+
+No codec is named here. Arrays of many files are read chunk by chunk, and whatever goes into a codec
+is a seed of it; `wanted` says which codecs there are.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import imagecodecs
+import numpy as np
+import registered_codecs
+import registered_images
+from cases import CASES
+from fuzz.mutations import Seed
+from fuzz.seeds import fits, grib, tiff, zarr_of
+
+import virtualds
+from virtualds import ManifestArray
+from virtualds.codecs import CODECS
+from virtualds.codecs.numcodecs_family import NUMCODECS_IDS
+from virtualds.errors import VirtualdsError
+
+STREAMS = {"zfpy": (lambda: imagecodecs.zfp_encode(np.arange(70.0)), 560)}
+"""Streams of codecs that no file has, and how many bytes they become."""
+MOST = 6
+"""Seeds of one codec."""
+LONGEST = 40_000
+"""Bytes of a chunk."""
+
+
+def wanted() -> set[str]:
+    """Return the ids of all codecs that have to have seeds."""
+    return {codec.zarr_v2_id for codec in CODECS} | set(NUMCODECS_IDS)
+
+
+def all_seeds() -> dict[str, list[Seed]]:
+    """Return the seeds of every codec, by its id."""
+    found: dict[str, dict[str, Seed]] = {}
+    for name, (encode, size) in STREAMS.items():
+        config = json.dumps({"id": name})
+        found[name] = {config: _seed(config, encode(), size)}
+    for array in _arrays():
+        for codec, chunk, size in _steps(array):
+            config = codec.to_zarr_v2()
+            text = json.dumps(config)
+            seeds = found.setdefault(config["id"], {})
+            if len(seeds) < MOST and len(chunk) <= LONGEST and text not in seeds:
+                seeds[text] = _seed(text, bytes(chunk), size)
+    return {name: list(seeds.values()) for name, seeds in sorted(found.items())}
+
+
+def _seed(config: str, chunk: bytes, size: int | None) -> Seed:
+    files = {"codec.json": config.encode(), "chunk": chunk, "size.txt": json.dumps(size).encode()}
+    return Seed(config, files, "chunk", ("size.txt",))
+
+
+def _arrays() -> Iterator[ManifestArray]:
+    """Yield the arrays of all sorts of files."""
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number, entry in enumerate(_entries(Path(folder))):
+            try:
+                tree = virtualds.open_virtual_datatree(
+                    entry, decode_cf=False, loadable_variables=[], on_error="skip"
+                )
+            except VirtualdsError as error:
+                raise RuntimeError(f"seed {number} {entry}") from error
+            for node in tree.subtree:
+                for variable in node.to_dataset(inherit=False).variables.values():
+                    data = getattr(variable, "_data", None)
+                    if isinstance(data, ManifestArray):
+                        yield data
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    """Write files, and yield what is to be opened."""
+    hdf5 = ("filters_of_plugins", "filters_of_netcdf", "scaleoffset", "nbit")
+    for name in (*hdf5, "chunked_and_filtered"):
+        path = folder / f"{name}.nc"
+        CASES[name].write(path)
+        yield str(path)
+    registered = {**registered_codecs.REGISTERED, **registered_images.IMAGES}
+    for number, one in enumerate(registered.values()):
+        yield str(one.write(folder / f"registered{number}"))
+    for make in (zarr_of(2), zarr_of(3), tiff, grib, fits):
+        for number, seed in enumerate(make()):
+            root = folder / f"{make.__qualname__}{number}{id(make)}"
+            for name, data in seed.files.items():
+                path = root / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            yield str(root / seed.entry)
+
+
+def _steps(array: ManifestArray) -> Iterator[tuple[Any, Any, int | None]]:
+    """Yield every codec of the first chunks, with what goes into it and how long that becomes."""
+    for fragment in array.fragments:
+        manifest = fragment.manifest.loaded()
+        for place in islice(np.ndindex(*manifest.shape), 2):
+            row = manifest.lookup(place)
+            if row.file < 0:
+                continue
+            pipeline = array.pipelines[0]
+            path = manifest.files[row.file].url.removeprefix("file://")
+            if "::" in path:
+                continue
+            with open(path, "rb") as file:
+                file.seek(row.offset)
+                data: Any = file.read(row.length)
+            axes = zip(fragment.axes, place, strict=True)
+            sizes = [int(axis.slabs(i, i + 1).encoded[0]) for axis, i in axes]
+            nbytes = pipeline.dtype.itemsize
+            for length in pipeline.stored_shape(sizes):
+                nbytes *= int(length)
+            lengths = pipeline.encoded_sizes(nbytes)
+            for codec, size in reversed(list(zip(pipeline.codecs, lengths, strict=False))):
+                yield codec, data, size
+                data = codec.decode(data, size)

@@ -1,0 +1,415 @@
+"""Sound files of every kind, made by the libraries of their formats.
+
+`SEEDS` is the table of kinds. What makes the seeds of one returns them all; files are small, since
+damage is to be found and thousands of them are read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cases
+import h5py
+import hdf5plugin
+import numpy as np
+import safetensors.numpy
+import xarray as xr
+import zarr_stores
+import zstandard
+from cases import CASES
+from fuzz.mutations import Files, Seed
+
+import virtualds
+
+Make = Callable[[], list[Seed]]
+SMALL = 60_000
+"""Bytes of files that are worth their time."""
+
+
+def files_of(folder: Path) -> Files:
+    """Return the files of a folder by their paths in it."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def made(name: str, suffix: str, write: Callable[[Path], Any]) -> Seed:
+    """Return a seed of one file, or of one folder, that is written."""
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        entry = f"a{suffix}"
+        write(Path(folder) / entry)
+        return Seed(name, files_of(Path(folder)), entry)
+
+
+def _small(seeds: list[Seed]) -> list[Seed]:
+    return [seed for seed in seeds if sum(map(len, seed.files.values())) <= SMALL]
+
+
+# ---------------------------------------------------------------------- source files
+
+
+def dense(libver: str) -> Callable[[Path], None]:
+    """Many links and attributes, strings, scales and filters, in files old and new."""
+
+    def write(path: Path) -> None:
+        with h5py.File(path, "w", libver=libver) as file:
+            for number in range(12):
+                file.create_dataset(f"name{number}", data=np.arange(3) * number)
+                file.attrs[f"attribute{number}"] = f"value {number}"
+            x = file.create_dataset("x", data=np.arange(6.0))
+            x.make_scale("x")
+            v = file.create_dataset(
+                "v", data=np.arange(24).reshape(4, 6), maxshape=(None, 6), chunks=(2, 4),
+                compression="gzip", shuffle=True, fletcher32=True,
+            )  # fmt: skip
+            v.dims[1].attach_scale(x)
+            text = h5py.string_dtype()
+            file.create_dataset("text", data=["a", "bcd", "", "ü"], dtype=text)
+            file.create_dataset("chunked_text", (6,), text, chunks=(2,))[:3] = ["x", "yy", "zzz"]
+            inner = file.create_group("inner")
+            inner["w"] = np.arange(5, dtype=">i2")
+            inner["link"] = h5py.SoftLink("/x")
+
+    return write
+
+
+def hdf5() -> list[Seed]:
+    hdf5plugin.register(force=True)
+    chosen = [
+        *("contiguous", "chunked_and_filtered", "padded_chunks", "unlimited", "never_written"),
+        *("unlimited_of_different_lengths", "several_unlimited", "compact", "user_block"),
+        *("filter_mask_per_chunk", "every_float", "packed_int16", "enums", "booleans", "scalars"),
+        *("strings_of_varying_length", "character_arrays", "compound_types", "links"),
+        *("padded_strings", "cf_conventions", "anonymous_dimensions", "scales_of_h5py"),
+        *("attributes", "attributes_of_h5py", "two_dimensional_scale", "scaleoffset", "nbit"),
+        *("written_by_xarray", "complex_numbers", "opaque_types", "bitfields"),
+        *(name for name in CASES if name.startswith("chunk_index_")),
+    ]
+    found = [made(name, ".nc", CASES[name].write) for name in chosen if name in CASES]
+    return _small([*found, *(made(f"dense {v}", ".h5", dense(v)) for v in ("earliest", "latest"))])
+
+
+def netcdf3() -> list[Seed]:
+    chosen = [name for name in CASES if CASES[name].source == "netcdf3"]
+    return _small([made(name, ".nc", CASES[name].write) for name in chosen])
+
+
+def grib() -> list[Seed]:
+    from parsers.test_grib import CASES as GRIB
+
+    def short(name: str) -> bool:
+        return "gaussian" not in name and name != "polar"
+
+    return _small([made(name, ".grib", GRIB[name].write) for name in GRIB if short(name)])
+
+
+def tiff() -> list[Seed]:
+    from parsers.test_tiff import IMAGES
+
+    return _small([made(name, ".tif", image.write) for name, image in IMAGES.items()])
+
+
+def fits() -> list[Seed]:
+    from astropy.io import fits as f
+
+    def several(path: Path) -> None:
+        table = f.BinTableHDU.from_columns([f.Column("a", "J", array=np.arange(5))])
+        image = f.ImageHDU(cases.numbers(3, 4, dtype="i2"), name="SECOND")
+        f.HDUList([f.PrimaryHDU(), image, table, f.ImageHDU(cases.numbers(5))]).writeto(path)
+
+    def scaled(path: Path) -> None:
+        unit = f.PrimaryHDU(np.arange(20, dtype="i2").reshape(4, 5))
+        unit.header["BSCALE"], unit.header["BZERO"], unit.header["BLANK"] = 0.5, 10.0, 3
+        unit.header["BUNIT"], unit.header["CTYPE1"] = "K", "RA---TAN"
+        for number in range(30):
+            unit.header[f"KEY{number}"] = (number, "a comment")
+        unit.writeto(path)
+
+    def compressed(path: Path) -> None:
+        image = f.CompImageHDU(np.arange(200, dtype="i2").reshape(10, 20))
+        f.HDUList([f.PrimaryHDU(), image]).writeto(path)
+
+    def of(kind: str) -> Callable[[Path], None]:
+        return lambda path: f.PrimaryHDU(cases.numbers(2, 3, 4, dtype=kind)).writeto(path)
+
+    makes = {"several": several, "scaled": scaled, "compressed": compressed}
+    makes |= {kind: of(kind) for kind in ("u1", "i1", "i2", "u2", "i4", "u4", "i8", "f4", "f8")}
+    return [made(name, ".fits", make) for name, make in makes.items()]
+
+
+ARRAYS: dict[str, Any] = {
+    "floats": np.arange(12, dtype="f4").reshape(3, 4),
+    "fortran": np.asfortranarray(np.arange(24, dtype=">i2").reshape(2, 3, 4)),
+    "record": np.zeros(3, [("a", "<i2"), ("b", ">f4", (2,))]),
+    "text": np.array(["ab", "ü"]),
+    "bytes": np.array([b"ab", b"c"]),
+    "times": np.arange(3).astype("M8[s]"),
+    "one": np.float64(0.1),
+    "none": np.zeros((0, 3), "i8"),
+}
+
+
+def npy() -> list[Seed]:
+    def write(array: Any) -> Callable[[Path], None]:
+        return lambda path: np.save(path, array)
+
+    return [made(name, ".npy", write(array)) for name, array in ARRAYS.items()]
+
+
+def npz() -> list[Seed]:
+    def write(path: Path, save: Any, *names: str) -> None:
+        out = io.BytesIO()
+        save(out, **{name: ARRAYS[name] for name in names})
+        path.write_bytes(out.getvalue())
+
+    names = ("floats", "fortran", "bytes", "one")
+    return [
+        made("stored", ".npz", lambda path: write(path, np.savez, *names)),
+        made("deflated", ".npz", lambda path: write(path, np.savez_compressed, *names)),
+        made("one", ".npz", lambda path: write(path, np.savez, "floats")),
+    ]
+
+
+def tensors() -> list[Seed]:
+    values = {"w": cases.numbers(3, 4), "b": cases.numbers(5, dtype="i8"), "f": np.ones(3, bool)}
+    data = safetensors.numpy.save(values, {"made": "here"})
+    one = safetensors.numpy.save({"a": np.arange(6, dtype="u2").reshape(2, 3)})
+    return [
+        Seed("several", {"a.safetensors": data}, "a.safetensors"),
+        Seed("one", {"a.safetensors": one}, "a.safetensors"),
+    ]
+
+
+# ---------------------------------------------------------------------- stores and archives
+
+
+def zarr_of(version: int) -> Make:
+    def make() -> list[Seed]:
+        stores = {**zarr_stores.V2, **zarr_stores.V3}
+        seeds = [
+            made(
+                f"{name}{' consolidated' * whole}", "", lambda path, s=s, w=whole: s.write(path, w)
+            )
+            for name, s in stores.items()
+            for whole in (False, True)
+            if s.version == version and (not whole or name.endswith(("zlib", "zstd", "shard")))
+        ]
+        name = f"zarr_v{version}"
+        whole = [made(name, "", CASES[name].write)]
+        if version == 3:
+            whole.append(made("zarr_shards", "", CASES["zarr_shards"].write))
+        return [*seeds, *whole]
+
+    return make
+
+
+def archived(form: str) -> Make:
+    """Archives of a classic file, whose damage the native reader sees as we do."""
+
+    def make() -> list[Seed]:
+        inner = made("one", ".nc", CASES["classic_with_one_record_variable"].write).files["a.nc"]
+        more = made("two", ".nc", CASES["classic_of_scipy"].write).files["a.nc"]
+        members = {"a.nc": inner, "folder/b.nc": more, "notes.txt": b"see a.nc\n" * 9}
+        ways = ("stored", "deflated") if form == "zip" else ("ustar", "pax", "gnu")
+        return [
+            Seed(way, {f"x.{form}": _archive(form, way, members)}, f"{form}://a.nc::x.{form}")
+            for way in ways
+        ]
+
+    return make
+
+
+def _archive(form: str, way: str, members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    if form == "zip":
+        how = zipfile.ZIP_STORED if way == "stored" else zipfile.ZIP_DEFLATED
+        with zipfile.ZipFile(out, "w", how) as archive:
+            for name, data in members.items():
+                archive.writestr(zipfile.ZipInfo(name), data, how)
+        return out.getvalue()
+    forms = {"ustar": tarfile.USTAR_FORMAT, "pax": tarfile.PAX_FORMAT, "gnu": tarfile.GNU_FORMAT}
+    with tarfile.open(fileobj=out, mode="w", format=forms[way]) as archive_:
+        for name, data in members.items():
+            # a longer name needs a header of its own before the member
+            info = tarfile.TarInfo(name if way == "ustar" or name == "a.nc" else "long" * 40)
+            info.size = len(data)
+            archive_.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+# ---------------------------------------------------------------------- reference sets
+
+
+def _archive_files(folder: Path) -> list[Path]:
+    """Write two files along time, with a coordinate, packed numbers, strings and gaps."""
+    paths = []
+    for number in range(2):
+        path = folder / f"{number}.nc"
+        ds = xr.Dataset(
+            {
+                "v": (("time", "y", "x"), cases.numbers(3, 4, 5, seed=number)),
+                "packed": (("time", "x"), np.arange(15.0).reshape(3, 5) + number),
+                "static": (("y",), np.arange(4, dtype=">i2")),
+                "one": 1.5,
+            },
+            {"time": np.arange(3) + 3 * number, "x": np.arange(5.0)},
+            {"title": "a small archive"},
+        )
+        ds["time"].attrs["units"] = "days since 2001-01-01"
+        packing = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1, "chunksizes": (3, 5)}
+        encoding = {"v": {"chunksizes": (1, 2, 5), "zlib": True}, "packed": packing}
+        ds.to_netcdf(path, encoding=encoding)
+        paths.append(path)
+    return paths
+
+
+def _written(write: Callable[[xr.Dataset, str], Any], entry: str) -> Files:
+    """Return a set of two files, and these."""
+    with TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(name)
+        paths = _archive_files(folder)
+        with virtualds.set_options(small_variable=0):
+            vds = virtualds.open_virtual_mfdataset([str(path) for path in paths])
+            write(vds, str(folder / entry))
+        found = files_of(folder)
+        here = f"{folder}/".encode()
+        return {
+            path: data.replace(b"file://" + here, b"").replace(here, b"")
+            if data[:4] != b"PAR1"
+            else _without_folder(data, str(folder))
+            for path, data in found.items()
+        }
+
+
+def _without_folder(data: bytes, folder: str) -> bytes:
+    """Return a table whose paths are relative."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(io.BytesIO(data))
+    columns = {}
+    for field in table.schema:
+        values = table.column(field.name).to_pylist()
+        columns[field.name] = [
+            v.replace(f"file://{folder}/", "").replace(f"{folder}/", "")
+            if isinstance(v, str)
+            else v
+            for v in values
+        ]
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns, schema=table.schema), out)
+    return out.getvalue()
+
+
+def _sources(files: Files) -> tuple[str, ...]:
+    return tuple(name for name in files if name.endswith(".nc"))
+
+
+def kerchunk_json() -> list[Seed]:
+    files = _written(lambda vds, path: vds.virtual.to_manifest(path), "a.json")
+    sources = _sources(files)
+    said = json.loads(files["a.json"])
+    plain = {"version": 1, "refs": said["refs"]}
+    template = json.loads(json.dumps(plain))
+    for value in template["refs"].values():
+        if isinstance(value, list):
+            value[0] = "{{u}}" + value[0] if value[0].startswith("0") else "{{f(c='1')}}"
+    template["templates"] = {"u": "", "f": "{{c}}.nc"}
+    gen = json.loads(json.dumps(plain))
+    metadata = json.loads(gen["refs"]["v/.zarray"])
+    keys = [k for k in gen["refs"] if k.startswith("v/0.")]
+    place = gen["refs"][keys[0]]
+    for key in [k for k in gen["refs"] if k[:2] == "v/" and k[2].isdigit()]:
+        del gen["refs"][key]
+    metadata |= {"compressor": None, "filters": None, "chunks": [1, 2, 5]}
+    gen["refs"]["v/.zarray"] = json.dumps(metadata)
+    gen["templates"] = {"u": "0.nc"}
+    gen["gen"] = [
+        {
+            "key": "v/{{i}}.{{j}}.0",
+            "url": "{{u}}",
+            "offset": "{{" + str(place[1]) + " + i * 4 + j * 2}}",
+            "length": "40",
+            "dimensions": {"i": {"stop": 6}, "j": [0, 1]},
+        }
+    ]
+    documents = {"ours": said, "plain": plain, "version 0": said["refs"], "gen": gen}
+    documents["templates"] = template
+    seeds = []
+    for name, document in documents.items():
+        data = json.dumps(document).encode()
+        rest = {source: files[source] for source in sources}
+        seeds.append(Seed(name, {**rest, "a.json": data}, "a.json", sources))
+        if name in ("plain", "gen"):
+            packed = gzip.compress(data, mtime=0)
+            seeds.append(Seed(f"{name} gz", {**rest, "a.json.gz": packed}, "a.json.gz", sources))
+            packed = zstandard.ZstdCompressor().compress(data)
+            seeds.append(Seed(f"{name} zst", {**rest, "a.json.zst": packed}, "a.json.zst", sources))
+    return seeds
+
+
+def kerchunk_parquet() -> list[Seed]:
+    seeds = []
+    for size in (4, 1000):
+        files = _written(
+            lambda vds, path, size=size: vds.virtual.to_manifest(path, record_size=size),
+            "a.parquet",
+        )
+        seeds.append(Seed(f"records of {size}", files, "a.parquet", _sources(files)))
+    return seeds
+
+
+def sets() -> list[Seed]:
+    seeds = []
+    for manifest in ("json", "parquet"):
+        files = _written(
+            lambda vds, path, m=manifest: vds.virtual.to_manifest(
+                path, manifest=m, relative_paths=True
+            ),
+            "a.zarr",
+        )
+        seeds.append(Seed(manifest, files, "a.zarr", _sources(files)))
+
+    def mixed(vds: xr.Dataset, path: str) -> None:
+        parts = xr.concat([vds.isel(time=slice(1, 3)), vds.isel(time=slice(4, 6))], "time")
+        parts.virtual.to_manifest(path, relative_paths=True)
+
+    files = _written(mixed, "a.zarr")
+    return [*seeds, Seed("pieces", files, "a.zarr", _sources(files))]
+
+
+def icechunk() -> list[Seed]:
+    """Repositories; only where Icechunk is installed."""
+    files = _written(lambda vds, path: vds.virtual.to_manifest(path), "a.icechunk")
+    return [Seed("repository", files, "a.icechunk", _sources(files))]
+
+
+SEEDS: dict[str, Make] = {
+    "hdf5": hdf5,
+    "sets": sets,
+    "kerchunk-json": kerchunk_json,
+    "netcdf3": netcdf3,
+    "tiff": tiff,
+    "grib": grib,
+    "fits": fits,
+    "zarr-v2": zarr_of(2),
+    "zarr-v3": zarr_of(3),
+    "kerchunk-parquet": kerchunk_parquet,
+    "npy": npy,
+    "npz": npz,
+    "safetensors": tensors,
+    "zip": archived("zip"),
+    "tar": archived("tar"),
+    "icechunk": icechunk,
+}
+"""What makes the seeds of every kind of file."""

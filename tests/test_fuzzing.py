@@ -1,0 +1,64 @@
+"""The first cases of the fuzzing program: every kind of file is damaged, read, and judged.
+
+Long runs are for ``make fuzz``; see ``tests/fuzz/README.md``. Each kind is tried in a process of
+its own, since the program forks, and this one has threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+CASES = 25
+"""Cases of each kind of file."""
+FILES = ("hdf5", "sets", "kerchunk-json", "kerchunk-parquet", "netcdf3", "tiff", "grib", "fits")
+FILES += ("zarr-v2", "zarr-v3", "npy", "npz", "safetensors", "zip", "tar")
+CODECS = ("zlib", "zstd", "delta", "imagecodecs_lzw", "virtualds_scaleoffset")
+
+
+def fuzz(*arguments: str) -> str:
+    """Return what the program prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", *arguments],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode in (0, 1), done.stderr[-3000:]
+    return done.stdout
+
+
+def findings(folder: Path) -> list[Any]:
+    path = folder / "findings.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [finding for finding in map(json.loads, lines) if finding["again"]]
+
+
+@pytest.mark.parametrize("kind", [*FILES, *(f"codec-{name}" for name in CODECS)])
+def test_the_first_damaged_files_are_read_or_refused(kind: str, tmp_path: Path) -> None:
+    table = fuzz("--kinds", kind, "--cases", f"{CASES}", "--state", str(tmp_path))
+    assert f"{kind}  " in table
+    assert not findings(tmp_path)
+
+
+def test_a_case_is_the_same_whenever_it_is_tried() -> None:
+    first, second = (fuzz("--replay", "kerchunk-json:17").splitlines()[0] for _ in range(2))
+    assert "files" in first
+    assert first == second
+
+
+def test_every_codec_is_a_kind() -> None:
+    from virtualds.codecs import CODECS as known
+
+    listed = set(fuzz("--list").split())
+    assert {f"codec-{codec.zarr_v2_id}" for codec in known} <= listed
+    assert set(FILES) <= listed
