@@ -221,10 +221,35 @@ CHUNK_INDICES: dict[str, dict[str, Any]] = {
     "implicit": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4), "early": True},
     "fixed_array": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4)},
     "fixed_array_filtered": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4), "gzip": True},
-    "extensible_array": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": 1},
-    "b_tree_v2": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": 2},
+    "extensible_array": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": (0,)},
+    "extensible_array_of_1_10": {
+        "libver": "v110", "shape": (5, 6), "chunks": (2, 4), "grows": (0,), "gzip": True,
+    },
+    "second_axis_unlimited": {
+        "libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": (1,),
+    },
+    "second_axis_unlimited_filtered": {
+        "libver": "v110", "shape": (5, 6), "chunks": (2, 4), "grows": (1,), "gzip": True,
+    },
+    "second_axis_unlimited_sparse": {
+        "libver": "latest", "shape": (50, 60), "chunks": (2, 4), "grows": (1,), "part": (20, 31),
+    },
+    "middle_axis_unlimited": {
+        "libver": "latest", "shape": (5, 7, 6), "chunks": (2, 2, 4), "grows": (1,),
+    },
+    "last_axis_unlimited": {
+        "libver": "v110", "shape": (5, 7, 6), "chunks": (2, 2, 4), "grows": (2,), "gzip": True,
+    },
+    "last_axis_unlimited_in_a_b_tree": {
+        "libver": "earliest", "shape": (5, 7, 6), "chunks": (2, 2, 4), "grows": (2,),
+    },
+    "b_tree_v1_of_levels": {"libver": "earliest", "shape": (40, 60), "chunks": (1, 2)},
+    "b_tree_v2": {"libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": (0, 1)},
     "b_tree_v2_filtered": {
-        "libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": 2, "gzip": True,
+        "libver": "latest", "shape": (5, 6), "chunks": (2, 4), "grows": (0, 1), "gzip": True,
+    },
+    "first_and_last_axis_unlimited": {
+        "libver": "latest", "shape": (5, 7, 6), "chunks": (2, 2, 4), "grows": (0, 2),
     },
 }  # fmt: skip
 
@@ -236,7 +261,8 @@ def _write_chunk_index(
     chunks: tuple[int, ...],
     gzip: bool = False,
     early: bool = False,
-    grows: int = 0,
+    grows: tuple[int, ...] = (),
+    part: tuple[int, ...] = (),
 ) -> None:
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_chunk(chunks)
@@ -244,11 +270,12 @@ def _write_chunk_index(
         plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     if gzip:
         plist.set_deflate(4)
-    most = tuple(h5py.h5s.UNLIMITED if i < grows else n for i, n in enumerate(shape))
+    most = tuple(h5py.h5s.UNLIMITED if i in grows else n for i, n in enumerate(shape))
     with h5py.File(path, "w", libver=libver) as file:
         space = h5py.h5s.create_simple(shape, most)
         dataset = h5py.h5d.create(file.id, b"v", h5py.h5t.NATIVE_INT32, space, plist)
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, numbers(*shape, dtype="i4"))
+        written = tuple(slice(n, n + 9) for n in part)
+        h5py.Dataset(dataset)[written or ...] = numbers(*shape, dtype="i4")[written or ...]
 
 
 def _chunk_index_case(how: dict[str, Any]) -> Case:

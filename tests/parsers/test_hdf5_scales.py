@@ -1,4 +1,4 @@
-"""The names of axes are those of their first scales, wherever these lie."""
+"""The names of axes are those of their last scales, wherever these lie, as netCDF4 has them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 
@@ -44,6 +45,37 @@ def two_on_one_axis(file: h5py.File) -> None:
     measured(file, scale(file, "x"), scale(file, "a"))
 
 
+def three_on_one_axis(file: h5py.File) -> None:
+    measured(file, scale(file, "m"), scale(file, "z"), scale(file, "a"))
+
+
+def two_on_the_second_axis(file: h5py.File) -> None:
+    file["v"] = np.zeros((3, 3))
+    for axis, name in ((0, "x"), (1, "z"), (1, "y")):
+        file["v"].dims[axis].attach_scale(scale(file, name))
+
+
+def of_a_later_name(file: h5py.File) -> None:
+    measured(file, scale(file, "x"))
+    file["z"] = file["x"]
+
+
+def of_an_earlier_name(file: h5py.File) -> None:
+    scale(file, "z")
+    file["a"] = file["z"]
+    measured(file, file["z"])
+
+
+def of_a_name_by_a_soft_link(file: h5py.File) -> None:
+    measured(file, scale(file, "x"))
+    file["s"] = h5py.SoftLink("/x")
+
+
+def of_a_name_in_another_group(file: h5py.File) -> None:
+    measured(file, scale(file, "x"))
+    file.create_group("below")["y"] = file["x"]
+
+
 def on_one_of_two_axes(file: h5py.File) -> None:
     measured(file, scale(file, "x"), shape=(3, 4))
 
@@ -70,23 +102,91 @@ def none(file: h5py.File) -> None:
     file["v"].dims[0].detach_scale(file["x"])
 
 
-NAMES: dict[Callable[[h5py.File], None], tuple[str, ...]] = {
-    of_two_names: ("x",),
-    in_another_group: ("x",),
-    of_another_group_by_a_link: ("x",),
-    two_on_one_axis: ("x",),
-    on_one_of_two_axes: ("x", "phony_dim_1"),
-    of_arrays: ("x", "phony_dim_1"),
-    in_another_file: ("x",),
-    none: ("x",),
+# in files that do not keep the order of creation, and in those that do
+NAMES: dict[Callable[[h5py.File], None], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    of_two_names: (("also",), ("x",)),
+    of_a_later_name: (("x",), ("x",)),
+    of_an_earlier_name: (("a",), ("z",)),
+    of_a_name_by_a_soft_link: (("s",), ("x",)),
+    of_a_name_in_another_group: (("x",), ("x",)),
+    in_another_group: (("x",), ("x",)),
+    of_another_group_by_a_link: (("x",), ("x",)),
+    two_on_one_axis: (("a",), ("a",)),
+    three_on_one_axis: (("a",), ("a",)),
+    two_on_the_second_axis: (("x", "y"), ("x", "y")),
+    on_one_of_two_axes: (("x", "phony_dim_1"), ("x", "phony_dim_1")),
+    of_arrays: (("x", "phony_dim_1"), ("x", "phony_dim_1")),
+    in_another_file: (("x",), ("x",)),
+    none: (("x",), ("x",)),
+}
+# of these netCDF4 reads no dimensions
+NOT_OF_NETCDF = {in_another_group, of_another_group_by_a_link, of_arrays, in_another_file}
+NOT_OF_NETCDF |= {on_one_of_two_axes}
+
+
+@pytest.mark.parametrize("track_order", [False, True])
+@pytest.mark.parametrize("make", NAMES, ids=lambda make: make.__name__)
+def test_an_axis_has_the_name_of_its_last_scale(
+    tmp_path: Path, make: Any, track_order: bool
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", track_order=track_order) as file:
+        make(file)
+    dims = virtualds.open_virtual_dataset(tmp_path / "a.h5")["v"].dims
+    assert dims == NAMES[make][track_order]
+    if make not in NOT_OF_NETCDF:
+        with netCDF4.Dataset(tmp_path / "a.h5") as native:
+            assert dims == native["v"].dimensions
+
+
+@pytest.mark.parametrize("track_order", [False, True])
+def test_in_a_group_a_scale_has_the_name_that_it_has_there(
+    tmp_path: Path, track_order: bool
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", track_order=track_order) as file:
+        one = scale(file, "x")
+        file.create_group("g")["y"] = one
+        file["g/v"] = np.zeros(3)
+        file["g/v"].dims[0].attach_scale(one)
+    with netCDF4.Dataset(tmp_path / "a.h5") as native:
+        assert native["g"]["v"].dimensions == ("y",)
+    assert virtualds.open_virtual_dataset(tmp_path / "a.h5", group="g")["v"].dims == ("y",)
+
+
+@pytest.mark.parametrize("attributes", [0, 20])
+def test_scales_of_variables_with_many_attributes_are_found(
+    tmp_path: Path, attributes: int
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", libver="v110") as file:
+        measured(file, scale(file, "x"), scale(file, "a"))
+        for number in range(attributes):
+            file["v"].attrs[f"a{number}"] = number
+    assert virtualds.open_virtual_dataset(tmp_path / "a.h5")["v"].dims == ("a",)
+
+
+SCALES: dict[str, tuple[bytes, int, tuple[int, ...], bool]] = {
+    "as HDF5 writes it": (b"DIMENSION_SCALE", 16, (), True),
+    "in an array of one": (b"DIMENSION_SCALE", 16, (1,), True),
+    "longer": (b"DIMENSION_SCALE", 30, (), True),
+    "another word": (b"dimension_scale", 16, (), False),
+    # where HDF5's own function ends the process
+    "twice": (b"DIMENSION_SCALE", 16, (2,), False),
+    "cut short": (b"DIMENSION_SCAL", 16, (), False),
+    "in an array of thousand": (b"DIMENSION_SCALE", 16, (1000,), False),
 }
 
 
-@pytest.mark.parametrize("make", NAMES, ids=lambda make: make.__name__)
-def test_an_axis_has_the_name_of_its_first_scale(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize("which", SCALES)
+def test_a_scale_is_known_by_its_class(tmp_path: Path, which: str) -> None:
+    text, size, shape, expected = SCALES[which]
+    kind = h5py.h5t.C_S1.copy()
+    kind.set_size(size)
+    space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        make(file)
-    assert virtualds.open_virtual_dataset(tmp_path / "a.h5")["v"].dims == NAMES[make]
+        file["x"] = np.zeros(3)
+        made = h5py.h5a.create(file["x"].id, b"CLASS", kind, space)
+        made.write(np.full(shape, text, f"S{size}"))
+    dims = virtualds.open_virtual_dataset(tmp_path / "a.h5")["x"].dims
+    assert dims == (("x",) if expected else ("phony_dim_0",))
 
 
 def removed(file: h5py.File) -> None:
@@ -116,8 +216,8 @@ def of_more_axes(file: h5py.File) -> None:
 
 
 WRONG: dict[Callable[[h5py.File], None], str] = {
-    removed: "HDF5 cannot read it",
-    of_nothing: "HDF5 cannot read it",
+    removed: "axis 0 of 'v' has a scale that is not there",
+    of_nothing: "axis 0 of 'v' has a scale that is not there",
     listed_as_text: "'v' is no list of scales for each of 1 axes",
     of_more_axes: "'w' is no list of scales for each of 1 axes",
 }

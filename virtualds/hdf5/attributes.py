@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.hdf5.data_types import Class, check_values
 from virtualds.hdf5.global_heap import find_attribute, is_sequence, sequences
 
@@ -42,12 +42,16 @@ def attribute(owner: Any, name: str) -> Any:
     import h5py
 
     raw = name.encode("utf-8", "surrogateescape")
-    _check_heap(owner, raw)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
-        if kind.get_class() in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+        of_class = kind.get_class()
+        if of_class == Class.VLEN or (of_class == Class.STRING and kind.is_variable_str()):
+            _check_heap(owner, raw)
+        if of_class in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
             check_values(kind)
         value = owner.attrs[name]
+    except FormatError:
+        raise
     except (OSError, TypeError, ValueError, UnsupportedError) as error:
         raise _unsupported(name, str(error)) from error
     if isinstance(value, h5py.Empty):

@@ -6,7 +6,9 @@ its length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
+from itertools import product, repeat
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ from virtualds.grid import c_strides
 from virtualds.hdf5.file_bytes import FileBytes
 
 Table = npt.NDArray[np.int64]
+
+FEW = 512
+"""Chunks that are compared with all places of a grid at once."""
 
 
 def as_table(file: FileBytes, place: Any, mask: Any, address: Any, length: Any) -> Table:
@@ -33,8 +38,10 @@ def _offsets(file: FileBytes, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return addresses.astype(np.int64) + file.base
 
 
-def checked(file: FileBytes, table: Table, shape: Sequence[int], chunks: Sequence[int]) -> Table:
-    """Return a table whose chunks lie in the grid and in the file, in their order, none twice.
+def checked(
+    file: FileBytes, table: Table, shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> Table:
+    """Return a table whose chunks lie in the grid, in their order, none twice.
 
     All indexes of HDF5 list chunks in the order of C. In a tree this is what finds them.
 
@@ -43,10 +50,12 @@ def checked(file: FileBytes, table: Table, shape: Sequence[int], chunks: Sequenc
     FormatError
         They do not.
     """
-    place, offset, length = table[:-3], table[-2], table[-1]
+    place = table[:-3]
+    grid = tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
+    if prod(grid) == place.shape[1] <= FEW and _places(shape, chunks) == place.tobytes():
+        return table
     wide = np.array(chunks, np.int64)[:, None]
     scaled = place // wide
-    grid = tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
     if (scaled * wide != place).any():
         file.refuse(f"a chunk lies at no multiple of {tuple(chunks)}")
     if (place < 0).any() or (place >= np.array(shape, np.int64)[:, None]).any():
@@ -54,6 +63,11 @@ def checked(file: FileBytes, table: Table, shape: Sequence[int], chunks: Sequenc
     number = np.array(c_strides(grid), np.int64) @ scaled
     if (number[1:] <= number[:-1]).any():
         file.refuse("chunks are listed twice, or not in their order")
-    if (offset < 0).any() or (length < 0).any() or (length > file.end - offset).any():
-        file.refuse(f"a chunk lies past the {file.end} bytes of the file")
     return table
+
+
+@lru_cache(256)
+def _places(shape: tuple[int, ...], chunks: tuple[int, ...]) -> bytes:
+    """Return where all chunks of a grid begin, as the part of a table that says so."""
+    rows = list(product(*map(range, repeat(0), shape, chunks)))
+    return np.array(rows, np.int64).T.tobytes()

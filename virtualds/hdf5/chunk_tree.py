@@ -8,8 +8,9 @@ other the list has chunks that HDF5 does not find.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,9 @@ Keys = list[list[int]]
 
 OF_CHUNKS = 1
 """The type of a version 1 B-tree whose leaves are chunks."""
-HEAD = ("signature", "kind", "level")
+HEAD, LEVEL = Struct("<4sBBH"), 5
+"""Signature, type, level and number of entries of a node; where the level is."""
+KNOWN_BY = ("signature", "kind", "level")
 """Fields by which a node is known."""
 
 
@@ -48,9 +51,54 @@ def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> Table:
     FormatError
         Nodes or keys contradict each other: HDF5 would not find some of the chunks.
     """
+    size = _node_form(len(dims), file.half, file.offset_size).itemsize - file.offset_size
+    root = file.take(address, size)
+    if root[LEVEL] == 0:
+        return _read_leaf(file, root, dims)
+    return _read_levels(file, address, root, dims)
+
+
+def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> Table:
+    """Read a root that is a leaf, as those of most datasets are, without arrays of nodes."""
+    entry = _entry_form(len(dims), file.offset_size)
+    signature, kind, _, used = HEAD.unpack_from(root)
+    begin = HEAD.size + 2 * file.offset_size
+    if (signature, kind) != (b"TREE", OF_CHUNKS) or used > 2 * file.half:
+        file.refuse("the root of a B-tree is none")
+    neighbours = (file.address_at(root, at) for at in (HEAD.size, HEAD.size + file.offset_size))
+    if any(map(file.is_defined, neighbours)):
+        file.refuse("the root of a B-tree has neighbours")
+    if not used:
+        return np.empty((len(dims) + 2, 0), np.int64)
+    stop = begin + used * entry.size
+    columns = list(zip(*entry.iter_unpack(root[begin:stop]), strict=True))
+    last = [place[-1] // wide for place, wide in zip(columns[2:], dims, strict=False)]
+    closing = _key_form(len(dims)).unpack_from(root, stop)
+    if last >= [place // wide for place, wide in zip(closing[2:], dims, strict=True)]:
+        file.refuse("the last key of a node of a B-tree is not the greatest")
+    length, mask, *place, element, child = columns
+    if any(element) or max(child) >= file.end or max(map(max, place)) >= 2**63:
+        file.refuse("an entry of a B-tree is no chunk")
+    table = np.array([*place, mask, child, length], np.int64)
+    table[-2] += file.base
+    return table
+
+
+@cache
+def _entry_form(rank: int, offset_size: int) -> Struct:
+    """Return an entry of a leaf: bytes, filter mask, a number for each axis, address."""
+    return Struct(f"<II{rank}Q{ {2: 'H', 4: 'I', 8: 'Q'}[offset_size] }")
+
+
+@cache
+def _key_form(rank: int) -> Struct:
+    return Struct(f"<II{rank}Q")
+
+
+def _read_levels(file: FileBytes, address: int, root: bytes, dims: Sequence[int]) -> Table:
     form = _node_form(len(dims), file.half, file.offset_size)
     wide = np.array(dims, np.uint64)
-    nodes = _read_nodes(file, [address], form)
+    nodes = _as_nodes(file, [root], form)
     level, seen = int(nodes["level"][0]), {address}
     low: Keys | None = None
     high: Keys | None = None
@@ -95,8 +143,11 @@ def _node_form(rank: int, half: int, offset_size: int) -> np.dtype[Any]:
 
 def _read_nodes(file: FileBytes, addresses: Sequence[int], form: np.dtype[Any]) -> Nodes:
     size = form.itemsize - file.offset_size
+    return _as_nodes(file, file.take_all([(address, size) for address in addresses]), form)
+
+
+def _as_nodes(file: FileBytes, parts: Iterable[bytes], form: np.dtype[Any]) -> Nodes:
     filler = bytes(file.offset_size)
-    parts = file.take_all([(address, size) for address in addresses])
     return np.frombuffer(b"".join(part + filler for part in parts), form)
 
 
@@ -105,7 +156,7 @@ def _check_nodes(file: FileBytes, nodes: Nodes, level: int) -> None:
     used, most = nodes["used"], nodes["entries"].shape[1] - 1
     if any(
         node != (b"TREE", OF_CHUNKS, level)
-        for node in zip(*(nodes[name].tolist() for name in HEAD), strict=True)
+        for node in zip(*(nodes[name].tolist() for name in KNOWN_BY), strict=True)
     ):
         file.refuse(f"a node of level {level} of a B-tree is none")
     # a root that has lost its last chunk is a leaf without entries

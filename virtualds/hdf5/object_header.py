@@ -5,7 +5,7 @@ HDF5 File Format Specification 3.0, IV.A. Whatever has a form that is not known 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -175,14 +175,9 @@ def chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkIndex:
     if len(layouts) != 1 or layouts[0].flags & SHARED:
         file.refuse(f"a dataset has {len(layouts)} layouts")
     data = layouts[0].data
-    if data[0] in (1, 2):
-        return _layout_1(file, data)
-    if data[0] == 3:
-        return _layout_3(file, data)
-    # version 5 has the form of version 4; only lengths in the indexes have other widths
-    if data[0] in (4, 5):
-        return _layout_4(file, data)
-    file.decline(f"a data layout of version {data[0]}")
+    if data[0] not in LAYOUTS:
+        file.decline(f"a data layout of version {data[0]}")
+    return LAYOUTS[data[0]](file, data)
 
 
 def _layout_1(file: FileBytes, data: bytes) -> ChunkIndex:
@@ -223,3 +218,14 @@ def _index(
     if not all(dims):
         file.refuse(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
     return ChunkIndex(kind, address, dims)
+
+
+LAYOUTS: dict[int, Callable[[FileBytes, bytes], ChunkIndex]] = {
+    1: _layout_1,
+    2: _layout_1,
+    3: _layout_3,
+    4: _layout_4,
+    # of the form of version 4; only lengths in the indexes have other widths
+    5: _layout_4,
+}
+"""Versions of the Data Layout message."""

@@ -22,7 +22,7 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis, Ints, c_strides
 from virtualds.hdf5.chunk_indexes import read_chunks
-from virtualds.hdf5.chunk_table import Table
+from virtualds.hdf5.chunk_table import FEW, Table
 from virtualds.hdf5.data_types import StoredType
 from virtualds.hdf5.file import Places, beside, find, in_working_directory
 from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
@@ -34,8 +34,6 @@ ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that no filter has seen."""
 Filter = tuple[int, tuple[int, ...]]
 """The number of a filter, and what it was told."""
-FEW = 512
-"""Chunks of which a manifest is made without columns."""
 
 
 def stored_array(
