@@ -66,11 +66,16 @@ def detected(url: str, options: StorageOptions | None) -> Found:
         if (reader := _by_bytes(head)) is not USUAL and len(head) == FEW != source.size:
             source, head = head_of(url, options)
             reader = _by_bytes(head)
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores know no folders, and may say that one may not look at them
-        if (found := _marked(url, options)) is None:
-            raise
-        return found
+        if (found := _marked(url, options)) is not None:
+            return found
+        if not isinstance(error, FileNotFoundError) and _is_begun(url, options):
+            raise FileNotFoundError(
+                f"{url}: there is no set yet, somebody has begun to create one; open it when that "
+                f"is done"
+            ) from error
+        raise
     if reader is not None:
         return reader, source
     for scheme, is_archive in ARCHIVES.items():
@@ -109,6 +114,13 @@ def _only_content(root: str, options: StorageOptions | None) -> Found:
         f"{url}: the archive holds {len(names)} files, {names[:5]!r}...; name one of them as "
         f"{scheme}MEMBER::{url}"
     )
+
+
+def _is_begun(url: str, options: StorageOptions | None) -> bool:
+    """Say whether a folder that has no marker is that of a set that somebody is creating."""
+    store = store_for(url)
+    named = [name for form in FORMATS for name in form.first_written]
+    return any(store.list_files(below(url, name), options) for name in named)
 
 
 def _marked(url: str, options: StorageOptions | None) -> Found | None:

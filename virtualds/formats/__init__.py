@@ -16,6 +16,7 @@ from virtualds.array import ManifestArray
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.records import MARKER as ZMETADATA
 from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.zarr_v3.document import FOLDER as ZARR_FOLDER
 from virtualds.zarr_v3.document import MARKER as ZARR_JSON
 from virtualds.zarr_v3.part_writing import write_parts
 
@@ -114,6 +115,8 @@ class Format:
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one. ``detect`` takes all of
         it.
+    first_written : tuple of str
+        For such a format: the folders in it that a writer may make before there is a marker.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
     parts : Parts, optional
@@ -136,6 +139,7 @@ class Format:
     write: WriteSet
     update: UpdateSet
     markers: tuple[str, ...] = ()
+    first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     history: History | None = None
     parts: Parts | None = None
@@ -172,6 +176,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.write,
         zarr_v3.update,
         markers=(ZARR_JSON,),
+        first_written=(ZARR_FOLDER,),
         choices=("manifest", "relative_paths"),
         history=History(zarr_v3.history, zarr_v3.expire),
         parts=Parts(zarr_v3.begin_parts, write_parts, zarr_v3.commit_parts, zarr_v3.abandon_parts),
@@ -184,6 +189,7 @@ FORMATS: tuple[Format, ...] = (
         icechunk.write,
         icechunk.update,
         markers=icechunk.MARKERS,
+        first_written=icechunk.FOLDERS,
         choices=("message", "branch", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
