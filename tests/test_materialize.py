@@ -253,7 +253,7 @@ def test_a_half_written_copy_is_written_again(tmp_path: Path) -> None:
     virtual.virtual.materialize(tmp_path / "copy.zarr")
     path = copies_in(tmp_path / "copy.zarr")[3]
     path.write_bytes(path.read_bytes()[:10])
-    copy = virtual.virtual.materialize(tmp_path / "copy.zarr")
+    copy = virtual.virtual.materialize(tmp_path / "copy.zarr", mode="w")
     np.testing.assert_array_equal(copy.t, virtual.t)
 
 
@@ -262,7 +262,7 @@ def test_a_set_that_grows_copies_only_what_is_new(tmp_path: Path) -> None:
     virtual.isel(time=slice(12)).virtual.materialize(tmp_path / "copy.zarr")
     assert len(copies_in(tmp_path / "copy.zarr")) == 12
     before = {path: path.stat().st_mtime_ns for path in copies_in(tmp_path / "copy.zarr")}
-    copy = virtual.virtual.materialize(tmp_path / "copy.zarr")
+    copy = virtual.virtual.materialize(tmp_path / "copy.zarr", mode="w")
     after = {path: path.stat().st_mtime_ns for path in copies_in(tmp_path / "copy.zarr")}
     assert len(after) == 24
     assert before.items() <= after.items()
@@ -273,13 +273,13 @@ def test_chunks_that_no_snapshot_needs_go_when_they_are_old(tmp_path: Path) -> N
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"])
     target = tmp_path / "copy.zarr"
     virtual.virtual.materialize(target)
-    copy = virtual.isel(time=slice(6)).virtual.materialize(target)
+    copy = virtual.isel(time=slice(6)).virtual.materialize(target, mode="w")
     virtualds.expire_snapshots(target)
     assert len(copies_in(target)) == 24
     for path in copies_in(target):
         os.utime(path, (0, 0))
     # they may go any time now, so they are not what a new copy can count on
-    virtual.isel(time=slice(12)).virtual.materialize(tmp_path / "copy.zarr")
+    virtual.isel(time=slice(12)).virtual.materialize(tmp_path / "copy.zarr", mode="w")
     assert sum(path.stat().st_mtime > 0 for path in copies_in(target)) == 6
     virtualds.expire_snapshots(target)
     assert len(copies_in(target)) == 12
@@ -290,7 +290,7 @@ def test_a_copy_may_be_written_over_itself(tmp_path: Path) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"])
     copy = virtual.virtual.materialize(tmp_path / "copy.zarr")
     before = copies_in(tmp_path / "copy.zarr")
-    again = copy.virtual.materialize(tmp_path / "copy.zarr")
+    again = copy.virtual.materialize(tmp_path / "copy.zarr", mode="w")
     assert copies_in(tmp_path / "copy.zarr") == before
     np.testing.assert_array_equal(again.t, virtual.t)
 
@@ -395,17 +395,47 @@ def test_a_plain_store_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))
-    write = LocalStore.write_file
+    write = LocalStore.write_version
 
-    def failing(self: LocalStore, url: str, data: bytes, options: Any) -> None:
+    def failing(self: LocalStore, url: str, data: bytes, options: Any, expected: Any) -> str:
         if "/t/c/5/" in url:
             raise OSError("no space left")
-        write(self, url, data, options)
+        return write(self, url, data, options, expected)
 
-    monkeypatch.setattr(LocalStore, "write_file", failing)
+    monkeypatch.setattr(LocalStore, "write_version", failing)
     with pytest.raises(OSError, match="no space"):
         virtual.virtual.materialize(tmp_path / "plain.zarr", layout="chunks")
     assert not [path for path in (tmp_path / "plain.zarr").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("layout", ["content", "chunks"])
+def test_a_copy_is_created_unless_it_is_to_be_replaced(tmp_path: Path, layout: str) -> None:
+    _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))
+    virtual.virtual.materialize(tmp_path / "copy.zarr", layout=layout)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FileExistsError, match=r"copy\.zarr: exists already"):
+        virtual.virtual.materialize(tmp_path / "copy.zarr", layout=layout)
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(ValueError, match="mode 'a'"):
+        virtual.virtual.materialize(tmp_path / "copy.zarr", layout=layout, mode="a")
+
+
+def test_of_two_who_write_a_plain_store_one_is_refused_and_removes_nothing_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))
+    target, listed = tmp_path / "plain.zarr", LocalStore.list_files
+
+    def late(self: LocalStore, url: str, options: Any) -> Any:
+        found = listed(self, url, options)
+        monkeypatch.setattr(LocalStore, "list_files", listed)
+        virtual.virtual.materialize(target, layout="chunks")
+        return found
+
+    monkeypatch.setattr(LocalStore, "list_files", late)
+    with pytest.raises(FileExistsError, match="exists already"):
+        virtual.virtual.materialize(target, layout="chunks")
+    xr.testing.assert_equal(xr.open_zarr(target).load(), virtual.load())
 
 
 # ---------------------------------------------------------------------- stores

@@ -165,7 +165,7 @@ def _scan(paths: Sequence[Path], references: Path, say: Callable[[str], object])
     with _timed(say, f"scanned {len(paths)} files"):
         vds = open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
     with _timed(say, "wrote the references"):
-        vds.virtual.to_manifest(references)
+        vds.virtual.to_manifest(references, mode="w")
 
 
 def _compare(paths: Sequence[Path], ds: xr.Dataset, say: Callable[[str], object]) -> None:

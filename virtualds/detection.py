@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from virtualds.archive_index import is_tar, is_zip
 from virtualds.errors import FormatError
+from virtualds.fence import is_claim
 from virtualds.formats import FORMATS, Format
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import PARSERS, Parser, plugins, recognises
@@ -66,11 +68,13 @@ def detected(url: str, options: StorageOptions | None) -> Found:
         if (reader := _by_bytes(head)) is not USUAL and len(head) == FEW != source.size:
             source, head = head_of(url, options)
             reader = _by_bytes(head)
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores know no folders, and may say that one may not look at them
-        if (found := _marked(url, options)) is None:
-            raise
-        return found
+        if (found := _marked(url, options)) is not None:
+            return found
+        if not isinstance(error, FileNotFoundError):
+            _demand_not_begun(url, options)
+        raise
     if reader is not None:
         return _told(reader, source, options)
     for scheme, is_archive in ARCHIVES.items():
@@ -80,6 +84,8 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     is_page = head.lstrip()[:1] == b"<"
     if (not head or is_page) and (found := _marked(url, options)) is not None:
         return found
+    if not head:
+        _demand_not_begun(url, options)
     for parser in plugins():
         if not parser.markers and recognises(parser, head):
             return parser, source
@@ -119,6 +125,30 @@ def _only_content(root: str, options: StorageOptions | None) -> Found:
         f"{url}: the archive holds {len(names)} files, {names[:5]!r}...; name one of them as "
         f"{scheme}MEMBER::{url}"
     )
+
+
+def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
+    """Take a folder for none in which somebody is creating a set, or has given it up.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is one.
+    """
+    store = store_for(url)
+    folders = [name for form in FORMATS for name in form.first_written]
+    begun = False
+    for name in folders:
+        with suppress(OSError):
+            begun |= bool(store.list_files(below(url, name), options))
+    for name in (name for form in FORMATS for name in form.markers):
+        with suppress(OSError):
+            begun |= is_claim(store.read_all(below(url, name), options))
+    if begun:
+        raise FileNotFoundError(
+            f"{url}: there is no set yet, somebody has begun to create one; open it when that is "
+            f"done"
+        )
 
 
 def _marked(url: str, options: StorageOptions | None) -> Found | None:

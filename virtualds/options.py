@@ -60,8 +60,8 @@ class set_options:
         and etag, where the answer tells them.
     only_writer : bool, default False
         Write reference sets to stores that know no conditional writes (Google Cloud, Azure, SFTP,
-        whatever fsspec knows besides S3), where another writer would not be noticed. Say so only
-        if this process is the only one that changes them.
+        whatever fsspec knows besides S3), and to S3 servers that ignore them, where another writer
+        would not be noticed. Say so only if this process is the only one that changes them.
     chunk_cache : int, default 128 MiB
         Bytes of decoded chunks that the process keeps, the latest used ones. Only chunks of which a
         part was asked for are kept; 0 keeps none.

@@ -66,7 +66,9 @@ def test_a_build_that_fails_leaves_what_was_there(
     before = sorted(target.rglob("*"))
     xr.Dataset({"t": (("time", "y"), np.zeros((2, 2)))}).to_netcdf(tmp_path / "odd.nc")
     with pytest.raises(ValueError, match="time"):
-        virtualds.open_virtual_mfdataset([*files, tmp_path / "odd.nc"], **NESTED, to=target)
+        virtualds.open_virtual_mfdataset(
+            [*files, tmp_path / "odd.nc"], **NESTED, to=target, mode="w"
+        )
     assert sorted(target.rglob("*")) == before
     assert target.exists() == there
 
@@ -101,7 +103,7 @@ import virtualds.building.target as target
 target.LEAST = 1
 target.Target.commit = lambda self, dataset: os._exit(9)
 virtualds.open_virtual_mfdataset(
-    sys.argv[2:], combine="nested", concat_dim="time", to=sys.argv[1]
+    sys.argv[2:], combine="nested", concat_dim="time", to=sys.argv[1], mode="w"
 )
 """
 
@@ -125,6 +127,33 @@ def test_a_crash_before_the_commit_leaves_the_set_and_what_goes_with_time(
     virtualds.expire_snapshots(target)
     assert parts_of(target) == needed
     assert_identical(virtualds.open_virtual_dataset(target), kept)
+
+
+def test_a_set_that_is_there_is_replaced_only_if_that_is_wanted(
+    files: list[Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "refs.zarr"
+    kept = virtualds.open_virtual_mfdataset(files[:2], **NESTED, to=target)
+    with pytest.raises(FileExistsError, match=r"mode='w'.*append_dim="):
+        # it is looked at before any file
+        virtualds.open_virtual_mfdataset([tmp_path / "none.nc"], **NESTED, to=target)
+    assert_identical(virtualds.open_virtual_dataset(target), kept)
+    found = virtualds.open_virtual_mfdataset(files, **NESTED, to=target, mode="w")
+    assert_identical(found, virtualds.open_virtual_mfdataset(files, **NESTED))
+
+
+def test_a_build_that_was_interrupted_simply_runs_again(
+    files: list[Path], tmp_path: Path, early: None
+) -> None:
+    target = tmp_path / "refs.zarr"
+    script = KILLED.replace(', mode="w"', "")
+    arguments = [sys.executable, "-c", script, target, *files]
+    assert subprocess.run(arguments, check=False).returncode == 9
+    assert target.exists()
+    with pytest.raises(FileNotFoundError, match="begun to create"):
+        virtualds.open_virtual_dataset(target)
+    found = virtualds.open_virtual_mfdataset(files, **NESTED, to=target)
+    assert_identical(found, virtualds.open_virtual_mfdataset(files, **NESTED))
 
 
 def test_parts_that_somebody_removed_are_missed_before_the_commit(

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -657,6 +658,140 @@ def test_processes_that_append_lose_nothing(target: Target, years: list[Path]) -
         process.communicate(pickle.dumps((target, path)), timeout=120)
     assert [process.returncode for process in processes] == [0] * 3
     all_are_there(target, years[:4])
+
+
+# ---------------------------------------------------------------------- several first writers
+
+
+def add_first(target: Target, path: Path) -> None:
+    """Append to a set that may not be there, as users do."""
+    dataset = target.virtual(path)
+    dataset.virtual.to_manifest(
+        target.url, append_dim="time", conflict="retry", storage_options=target.options
+    )
+
+
+@everywhere
+def test_threads_that_append_first_lose_nothing(target: Target, years: list[Path]) -> None:
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(lambda path: add_first(target, path), years))
+    all_are_there(target, years)
+
+
+@everywhere
+def test_of_threads_that_create_a_set_one_is_told_success(
+    target: Target, years: list[Path]
+) -> None:
+    barrier = threading.Barrier(4)
+    datasets = [target.virtual(path) for path in years[:4]]
+
+    def create(dataset: xr.Dataset) -> bool:
+        barrier.wait(60)
+        try:
+            dataset.virtual.to_manifest(target.url, storage_options=target.options)
+        except (FileExistsError, ConflictError):
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        won = list(pool.map(create, datasets))
+    assert won.count(True) == 1 or (won.count(True) == 0 and target.form == "kerchunk-parquet")
+    if any(won):
+        same(target, [years[won.index(True)]])
+    else:
+        # each took over from another: whoever comes next creates it
+        create_alone = target.virtual(years[0])
+        create_alone.virtual.to_manifest(target.url, storage_options=target.options)
+        same(target, years[:1])
+
+
+FIRST_APPENDER = APPENDER.replace("import add", "import add_first").replace("add(", "add_first(")
+
+
+@targets(stores=SHARED)
+def test_processes_that_append_first_lose_nothing(target: Target, years: list[Path]) -> None:
+    processes = [started(FIRST_APPENDER) for _ in years[:4]]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    for process, path in zip(processes, years[:4], strict=True):
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps((target, path)))
+        process.stdin.close()
+    assert [process.wait(300) for process in processes] == [0] * 4
+    all_are_there(target, years[:4])
+
+
+@targets(stores=["memory", "s3"])
+def test_readers_see_no_set_or_all_of_it_while_it_is_created(
+    target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    with monkeypatch.context() as patch:
+        for name in ("write_version", "write_file"):
+            method = getattr(FsspecStore, name)
+
+            def watched(self: Any, *args: Any, method: Any = method) -> Any:
+                answer = method(self, *args)
+                seen.append(whole_or_nothing(target, years[0]))
+                return answer
+
+            patch.setattr(FsspecStore, name, watched)
+        target.virtual(years[0]).virtual.to_manifest(target.url, storage_options=target.options)
+    assert seen[-1] and seen == sorted(seen)
+
+
+def whole_or_nothing(target: Target, path: Path) -> bool:
+    """Say whether there is a set; if there is, it is whole."""
+    try:
+        same(target, [path])
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@targets(["kerchunk-parquet"], ["memory", "s3"])
+def test_what_a_killed_creator_has_begun_is_taken_over(
+    target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, late = FsspecStore.write_version, list[Callable[[], str]]()
+
+    def failing(self: Any, url: str, *args: Any) -> str:
+        if url.endswith("/t/refs.0.parq"):
+            late.append(lambda: put(self, url, *args))
+            raise KeyboardInterrupt
+        return put(self, url, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FsspecStore, "write_version", failing)
+        with pytest.raises(KeyboardInterrupt):
+            target.write(target.virtual(years[0]))
+    assert target.files()
+    with pytest.raises(FileNotFoundError, match="refs"):
+        target.open()
+    with pytest.raises(FileNotFoundError, match="being created"):
+        target.change(lambda old: old)
+    target.write(target.virtual(years[1]))
+    # what the first one was about to write fails
+    with pytest.raises(OSError, match="another writer"):
+        late[0]()
+    same(target, years[1:2])
+
+
+@targets(["kerchunk-parquet"], ["memory"])
+def test_a_slow_creator_is_told_that_another_was_faster(
+    target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, writes = FsspecStore.write_version, iter(range(99))
+
+    def slow(self: Any, *args: Any) -> str:
+        if next(writes) == 2:
+            target.write(target.virtual(years[1]))
+        return put(self, *args)
+
+    monkeypatch.setattr(FsspecStore, "write_version", slow)
+    with pytest.raises(ConflictError, match="another writer"):
+        target.write(target.virtual(years[0]))
+    same(target, years[1:2])
 
 
 # ---------------------------------------------------------------------- killed

@@ -16,6 +16,7 @@ from virtualds.array import ManifestArray
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.records import MARKER as ZMETADATA
 from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.zarr_v3.document import FOLDER as ZARR_FOLDER
 from virtualds.zarr_v3.document import MARKER as ZARR_JSON
 from virtualds.zarr_v3.part_writing import write_parts
 
@@ -114,6 +115,8 @@ class Format:
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one. ``detect`` takes all of
         it.
+    first_written : tuple of str
+        For such a format: the folders in it that a writer may make before there is a marker.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
     parts : Parts, optional
@@ -139,6 +142,7 @@ class Format:
     write: WriteSet
     update: UpdateSet
     markers: tuple[str, ...] = ()
+    first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     upgrade: Callable[[str, StorageOptions | None], bool] | None = None
     history: History | None = None
@@ -176,6 +180,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_v3.write,
         zarr_v3.update,
         markers=(ZARR_JSON,),
+        first_written=(ZARR_FOLDER,),
         choices=("manifest", "relative_paths"),
         upgrade=zarr_v3.upgrade,
         history=History(zarr_v3.history, zarr_v3.expire),
@@ -189,6 +194,7 @@ FORMATS: tuple[Format, ...] = (
         icechunk.write,
         icechunk.update,
         markers=icechunk.MARKERS,
+        first_written=icechunk.FOLDERS,
         choices=("message", "branch", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",

@@ -40,6 +40,8 @@ from virtualds.zarr_v3.planning import Plan, PlannedArray, plan, zarr_v3_suggest
 
 MARKERS = ("repo", "refs/branch.main/ref.json")
 """The files that make a folder a repository, of version 2 and of version 1."""
+FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
+"""The folders of a repository (Icechunk specification, "File layout")."""
 MAGIC = "ICE🧊CHUNK".encode()
 """What files of Icechunk begin with (Icechunk specification, "File layout")."""
 MAIN = "main"

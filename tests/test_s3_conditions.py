@@ -1,0 +1,146 @@
+"""Of a server that speaks S3 it is proved that conditional writes hold, before one is relied on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+from other_s3_servers import other_s3_server
+from s3_server import CONDITIONS, requests_to, s3_server
+
+import virtualds
+import virtualds.stores.versions as versions
+from virtualds import UnsupportedError
+from virtualds.manifest import StorageOptions
+from virtualds.stores import store_for
+
+IGNORANT: dict[str, tuple[str, ...]] = {
+    "no If-None-Match": CONDITIONS[1:],
+    "no If-Match": CONDITIONS[:1],
+    "neither": CONDITIONS,
+}
+"""Servers of ours, by what they ignore."""
+OTHERS = ["s3rver"]
+"""Servers of others."""
+SETS = ["refs.json", "refs.parquet", "refs.zarr"]
+
+
+def bucket_at(options: dict[str, Any]) -> str:
+    """Return the url of a bucket that nobody else uses."""
+    name = f"bucket-{uuid.uuid4().hex}"
+    fsspec.filesystem("s3", **options).call_s3("create_bucket", Bucket=name)
+    return f"s3://{name}"
+
+
+def names_at(url: str, options: dict[str, Any]) -> list[str]:
+    """Return the names of all objects of a bucket, as the server lists them."""
+    filesystem, path = fsspec.core.url_to_fs(url, **options)
+    answer = filesystem.call_s3("list_objects_v2", Bucket=path)
+    return [found["Key"] for found in answer.get("Contents", [])]
+
+
+def dataset(begin: int, end: int) -> xr.Dataset:
+    return xr.Dataset({"v": ("time", np.arange(begin, end))}, {"time": np.arange(begin, end)})
+
+
+@pytest.fixture(scope="module", params=[*IGNORANT, *OTHERS])
+def ignorant(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A server that writes where a condition does not hold: the options that lead to it."""
+    kind = request.param
+    if kind in IGNORANT:
+        with s3_server(*IGNORANT[kind]) as options:
+            yield options
+    else:
+        with other_s3_server(kind, tmp_path_factory.mktemp(kind)) as options:
+            yield options
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_server_that_ignores_conditions_is_refused_by_name(
+    ignorant: dict[str, Any], name: str
+) -> None:
+    bucket = bucket_at(ignorant)
+    endpoint = ignorant["client_kwargs"]["endpoint_url"]
+    with pytest.raises(UnsupportedError, match="only_writer=True") as caught:
+        dataset(0, 3).virtual.to_manifest(f"{bucket}/of/{name}", storage_options=ignorant)
+    assert endpoint in str(caught.value)
+    assert "If-None-Match" in str(caught.value) or "If-Match" in str(caught.value)
+    assert names_at(bucket, ignorant) == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_only_writer_may_use_such_a_server(ignorant: dict[str, Any], name: str) -> None:
+    url = f"{bucket_at(ignorant)}/{name}"
+    with virtualds.set_options(only_writer=True):
+        dataset(0, 3).virtual.to_manifest(url, storage_options=ignorant)
+        with pytest.raises(FileExistsError):
+            dataset(0, 3).virtual.to_manifest(url, storage_options=ignorant)
+        dataset(3, 5).virtual.to_manifest(url, storage_options=ignorant, append_dim="time")
+    found = xr.open_dataset(url, engine="virtual", storage_options=ignorant)
+    xr.testing.assert_equal(found.load(), dataset(0, 5))
+
+
+# ---------------------------------------------------------------------- a server that knows them
+
+
+def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
+    with s3_server() as options:
+        first, second = bucket_at(options), bucket_at(options)
+        before = len(requests_to(options))
+        for url in (f"{first}/a/x.json", f"{first}/b/y.json", f"{first}/b/c/z.json"):
+            store_for(url).write_version(url, b"data", StorageOptions(options), None)
+        asked = requests_to(options)[before:]
+        tried = [request for request in asked if versions.PROOF in request]
+        # two that succeed, two that fail and look whose it is, and a look for those that were left
+        assert [r.split()[0] for r in tried] == ["PUT", "PUT", "HEAD", "PUT", "PUT", "HEAD"]
+        assert all(f"/a/{versions.PROOF}" in request for request in tried)
+        assert len({request.split()[1] for request in tried}) == 1
+        assert len(asked) == len(tried) + 2 + 3
+        url = f"{second}/x.json"
+        store_for(url).write_version(url, b"data", StorageOptions(options), None)
+        assert any(f"{second[5:]}/{versions.PROOF}" in r for r in requests_to(options))
+        assert names_at(first, options) == ["a/x.json", "b/c/z.json", "b/y.json"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_what_is_tried_is_tried_beside_the_set(name: str) -> None:
+    with s3_server() as options:
+        bucket = bucket_at(options)
+        dataset(0, 3).virtual.to_manifest(f"{bucket}/of/it/{name}", storage_options=options)
+        tried = [request for request in requests_to(options) if versions.PROOF in request]
+        assert tried and all(f"/of/it/{versions.PROOF}" in request for request in tried)
+        assert not [found for found in names_at(bucket, options) if versions.PROOF in found]
+
+
+def test_a_set_may_be_all_of_a_bucket() -> None:
+    with s3_server() as options:
+        bucket = bucket_at(options)
+        dataset(0, 3).virtual.to_manifest(bucket, format="zarr-v3", storage_options=options)
+        found = xr.open_dataset(bucket, engine="virtual", storage_options=options)
+        xr.testing.assert_equal(found.load(), dataset(0, 3))
+
+
+def test_what_a_killed_process_has_tried_is_no_file_of_a_set_and_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with s3_server() as options:
+        bucket = bucket_at(options)
+        filesystem, path = fsspec.core.url_to_fs(bucket, **options)
+        left = f"{versions.PROOF}0123"
+        filesystem.call_s3("put_object", Bucket=path, Key=left, Body=b"")
+        assert store_for(bucket).list_files(bucket, StorageOptions(options)) == []
+        url = f"{bucket}/x.json"
+        store_for(url).write_version(url, b"1", StorageOptions(options), None)
+        # another process may be at it just now
+        assert names_at(bucket, options) == [left, "x.json"]
+        monkeypatch.setattr(versions, "GRACE", -60.0)
+        versions._PROVED.clear()
+        store_for(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(options), None)
+        assert names_at(bucket, options) == ["x.json", "y.json"]
