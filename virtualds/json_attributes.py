@@ -1,6 +1,8 @@
 """Attributes as strict JSON, with the numpy types that JSON forgets.
 
 JSON has one kind of number and no infinities; a type is noted wherever reading would give another.
+Objects and lists are kept as they are. What lies in them is noted by where it lies, as a JSON
+pointer (RFC 6901).
 """
 
 from __future__ import annotations
@@ -10,25 +12,83 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_numbers import NON_FINITE
 
+Types = str | Mapping[str, str]
+"""The numpy type of a value; or, of what lies in an object or a list, the types by pointer."""
+MOST_NESTED = 100
+"""Objects and lists that may lie in each other; those that hold themselves have no end."""
+MOST_BITS = 2**13
+"""Of an integer: Python neither writes nor reads those of more than 4300 digits as text."""
 
-def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return attributes as JSON values, and the numpy types that JSON forgets."""
-    plain, types = {}, {}
+
+def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Types]]:
+    """Return attributes as JSON values, and the numpy types that JSON forgets.
+
+    Raises
+    ------
+    UnsupportedError
+        One of them has no form in JSON; it is named.
+
+    Examples
+    --------
+    >>> to_json({"scale": np.float32(2), "crs": {"radius": [1, np.int16(2)], "datum": None}})[1]
+    {'scale': '<f4', 'crs': {'/radius/1': '<i2'}}
+    """
+    plain, types = {}, dict[str, Types]()
     for name, value in attributes.items():
-        plain[name], kind = _json_value(name, value)
-        if kind is not None:
-            types[name] = kind
+        notes: dict[str, str] = {}
+        try:
+            plain[name] = _outermost(value, notes)
+        except _NoForm as error:
+            raise UnsupportedError(
+                f"attribute {name!r}: {_shown(value)} has no form in JSON{error}; change it with "
+                f"ds.attrs, or drop it"
+            ) from None
+        if notes:
+            types[name] = notes.get("", notes)
     return plain, types
 
 
-def from_json(value: Any, kind: str | None) -> Any:
-    """Bring an attribute back to the numpy type that was noted for it."""
-    if kind is None:
+def from_json(value: Any, kind: Types | None) -> Any:
+    """Bring an attribute back to the numpy types that were noted for it.
+
+    Raises
+    ------
+    FormatError
+        More objects and lists lie in each other than any writer of ours leaves.
+    """
+    if isinstance(kind, str):
+        return _typed(value, np.dtype(kind))
+    # whoever changes what lies in an attribute changes it alone
+    found = _copied(value)
+    for pointer, dtype in (kind or {}).items():
+        *parents, last = (_unescaped(part) for part in pointer.split("/")[1:])
+        holder = found
+        for part in parents:
+            holder = holder[_key(holder, part)]
+        key = _key(holder, last)
+        holder[key] = _typed(holder[key], np.dtype(dtype))
+    return found
+
+
+def _copied(value: Any, depth: int = 0) -> Any:
+    """Return a value of JSON that shares no object and no list with it."""
+    if not isinstance(value, dict | list):
         return value
-    dtype = np.dtype(kind)
+    if depth == MOST_NESTED:
+        raise FormatError(
+            f"an attribute in which more than {MOST_NESTED} objects and lists lie in each other; "
+            f"the metadata is damaged"
+        )
+    if isinstance(value, dict):
+        return {key: _copied(member, depth + 1) for key, member in value.items()}
+    return [_copied(item, depth + 1) for item in value]
+
+
+def _typed(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a value of JSON, not an object, as a numpy type."""
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
     if dtype.kind in "mM":
@@ -50,29 +110,76 @@ def _numbers(value: Any, is_complex: bool) -> Any:
     return [_numbers(item, is_complex) for item in value]
 
 
-def _json_value(name: str, value: Any) -> tuple[Any, str | None]:
-    if isinstance(value, np.bytes_ | bytes):
-        return value.decode("latin-1"), "S"
-    known = isinstance(value, np.ndarray | np.generic) and value.dtype.char not in "gG"
-    if known and value.dtype.kind in "biufc":
-        return _finite(value.tolist()), value.dtype.newbyteorder("=").str
-    if known and value.dtype.kind in "mM":
-        native = value.dtype.newbyteorder("=")
-        return np.asarray(value, native).view("i8").tolist(), native.str
-    if isinstance(value, str | bool | int) or value is None:
-        return value, None
+# ---------------------------------------------------------------------- writing
+
+
+class _NoForm(Exception):
+    """A value has no form in JSON; its text goes on where the error speaks of it."""
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.200}"
+    except (RecursionError, ValueError):
+        # too deep for Python to show, or a number of too many digits
+        return f"its {type(value).__name__}"
+
+
+def _outermost(value: Any, notes: dict[str, str]) -> Any:
+    """Return a whole attribute as JSON; numbers of numpy are noted, all of them."""
+    is_number = isinstance(value, np.float64)
+    return _of_numpy(value, "", notes) if is_number else _plain(value, "", notes)
+
+
+def _plain(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> Any:
+    """Return a value as JSON, and note by its pointer what JSON forgets of it."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > MOST_BITS:
+            raise _NoForm(f": an integer of {value.bit_length()} bits")
+        return value
     if isinstance(value, float):
-        return (value, None) if np.isfinite(value) else (_finite(value), "<f8")
-    if isinstance(value, list | tuple | np.ndarray):
-        items = np.asarray(value).tolist() if isinstance(value, np.ndarray) else list(value)
-        if all(
-            isinstance(v, str | bool | int) or (isinstance(v, float) and np.isfinite(v))
-            for v in items
-        ):
-            return items, None
-    raise UnsupportedError(
-        f"attribute {name!r}: {value!r} has no form in JSON; change it with ds.attrs, or drop it"
-    )
+        if not np.isfinite(value):
+            notes[pointer] = "<f8"
+        return _finite(value)
+    if isinstance(value, bytes):
+        notes[pointer] = "S"
+        return value.decode("latin-1")
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUT":
+        return _of_numpy(value, pointer, notes)
+    if depth == MOST_NESTED:
+        raise _NoForm(f": more than {MOST_NESTED} objects and lists lie in each other")
+    if isinstance(value, Mapping):
+        return _members(value, pointer, notes, depth)
+    if isinstance(value, list | tuple):
+        return [_plain(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist(), pointer, notes, depth + 1)
+    raise _NoForm(f": {type(value).__name__} is no type of it" if pointer else "")
+
+
+def _members(
+    value: Mapping[Any, Any], pointer: str, notes: dict[str, str], depth: int
+) -> dict[str, Any]:
+    if odd := [key for key in value if not isinstance(key, str)]:
+        raise _NoForm(f", where keys are strings, and {odd[0]!r} is none")
+    return {
+        str(key): _plain(v, f"{pointer}/{_escaped(key)}", notes, depth + 1)
+        for key, v in value.items()
+    }
+
+
+def _of_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
+    """Return numbers, dates or byte strings of numpy as JSON, and note their type."""
+    native = value.dtype.newbyteorder("=")
+    if native.kind in "biufc" and native.char not in "gG":
+        notes[pointer] = native.str
+        return _finite(value.tolist())
+    if native.kind in "mM":
+        notes[pointer] = native.str
+        return np.asarray(value, native).view("i8").tolist()
+    raise _NoForm(f": {value.dtype} is no type of it" if pointer else "")
 
 
 def _finite(value: Any) -> Any:
@@ -84,3 +191,19 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+# ---------------------------------------------------------------------- pointers (RFC 6901)
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")
+
+
+def _key(holder: Any, part: str) -> Any:
+    """Return what a part of a pointer names in an object or a list."""
+    return int(part) if isinstance(holder, list) else part
