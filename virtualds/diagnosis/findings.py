@@ -151,7 +151,7 @@ def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
             among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
             fact = Fact(joined[0], aspect)
             yield Change(fact, before, after, pair, len(sharing), among=among)
-    if survey.is_whole and survey.courses.counts_time(joined[0]):
+    if survey.is_whole and not survey.unreadable and survey.courses.counts_time(joined[0]):
         yield from _gaps(survey, joined[0], placed)
 
 
