@@ -595,6 +595,11 @@ def test_an_archive_of_which_nothing_opens_is_diagnosed_too(tmp_path: Path) -> N
     assert "cannot be opened" in str(found)
 
 
+def test_a_file_that_is_given_twice_counts_twice(tmp_path: Path) -> None:
+    found = virtualds.diagnose([tmp_path / "none.nc", tmp_path / "none.nc"])
+    assert [era.files for era in found.eras] == [2]
+
+
 def test_what_the_users_function_raises_is_told_of_the_file(tmp_path: Path) -> None:
     files = years(tmp_path, {}, {}, {})
 
