@@ -307,9 +307,9 @@ def test_formats_that_are_said_to_refuse_refuse_and_others_hold(
 def test_every_aspect_has_a_case() -> None:
     aspects = {case.aspect for case in CASES.values()}
     without = [a for a in MEANINGS if not any(c.startswith(a) for c in aspects)]
-    # units of times are an aspect of units; files out of order and errors that no difference
+    # units of times are an aspect of units; files out of order, gaps, and errors that no difference
     # explains have tests of their own
-    assert set(without) == {"units of time", "order", TOGETHER}
+    assert set(without) == {"units of time", "order", "gap", TOGETHER}
 
 
 def test_files_out_of_order_are_put_in_order_by_coordinates(tmp_path: Path) -> None:
@@ -439,6 +439,135 @@ def test_months_of_other_lengths_are_one_era(tmp_path: Path) -> None:
     assert found.formats == ("zarr-v3",)
 
 
+LENGTHS = (31, 28, 31, 30, 31, 30)
+PIECES = {
+    "one chunk a month": lambda n: n,
+    "two halves": lambda n: -(-n // 2),
+    "five days": lambda n: 5,
+    "longer than any month": lambda n: 31,
+}
+
+
+@pytest.mark.parametrize("later", PIECES)
+@pytest.mark.parametrize("first", PIECES)
+def test_lengths_of_months_make_no_eras_whatever_else_changes(
+    first: str, later: str, tmp_path: Path
+) -> None:
+    cuts = [PIECES[first]] * 3 + [PIECES[later]] * 3
+    kinds = ["f4"] * 2 + ["f8"] * 4
+    files = years(
+        tmp_path,
+        *(
+            {"chunksizes": (min(cut(n), n), 6), "kind": kind}
+            for cut, n, kind in zip(cuts, LENGTHS, kinds, strict=True)
+        ),
+        sizes=LENGTHS,
+    )
+    found = [era.files for era in virtualds.diagnose(files).eras]
+    if "longer than any month" in (first, later):
+        # netCDF makes no chunk longer than its dimension, so that these are whole months
+        first, later = (
+            w.replace("longer than any month", "one chunk a month") for w in (first, later)
+        )
+    assert found == ([2, 4] if first == later else [2, 1, 3])
+
+
+# ---------------------------------------------------------------------- gaps
+
+
+def months_of(folder: Path, months: list[str], calendar: str | None = None) -> list[Path]:
+    """A file of days for each month."""
+    for month in months:
+        days_there = xr.date_range(
+            month,
+            periods=28,
+            freq="D",
+            use_cftime=calendar is not None,
+            **({"calendar": calendar} if calendar else {}),
+        )
+        part = xr.Dataset({"t": ("time", np.arange(28.0))}, {"time": days_there})
+        part.to_netcdf(folder / f"{month}.nc", encoding={"t": {"zlib": True}})
+    return [folder / f"{month}.nc" for month in months]
+
+
+def only(values: list[str]) -> xr.Dataset:
+    return xr.Dataset(
+        {"t": ("time", np.arange(float(len(values))))}, {"time": np.array(values, "M8[ns]")}
+    )
+
+
+GAPS: dict[str, tuple[list[list[str]], tuple[str, str] | None]] = {
+    "days, all there": ([["2001-01-01", "2001-01-02"], ["2001-01-03", "2001-01-04"]], None),
+    "days, some missing": (
+        [["2001-01-01", "2001-01-02", "2001-01-03"], ["2001-01-07", "2001-01-08"]],
+        ("2001-01-03", "2001-01-07"),
+    ),
+    "months, all there": ([["2001-01-01"], ["2001-02-01"], ["2001-03-01"], ["2001-04-01"]], None),
+    "months, one missing": (
+        [["2001-01-01"], ["2001-02-01"], ["2001-03-01"], ["2001-05-01"]],
+        ("2001-03-01", "2001-05-01"),
+    ),
+    "years, one missing": (
+        [["2000-01-01"], ["2001-01-01"], ["2002-01-01"], ["2004-01-01"]],
+        ("2002-01-01", "2004-01-01"),
+    ),
+    "within a file": (
+        [["2001-01-01", "2001-01-02", "2001-01-05", "2001-01-06"], ["2001-01-07", "2001-01-08"]],
+        ("2001-01-02", "2001-01-05"),
+    ),
+    "no regular axis": ([["2001-01-01", "2001-01-02"], ["2001-01-05"], ["2001-01-20"]], None),
+    "hardly any files": ([["2001-01-01"], ["2001-03-01"]], None),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_gaps_of_a_regular_axis_are_told(name: str, tmp_path: Path) -> None:
+    parts, gap = GAPS[name]
+    files = [tmp_path / f"{n}.nc" for n in range(len(parts))]
+    for path, values in zip(files, parts, strict=True):
+        only(values).to_netcdf(path, encoding={"t": {"zlib": True}})
+    found = virtualds.diagnose(files)
+    rows = [row for row in found.differences if row.aspect == "gap"]
+    assert not found.blocks
+    assert [row.verdict for row in rows] == ["costs"] * (gap is not None)
+    built = virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
+    verified = built.virtual.verify()
+    assert verified.ok
+    assert verified.gaps == (
+        () if gap is None else (f"'time' has nothing between {gap[0]} and {gap[1]}",)
+    )
+    assert ("gaps" in str(verified)) == (gap is not None)
+    assert verified.to_dict()["gaps"] == verified.gaps
+    if gap and name != "within a file":
+        (row,) = rows
+        assert (row.variable, row.before, row.after, row.files) == ("time", *gap, 1)
+        assert "look for the missing files" in row.remedy
+
+
+def test_gaps_are_told_of_other_calendars_and_not_of_samples(tmp_path: Path) -> None:
+    files = months_of(tmp_path, ["2001-02-01", "2001-03-01", "2001-05-01"], "noleap")
+    (row,) = [r for r in virtualds.diagnose(files).differences if r.aspect == "gap"]
+    assert (row.first_file, row.files) == (str(files[2]), 1)
+    some = virtualds.diagnose(
+        months_of(tmp_path, [f"2001-{m:02}-01" for m in range(1, 13)]), sample=1
+    )
+    assert some.examined < some.files
+    assert "gap" not in {r.aspect for r in some.differences}
+
+
+def test_a_static_field_that_differs_has_a_remedy(tmp_path: Path) -> None:
+    files = [tmp_path / f"{n}.nc" for n in range(4)]
+    for n, path in enumerate(files):
+        part = only([f"2001-01-{n + 1:02}"]).assign(mask=(("y", "x"), np.full((3, 4), n == 3)))
+        part.to_netcdf(path)
+    found = virtualds.diagnose(files)
+    (row,) = found.of("blocks")
+    assert "'mask'" in row.how
+    assert "compat='override'" in row.remedy
+    assert "drop_variables" in row.remedy
+    assert not virtualds.diagnose(files, compat="override").blocks
+
+
 def test_files_that_cannot_be_opened_are_an_era_of_their_own(tmp_path: Path) -> None:
     files = years(tmp_path, {}, {}, {})
     files[1].write_bytes(files[1].read_bytes()[:600])
@@ -464,6 +593,11 @@ def test_an_archive_of_which_nothing_opens_is_diagnosed_too(tmp_path: Path) -> N
     found = virtualds.diagnose(tmp_path / "a.nc")
     assert found.blocks and found.joined == () and found.formats == ()
     assert "cannot be opened" in str(found)
+
+
+def test_a_file_that_is_given_twice_counts_twice(tmp_path: Path) -> None:
+    found = virtualds.diagnose([tmp_path / "none.nc", tmp_path / "none.nc"])
+    assert [era.files for era in found.eras] == [2]
 
 
 def test_what_the_users_function_raises_is_told_of_the_file(tmp_path: Path) -> None:
@@ -507,8 +641,8 @@ def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"sample": 0}, "at least 1"),
-        ({"concat_dims": "time"}, "no options of open_virtual_mf"),
-        ({"combine": "by_coords", "concat_dim": "time"}, "concat_dim is for combine='nested'"),
+        ({"concat_dims": "time"}, "did you mean 'concat_dim'"),
+        ({"combine": "by_coords", "concat_dim": "time"}, "is for combine='nested'"),
         ({"coordinates": {"time": "2001"}}, "gives no values"),
         ({"on_error": "ignore"}, "on_error 'ignore'"),
     ],

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
 
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.tree_accessor import VirtualDataTreeAccessor
@@ -72,6 +74,44 @@ def test_page(page: Path, archive: Path) -> None:
         # The blank lines make a traceback name the line of the page.
         source = "\n" * block.line + block.code
         exec(compile(source, str(page), "exec"), namespace)
+
+
+@pytest.fixture
+def changed_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As ``archive``, with files of different lengths, compression, packing and chunks."""
+    stored: dict[str, dict[str, Any]] = {
+        "2001": {
+            "zlib": True,
+            "chunksizes": (31, 6, 8),
+            "dtype": "i2",
+            "scale_factor": 0.01,
+            "_FillValue": -1,
+        },
+        "2002": {"chunksizes": (28, 3, 8), "dtype": "i2", "scale_factor": 0.02, "_FillValue": -9},
+    }
+    for name, days in (("2001", 31), ("2002", 28)):
+        field = np.random.default_rng(days).integers(0, 300, (days, 6, 8)) / 100.0
+        part = xr.Dataset(
+            {"t": (("time", "lat", "lon"), field)},
+            {
+                "time": np.datetime64(f"{name}-02-01", "ns")
+                + np.arange(days) * np.timedelta64(1, "D"),
+                "lat": np.arange(6.0),
+                "lon": np.arange(8.0),
+            },
+        )
+        part.to_netcdf(tmp_path / f"{name}.nc", encoding={"t": stored[name]})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/index.md"])
+def test_the_first_pages_hold_for_an_archive_that_changed_on_the_way(
+    name: str, changed_archive: Path
+) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(ROOT / name):
+        exec(compile("\n" * block.line + block.code, name, "exec"), namespace)
 
 
 @pytest.mark.parametrize("name", modules())

@@ -86,7 +86,8 @@ def open_virtual_mfdataset(
     combine : {"by_coords", "nested"}, default "by_coords"
         As in `xarray.open_mfdataset`.
     concat_dim : str, or list of str or None, optional
-        With ``combine="nested"``: the dimension to join along; None merges.
+        With ``combine="nested"``: the dimension to join along; None merges. Where no file has it,
+        files are stacked along it, as `xarray.open_mfdataset` does.
     preprocess : callable, optional
         Applied to the dataset of every file.
     parallel : int, Executor, "dask" or distributed.Client, optional
@@ -97,8 +98,9 @@ def open_virtual_mfdataset(
         What other processes are to call, ``preprocess`` among it, must pickle.
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
-        joined along it, and the others must be equal in all files; ``compat="override"`` takes
-        them from the first file without a look.
+        joined along it (along a new one, data variables and coordinates that differ), and the
+        others must be equal in all files; ``compat="override"`` takes them from the first file
+        without a look.
     attrs_file : str or path, optional
         Which of the files the attributes of the dataset are those of.
     coordinates : mapping of str to FromName, FromAttribute or callable, optional
@@ -152,10 +154,14 @@ def open_virtual_mfdataset(
     ------
     FileNotFoundError
         No file matches, or one is missing.
+    TypeError
+        There is no such argument.
     ValueError
-        ``attrs_file`` is none of the files, or they do not combine; the notes name the files.
+        An argument has no such value, ``attrs_file`` is none of the files, or they do not combine;
+        the notes name the files.
     CombineError
-        Files overlap, or a coordinate is not to be had.
+        Files overlap, a coordinate is not to be had, or ``concat_dim`` is nearly the name of a
+        dimension that there is.
     UnsupportedError
         ``to`` is of a format that many processes cannot write together, or that cannot hold the
         dataset.

@@ -33,6 +33,12 @@ def meant(name: object, known: Iterable[object]) -> str | None:
     return found[0] if found else None
 
 
+def suggestion(name: object, known: Iterable[object]) -> str:
+    """Return what an error says at its end of the known name that was meant, if there is one."""
+    other = meant(name, known)
+    return f"; did you mean {other!r}?" if other else ""
+
+
 def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse keywords that a call does not have.
 
@@ -73,9 +79,8 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     choices = list(choices)
     if value not in choices:
-        other = meant(value, choices)
-        told = f"; did you mean {other!r}?" if other else ""
-        raise ValueError(f"{name} {value!r}: there are {', '.join(map(repr, choices))}{told}")
+        told = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} {value!r}: there are {told}{suggestion(value, choices)}")
 
 
 def arguments(function: Callable[..., Any]) -> dict[str, Any]:

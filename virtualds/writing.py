@@ -24,7 +24,7 @@ from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError, exists_already
 from virtualds.formats import FORMATS, Format, History, format_of_object, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.keywords import arguments, meant, strict
+from virtualds.keywords import arguments, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
@@ -229,10 +229,10 @@ def _destination(
 def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
     """Refuse options that a format does not have; ``call`` is the function that they are given."""
     for name in sorted(choices.keys() - set(target.choices)):
-        other = meant(name, {*target.choices, *arguments(call)} - {name})
+        known = {*target.choices, *arguments(call)} - {name}
         raise TypeError(
             f"{name!r} is no option of {target.name}, which has {list(target.choices)}"
-            + (f"; did you mean {other!r}?" if other else "")
+            f"{suggestion(name, known)}"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
+from virtualds.building.arrangement import Arrangement
 from virtualds.building.combining import CHOICES, Combination, check_name
 from virtualds.building.file_coordinates import Source
 from virtualds.building.files import Files, Paths
@@ -100,6 +101,7 @@ def diagnose(
     >>> len(found.eras), found.joined, found.blocks
     (1, ('time',), False)
     """
+    Arrangement(overlap=options.get("overlap", "error"))
     files = Files.of(urls, options.get("storage_options"))
     chosen = _sampled(files.flat, sample)
     how = _said(combine, concat_dim, coordinates)

@@ -73,12 +73,12 @@ def _era(survey: Survey, members: Sequence[int], placed: dict[int, Span]) -> Era
 
 def _unreadable(survey: Survey) -> Iterator[tuple[Era, bool]]:
     """Yield the files that cannot be opened, by their errors, and whether it is their fault."""
-    kinds: dict[tuple[str, bool], list[str]] = {}
-    for file, (reason, is_fault) in survey.unreadable.items():
-        kinds.setdefault((reason.partition(":")[0], is_fault), []).append(file)
-    for (_, is_fault), files in kinds.items():
-        reason = survey.unreadable[files[0]].reason
-        yield Era(len(files), files[0], files[-1], reason=reason), is_fault
+    kinds: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+    for file, (reason, is_fault) in survey.unreadable:
+        kinds.setdefault((reason.partition(":")[0], is_fault), []).append((file, reason))
+    for (_, is_fault), found in kinds.items():
+        (first, reason), (last, _) = found[0], found[-1]
+        yield Era(len(found), first, last, reason=reason), is_fault
 
 
 # ---------------------------------------------------------------------- differences
@@ -151,7 +151,7 @@ def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
             among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
             fact = Fact(joined[0], aspect)
             yield Change(fact, before, after, pair, len(sharing), among=among)
-    if survey.is_whole and survey.courses.counts_time(joined[0]):
+    if survey.is_whole and not survey.unreadable and survey.courses.counts_time(joined[0]):
         yield from _gaps(survey, joined[0], placed)
 
 

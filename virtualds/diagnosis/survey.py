@@ -53,8 +53,8 @@ class Survey:
         By coordinate: the numbers of the files that have it, and where they lie along it.
     unlimited : Counter
         In how many files each dimension is unlimited.
-    unreadable : dict of str to Unreadable
-        The files that could not be opened.
+    unreadable : list of pairs of str and Unreadable
+        The files that could not be opened, and why.
     is_whole : bool
         Whether it is of all files, not of a sample.
     """
@@ -63,13 +63,13 @@ class Survey:
     courses: Courses = field(default_factory=Courses)
     spans: dict[str, list[Placed]] = field(default_factory=dict)
     unlimited: Counter[str] = field(default_factory=Counter)
-    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    unreadable: list[tuple[str, Unreadable]] = field(default_factory=list)
     is_whole: bool = True
 
     def add(self, file: str, found: Examined | Unreadable) -> None:
         """Add the next file, or why it cannot be opened."""
         if isinstance(found, Unreadable):
-            self.unreadable[file] = found
+            self.unreadable.append((file, found))
             return
         for name, span in found.spans.items():
             self.spans.setdefault(name, []).append((len(self.files), span))

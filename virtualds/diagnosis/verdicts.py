@@ -202,8 +202,9 @@ def _left(
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if set(joined) & set(v.dims)]
     along.sort(key=lambda n: n in joined)
-    # one more says how long the dataset is where the variable is not there
-    kept = {*about, *(along[:1] if aspect == PRESENCE or not about else ())}
+    # one more says how long the dataset is where the variable is not there, or does not tell
+    tells = aspect != PRESENCE and set(about) & set(along)
+    kept = {*about, *(() if tells else along[:1])}
     kept |= set(joined) & set(dataset.variables) if placed else set()
     found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
     others = {d: slice(0, 1) for d in found.dims if d not in (*joined, subject)}

@@ -1,0 +1,185 @@
+"""Arguments that do not exist are told before any file is opened, with what was meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import virtualds
+
+NONE = "/no/such/file.nc"
+"""Whoever opened it would say that there is none."""
+NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
+Call = Callable[[], Any]
+
+
+def virtual(folder: Path) -> xr.Dataset:
+    path = folder / "a.nc"
+    if not path.exists():
+        part = xr.Dataset({"t": (("time", "x"), np.ones((2, 3)))}, {"time": [1.0, 2.0]})
+        part.to_netcdf(path)
+    return virtualds.open_virtual_dataset(path)
+
+
+KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "open_virtual_dataset": (
+        "open_virtual_dataset() has no argument 'goup'; did you mean 'group'?",
+        lambda _: virtualds.open_virtual_dataset(NONE, goup="a"),
+    ),
+    "open_virtual_datatree": (
+        "open_virtual_datatree() has no argument 'parsre'; did you mean 'parser'?",
+        lambda _: virtualds.open_virtual_datatree(NONE, parsre="hdf5"),
+    ),
+    "chunks": (
+        "open_virtual_mfdataset() has no argument 'chunkss'; arrays stay virtual; chunks= is for",
+        lambda _: virtualds.open_virtual_mfdataset([NONE], chunkss={}),
+    ),
+    "open_virtual_mfdataset": (
+        "open_virtual_mfdataset() has no argument 'concat_dm'; did you mean 'concat_dim'?",
+        lambda _: virtualds.open_virtual_mfdataset([NONE], concat_dm="time"),
+    ),
+    "open_virtual_mfdatatree": (
+        "open_virtual_mfdatatree() has no argument 'combine_attr'; did you mean 'combine_attrs'?",
+        lambda _: virtualds.open_virtual_mfdatatree([NONE], concat_dim="x", combine_attr="drop"),
+    ),
+    "diagnose": (
+        "diagnose() has no argument 'concat_dm'; did you mean 'concat_dim'?",
+        lambda _: virtualds.diagnose([NONE], concat_dm="time"),
+    ),
+    "diagnose, of what it does not try": (
+        "diagnose() has no argument 'to'",
+        lambda _: virtualds.diagnose([NONE], to="refs.zarr"),
+    ),
+    "open_dataset": (
+        "xr.open_dataset(engine='virtual') has no argument 'chunkss'; did you mean 'chunks'?",
+        lambda _: xr.open_dataset(NONE, engine="virtual", chunkss={}),
+    ),
+    "open_datatree": (
+        "xr.open_datatree(engine='virtual') has no argument 'grup'; did you mean 'group'?",
+        lambda _: xr.open_datatree(NONE, engine="virtual", grup="a"),
+    ),
+    "open_groups": (
+        "xr.open_groups(engine='virtual') has no argument 'alow'; did you mean 'allow'?",
+        lambda _: xr.open_groups(NONE, engine="virtual", alow="."),
+    ),
+    "to_manifest": (
+        "'append_dm' is no option of zarr-v3, which has ['manifest', 'relative_paths']; did you "
+        "mean 'append_dim'?",
+        lambda folder: virtual(folder).virtual.to_manifest(folder / "a.zarr", append_dm="time"),
+    ),
+    "convert": (
+        "'modee' is no option of zarr-v3, which has ['manifest', 'relative_paths']; did you mean "
+        "'mode'?",
+        lambda folder: virtualds.convert(NONE, folder / "a.zarr", modee="w"),
+    ),
+    "an option of another format": (
+        "'record_size' is no option of kerchunk-json, which has ['templates']",
+        lambda folder: virtualds.convert(NONE, folder / "a.json", record_size=3),
+    ),
+    "verify": (
+        "ds.virtual.verify() has no argument 'agianst'; did you mean 'against'?",
+        lambda folder: virtual(folder).virtual.verify(agianst="native"),
+    ),
+    "materialize": (
+        "ds.virtual.materialize() has no argument 'layot'; did you mean 'layout'?",
+        lambda folder: virtual(folder).virtual.materialize(folder / "b.zarr", layot="chunks"),
+    ),
+    "drop_sources": (
+        "drop_sources() has no argument 'dimm'; did you mean 'dim'?",
+        lambda _: virtualds.drop_sources(NONE, "a.nc", dimm="time"),
+    ),
+    "snapshots": (
+        "snapshots() has no argument 'storage_option'; did you mean 'storage_options'?",
+        lambda _: virtualds.snapshots(NONE, storage_option={}),
+    ),
+    "expire_snapshots": (
+        "expire_snapshots() has no argument 'keeep'; did you mean 'keep'?",
+        lambda _: virtualds.expire_snapshots(NONE, keeep=1),
+    ),
+    "open_flat": (
+        "open_flat() has no argument 'shap'; did you mean 'shape'?",
+        lambda _: virtualds.open_flat(NONE, shap=(2,)),
+    ),
+    "zarr_store": (
+        "zarr_store() has no argument 'decode'; it has ",
+        lambda _: virtualds.zarr_store(NONE, decode=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_keyword_that_does_not_exist_is_told_before_files_are_opened(
+    name: str, tmp_path: Path
+) -> None:
+    message, call = KEYWORDS[name]
+    with pytest.raises(TypeError) as caught:
+        call(tmp_path)
+    assert str(caught.value).startswith(message)
+    assert not getattr(caught.value, "__notes__", [])
+
+
+VALUES: dict[str, tuple[dict[str, Any], str]] = {
+    "join": ({**NESTED, "join": "outr"}, "join 'outr': there are .* did you mean 'outer'"),
+    "compat": ({**NESTED, "compat": "equal"}, "compat 'equal': there are .* mean 'equals'"),
+    "data_vars": ({**NESTED, "data_vars": "minmal"}, "data_vars 'minmal': .* mean 'minimal'"),
+    "coords": ({**NESTED, "coords": "different "}, "coords 'different ': .* mean 'different'"),
+    "combine_attrs": ({**NESTED, "combine_attrs": "keep"}, "combine_attrs 'keep': there are"),
+    "combine": ({"combine": "nestd"}, "combine 'nestd': there are .* did you mean 'nested'"),
+    "overlap": ({**NESTED, "overlap": "frist"}, "overlap 'frist': .* did you mean 'first'"),
+    "on_error": ({**NESTED, "on_error": "rase"}, "on_error 'rase': .* did you mean 'raise'"),
+    "retries": ({**NESTED, "retries": -1}, "retries -1: it is a number of at least 0"),
+    "parallel": ({**NESTED, "parallel": "dsk"}, "parallel='dsk': give a number"),
+    "concat_dim": ({"combine": "nested", "concat_dim": 5}, "concat_dim 5: it is the name of a dim"),
+    "by coordinates": ({"concat_dim": "time"}, "is for combine='nested': pass that too"),
+}
+
+
+@pytest.mark.parametrize("call", ["build", "diagnose"])
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_cannot_be_is_told_before_files_are_opened(name: str, call: str) -> None:
+    options, message = VALUES[name]
+    if call == "diagnose":
+        options = {"combine": "by_coords", **options} if name == "by coordinates" else options
+    run = virtualds.diagnose if call == "diagnose" else virtualds.open_virtual_mfdataset
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
+        run([NONE, NONE], **options)
+    assert not getattr(caught.value, "__notes__", [])
+
+
+def test_the_command_line_says_what_was_meant() -> None:
+    command = (sys.executable, "-m", "virtualds_cli")
+    for given, meant in (
+        (("scan", NONE, "--concat-dm", "time", "-o", "a.zarr"), "--concat-dim"),
+        (("diagnose", NONE, "--jon", "outer"), "--join"),
+    ):
+        said = subprocess.run([*command, *given], capture_output=True, text=True, timeout=300)
+        assert said.returncode == 2
+        assert meant in said.stderr
+        assert "no such file" not in said.stderr
+
+
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_a_traceback_of_combining_shows_the_stack_of_xarray_once(
+    parallel: int | None, tmp_path: Path
+) -> None:
+    for n in range(4):
+        part = xr.Dataset(
+            {"t": (("time", "x"), np.ones((2, 3 + (n == 3))))}, {"time": [n, n + 0.5]}
+        )
+        part.to_netcdf(tmp_path / f"{n}.nc")
+    for to in (None, tmp_path / "all.zarr"):
+        with pytest.raises(ValueError, match="'x'") as caught:
+            virtualds.open_virtual_mfdataset(
+                sorted(tmp_path.glob("*.nc")), parallel=parallel, to=to, **NESTED
+            )
+        told = "".join(traceback.format_exception(caught.value))
+        assert told.count("Traceback") == 1
+        assert "UnlikeError" not in told
