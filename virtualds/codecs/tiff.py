@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.decompressors import swollen
 from virtualds.errors import UnsupportedError
 
 
@@ -114,7 +115,10 @@ class _Bytes(Codec):
         imagecodecs = needed_package("imagecodecs", name, "images")
         decode = getattr(imagecodecs, f"{name}_decode")
         try:
-            out: bytes = decode(bytes(data))
+            # a decoder that has room for one byte more shows whether there are more
+            out: bytes = decode(
+                bytes(data), out=1 + (swollen(len(data)) if nbytes is None else nbytes)
+            )
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"{name}: {error}") from error
         check_length(self, len(out), nbytes)
