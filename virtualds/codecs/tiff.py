@@ -114,13 +114,14 @@ class _Bytes(Codec):
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = needed_package("imagecodecs", name, "images")
         decode = getattr(imagecodecs, f"{name}_decode")
+        most = swollen(len(data)) if nbytes is None else nbytes
         try:
-            # a decoder that has room for one byte more shows whether there are more
-            out: bytes = decode(
-                bytes(data), out=1 + (swollen(len(data)) if nbytes is None else nbytes)
-            )
+            # with room for one byte more it shows whether there are more
+            out: bytes = decode(bytes(data), out=most + 1)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"{name}: {error}") from error
+        if len(out) > most:
+            raise CodecError(f"{name}: decoded to more bytes than the {most} that belong")
         check_length(self, len(out), nbytes)
         return out
 
