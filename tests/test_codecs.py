@@ -531,7 +531,7 @@ def test_gzip_members_are_joined(between: bytes) -> None:
 
 def test_of_two_gzip_members_one_alone_is_no_chunk() -> None:
     codec = codec_from_zarr_v2(CONFIGS["gzip"])
-    with pytest.raises(CodecError, match="decoded to 8 bytes where 3 belong"):
+    with pytest.raises(CodecError, match="decoded to more bytes than the 3 that belong"):
         codec.decode(gzip.compress(b"one") + gzip.compress(b"three"), 3)
 
 

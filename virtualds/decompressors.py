@@ -6,12 +6,13 @@ in `DAMAGE`; the codecs, which know what a chunk should have become, turn it int
 
 from __future__ import annotations
 
+import bz2
 import lzma
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,10 @@ SPARE = 64
 WORTH_A_CONTEXT = 2**18
 """Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
 SMALL_TEXT, SWELLS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
-"""Bytes that a compressed text may always expand to; how many times its length beyond them; bytes
-that none exceeds."""
+"""Where nobody says how many bytes belong: so many are always decoded, beyond them so many times
+the length of what is encoded, and in no case more than the last."""
+PIECE = 2**20
+"""Bytes that are decoded at a time of what may be too long."""
 RATIO = 256
 """More than LZ4 makes of a byte."""
 STORED_BYTES, STORED_BITS = 0x11, 0x14
@@ -89,12 +92,11 @@ def _python() -> Inflater:
 
 
 def _like_zlib(module: Any, spare: int) -> Inflater:
-    decompress = module.decompress
-    return Inflater(
-        lambda data, nbytes: decompress(data, wbits=15, bufsize=nbytes + spare),
-        lambda data, nbytes: decompress(data, wbits=31, bufsize=nbytes + spare),
-        (module.error,),
-    )
+    def inflate(wbits: int) -> Callable[[Buffer, int], Buffer]:
+        # to inflate in one go these libraries want spare room, and they take more where it is short
+        return lambda data, nbytes: module.decompressobj(wbits).decompress(data, nbytes + spare)
+
+    return Inflater(inflate(15), inflate(31), (module.error,))
 
 
 INFLATERS = (_libdeflate, _isal, _zlib_ng, _python)
@@ -113,26 +115,98 @@ def inflater() -> Inflater:
 
 
 def gunzipped(data: Buffer) -> bytes:
-    """Return the content of a gzip stream that nobody knows the length of.
+    """Return the content of a gzip file (RFC 1952) that nobody knows the length of.
 
     Raises
     ------
     OSError
         It is damaged, or swells as no text does.
     """
-    most = swollen(len(data))
-    stream = zlib.decompressobj(wbits=31)
     try:
-        found = stream.decompress(data, most)
-    except zlib.error as error:
+        return streamed(partial(zlib.decompressobj, wbits=31), data, None)
+    except (zlib.error, ValueError, EOFError) as error:
         raise OSError(f"gzip: {error}") from error
+
+
+def streamed(
+    decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
+) -> bytes:
+    """Return what streams decode to that follow each other, and stop where they become too long.
+
+    Parameters
+    ----------
+    decompressor : callable
+        Returns what decompresses one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
+    nbytes : int or None
+        How long the result is, None where only `swollen` tells how long it can be.
+    lenient : bool
+        Whether what follows a stream, and is none itself, is passed over, as ``bz2`` does.
+
+    Raises
+    ------
+    ValueError
+        They decode to more.
+    EOFError
+        The last one does not end.
+    """
+    most = swollen(len(data)) if nbytes is None else nbytes
+    found: list[bytes] = []
+    room, rest = most, bytes(data)
+    while rest:
+        try:
+            part, rest = _one_stream(decompressor(), rest, room, most)
+        except (OSError, lzma.LZMAError):
+            if not (lenient and found):
+                raise
+            break
+        found.append(part)
+        room -= len(part)
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
+def one_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
+    """Return what one stream decodes to, whatever follows it; see `streamed`."""
+    most = swollen(len(data)) if nbytes is None else nbytes
+    return _one_stream(stream, data, most, most)[0]
+
+
+def _one_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
+    """Return what one stream decodes to, and what follows it."""
+    parts: list[bytes] = []
+    left = room + 1
+    rest: Buffer = data
+    while not stream.eof and left:
+        parts.append(stream.decompress(rest, left))
+        left -= len(parts[-1])
+        # zlib hands back what it did not take, the others keep it
+        rest = getattr(stream, "unconsumed_tail", b"")
+        if not parts[-1] and not rest:
+            break
+    if not left:
+        raise ValueError(f"decoded to more bytes than the {most} that belong")
     if not stream.eof:
-        raise OSError(f"gzip: {len(data)} bytes expand to more than {most}, or are not all")
-    return found
+        raise EOFError("the stream ends before its end mark")
+    # RFC 1952 lets zeros follow
+    return b"".join(parts), stream.unused_data.lstrip(b"\0")
+
+
+def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
+    """Refuse a length that encoded bytes say they decode to, before memory is taken.
+
+    Raises
+    ------
+    ValueError
+        It is another one than ``nbytes``, or, where that is None, more than `swollen` allows.
+    """
+    if announced != nbytes if nbytes is not None else announced > swollen(encoded):
+        raise ValueError(
+            f"{encoded} bytes say they decode to {announced} where "
+            f"{f'at most {swollen(encoded)}' if nbytes is None else nbytes} belong"
+        )
 
 
 def swollen(nbytes: int) -> int:
-    """Return how long a text can be of which ``nbytes`` are left once it is compressed."""
+    """Return how many bytes may be decoded from ``nbytes`` where nobody says how many belong."""
     return min(LARGEST_TEXT, SMALL_TEXT + SWELLS_BY * nbytes)
 
 
@@ -157,7 +231,22 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
                     return found
         except library.ZstdError:
             pass
+    if library is not None:
+        _demand_end(library, data, swollen(len(data)) if nbytes is None else nbytes)
     return _numcodecs_zstd()(data)
+
+
+def _demand_end(library: Any, data: Buffer, most: int) -> None:
+    """Refuse zstd frames that decode to more than ``most`` bytes, holding few of them at a time."""
+    try:
+        with library.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+            while part := stream.read(PIECE):
+                most -= len(part)
+                if most < 0:
+                    raise ValueError("decoded to more bytes than belong")
+    except library.ZstdError:
+        # numcodecs says what is wrong
+        return
 
 
 @cache
@@ -214,8 +303,11 @@ def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     The length takes four bytes, little-endian. What is decoded lies in ``out``, if that is given.
     """
     size = int.from_bytes(data[:4], "little")
-    if size > RATIO * len(data) or nbytes not in (None, size):
-        raise ValueError(f"{len(data)} bytes say they decode to {size} where {nbytes} belong")
+    demand_room(size, nbytes, len(data))
+    if size > RATIO * len(data):
+        raise ValueError(
+            f"{len(data)} bytes say they decode to {size}, more than LZ4 makes of them"
+        )
     return _numcodecs_lz4()(data, out)
 
 
@@ -232,6 +324,22 @@ def _numcodecs_lz4() -> Callable[..., Buffer]:
     return decompress
 
 
+# ---------------------------------------------------------------------- bzip2 and LZMA
+
+
+def bzip2(data: Buffer, nbytes: int | None) -> bytes:
+    """Return what bzip2 streams decode to."""
+    return streamed(bz2.BZ2Decompressor, data, nbytes, lenient=True)
+
+
+def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
+    """Return what LZMA streams decode to that numcodecs has encoded with a configuration."""
+    form = config.get("format", lzma.FORMAT_XZ)
+    chain = config.get("filters") if form == lzma.FORMAT_RAW else None
+    make = partial(lzma.LZMADecompressor, format=form, filters=chain)
+    return streamed(make, data, nbytes, lenient=True)
+
+
 # ---------------------------------------------------------------------- Blosc
 
 
@@ -244,8 +352,9 @@ def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):
         raise ValueError(f"{len(data)} bytes of a buffer of {max(encoded, 16)}")
-    if decoded >= 2**31 or nbytes not in (None, decoded):
-        raise ValueError(f"decodes to {decoded} bytes where {nbytes} belong")
+    demand_room(decoded, nbytes, len(data))
+    if decoded >= 2**31:
+        raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
     found: Buffer = _blosc().decompress(data, out)
     return found
 

@@ -27,6 +27,7 @@ from virtualds.decompressors import (
     DAMAGE,
     LARGEST_FRAME,
     STORED_BITS,
+    demand_room,
     lz4_block,
     unshuffle_stored,
     zstd,
@@ -189,9 +190,11 @@ def _header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, in
     if len(data) < HEADER:
         raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
-    check_length(codec, size, nbytes)
-    # a damaged length asks for no memory: no compressor here makes more than this of a byte
-    if not block or size > 2**20 * len(data) or size // block * LENGTH > len(data):
+    try:
+        demand_room(size, nbytes, len(data))
+    except ValueError as error:
+        raise CodecError(f"{codec.zarr_v2_id}: {error}") from error
+    if not block or size // block * LENGTH > len(data):
         raise CodecError(f"{codec.zarr_v2_id}: {size} bytes in blocks of {block}")
     return size, block
 

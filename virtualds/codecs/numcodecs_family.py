@@ -19,7 +19,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.codec import Buffer, Codec, CodecError, Order, check_length
-from virtualds.decompressors import DAMAGE, Bytes, blosc, lz4, zstd, zstd_into
+from virtualds.decompressors import (
+    DAMAGE,
+    Bytes,
+    blosc,
+    bzip2,
+    lz4,
+    lzma_streams,
+    zstd,
+    zstd_into,
+)
 from virtualds.errors import FOREIGN, UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
@@ -59,8 +68,10 @@ DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
     "zstd": zstd,
     "lz4": lz4,
     "blosc": blosc,
+    "bz2": bzip2,
 }
-"""Codecs that are decoded without the ceremony of a codec of numcodecs, which small chunks feel."""
+"""Codecs that are decoded without the ceremony of a codec of numcodecs, which small chunks feel,
+or which would not stop at the length that is expected."""
 INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
     "zstd": zstd_into,
     "lz4": lambda data, out: lz4(data, out.size, out),
@@ -149,8 +160,11 @@ class Numcodecs(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         direct = DIRECT.get(self.id)
         try:
-            out = direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
-        except DAMAGE as error:
+            if self.id == "lzma":
+                out: Buffer = lzma_streams(data, nbytes, self.to_zarr_v2())
+            else:
+                out = direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
+        except COMPLAINTS as error:
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out

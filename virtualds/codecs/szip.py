@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.decompressors import demand_room
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 NEAREST_NEIGHBOUR = 32
@@ -51,6 +52,8 @@ class Szip(Codec):
         imagecodecs = needed_package("imagecodecs", "szip")
         parameters = {name: getattr(self, name) for name in PARAMETERS}
         try:
+            # the length that it decodes to stands in front of it, little-endian
+            demand_room(int.from_bytes(data[:4], "little"), nbytes, len(data))
             out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)
         except (RuntimeError, ValueError) as error:
             raise CodecError(f"szip: {error}") from error

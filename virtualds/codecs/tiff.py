@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.decompressors import swollen
 from virtualds.errors import UnsupportedError
 
 
@@ -113,10 +114,14 @@ class _Bytes(Codec):
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
         imagecodecs = needed_package("imagecodecs", name, "images")
         decode = getattr(imagecodecs, f"{name}_decode")
+        most = swollen(len(data)) if nbytes is None else nbytes
         try:
-            out: bytes = decode(bytes(data))
+            # with room for one byte more it shows whether there are more
+            out: bytes = decode(bytes(data), out=most + 1)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"{name}: {error}") from error
+        if len(out) > most:
+            raise CodecError(f"{name}: decoded to more bytes than the {most} that belong")
         check_length(self, len(out), nbytes)
         return out
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from virtualds.codec import Buffer, Bytes, Codec, CodecError, check_length
-from virtualds.decompressors import inflater
+from virtualds.decompressors import inflater, one_stream, streamed
 from virtualds.libdeflate import libdeflate
 
 
@@ -63,8 +64,8 @@ class Zlib(Codec):
     def _decode_slowly(self, data: Buffer, nbytes: int | None) -> bytes:
         """Inflate with the standard library, whose messages say what is wrong."""
         try:
-            out = zlib.decompress(data)
-        except zlib.error as error:
+            out = one_stream(zlib.decompressobj(), data, nbytes)
+        except (zlib.error, ValueError, EOFError) as error:
             raise CodecError(f"zlib: {error}") from error
         check_length(self, len(out), nbytes)
         return out
@@ -108,17 +109,10 @@ class Gzip(Codec):
 
     def _decode_members(self, data: Buffer, nbytes: int | None) -> bytes:
         """Inflate member by member with the standard library, which says where each one ends."""
-        parts, rest = [], bytes(data)
-        while rest:
-            inflater = zlib.decompressobj(wbits=31)
-            try:
-                parts.append(inflater.decompress(rest))
-            except zlib.error as error:
-                raise CodecError(f"gzip: {error}") from error
-            if not inflater.eof:
-                raise CodecError("gzip: the stream ends before its end mark")
-            rest = inflater.unused_data.lstrip(b"\0")
-        out = b"".join(parts)
+        try:
+            out = streamed(partial(zlib.decompressobj, wbits=31), data, nbytes)
+        except (zlib.error, ValueError, EOFError) as error:
+            raise CodecError(f"gzip: {error}") from error
         check_length(self, len(out), nbytes)
         return out
 
