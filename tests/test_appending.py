@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -248,7 +249,7 @@ def hours(ds: xr.Dataset) -> xr.Dataset:
 UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
     "a variable more": (lambda ds: ds.assign(extra=ds["t"]), "extra: the set has no such variable"),
     "a variable less": (lambda ds: ds.drop_vars("n"), "n: the new dataset has no such variable"),
-    "another dtype": (lambda ds: ds.assign(t=ds["t"].astype("f8")), "t: its dtype is float32"),
+    "another dtype": (lambda ds: ds.assign(t=ds["t"].astype("M8[s]")), "t: its dtype is float32"),
     "other dimensions": (lambda ds: ds.assign(t=ds["t"].transpose()), "t: its dimensions are"),
     "another length": (lambda ds: ds.isel(lon=slice(3)), "elements along 'lon'"),
     "another grid": (
@@ -433,13 +434,88 @@ def test_missing_dates_are_not_taken_for_the_same_date(tmp_path: Path, target: P
     assert opened(target).sizes["time"] == 8
 
 
-def test_what_a_known_source_has_more_of_is_not_skipped(tmp_path: Path, target: Path) -> None:
-    path = plain(tmp_path, 0)
-    whole = virtual(path)
+def test_slices_of_one_file_are_appended_one_by_one(files: list[Path], target: Path) -> None:
+    whole = virtual(files[0]).drop_vars(["n", "height"], errors="ignore")
+    expected = native(files[:1])[list(whole.variables)]
     whole.isel(time=slice(0, 2)).virtual.to_manifest(target)
-    with pytest.raises(virtualds.CombineError, match=r"not the 2 positions .* from 2000-01-03"):
-        whole.virtual.to_manifest(target, append_dim="time", on_duplicate="skip")
+    with pytest.raises(virtualds.CombineError, match=r"2 of 4 positions .* number 0, time 2000"):
+        whole.virtual.to_manifest(target, append_dim="time")
+    whole.isel(time=slice(2, 4)).virtual.to_manifest(target, append_dim="time")
+    whole.virtual.to_manifest(target, append_dim="time", on_duplicate="skip")
+    assert_identical(opened(target), expected)
+
+
+def test_slices_without_a_coordinate_are_known_by_their_elements(
+    tmp_path: Path, target: Path
+) -> None:
+    """Chunks of five positions, of which slices show some."""
+    values = np.arange(80, dtype="f4").reshape(20, 4)
+    ds = xr.Dataset({"t": (("time", "x"), values)})
+    ds.to_netcdf(tmp_path / "a.nc", encoding={"t": {"chunksizes": (5, 2), "zlib": True}})
+    whole = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    whole.isel(time=slice(0, 5)).virtual.to_manifest(target)
+    whole.isel(time=slice(5, 10)).virtual.to_manifest(target, append_dim="time")
+    again = whole.isel(time=slice(8, 12))
+    with pytest.raises(virtualds.CombineError, match=r"2 of 4 positions .* number 0, .*a\.nc"):
+        again.virtual.to_manifest(target, append_dim="time")
+    rest = whole.isel(time=slice(8, 20))
+    rest.virtual.to_manifest(target, append_dim="time", on_duplicate="skip")
+    xr.testing.assert_equal(opened(target).load(), ds)
+    whole.virtual.to_manifest(target, append_dim="time", on_duplicate="skip")
+    assert opened(target).sizes["time"] == 20
+
+
+def test_slices_that_cut_one_chunk_are_known_by_their_elements(tmp_path: Path) -> None:
+    ds = xr.Dataset({"t": (("time",), np.arange(10, dtype="f4"))})
+    ds.to_netcdf(tmp_path / "a.nc", encoding={"t": {"chunksizes": (10,), "zlib": True}})
+    whole = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    for part in (slice(0, 3), slice(3, 8)):
+        whole.isel(time=part).virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time")
+    with pytest.raises(virtualds.CombineError, match="8 of 10 positions"):
+        whole.virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time")
+    whole.virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time", on_duplicate="skip")
+    xr.testing.assert_equal(opened(tmp_path / "refs.zarr").load(), ds)
+
+
+@pytest.mark.parametrize("how", ["raise", "skip"])
+def test_parts_of_a_source_before_and_after_it_changed_do_not_mix(
+    how: str, tmp_path: Path, target: Path
+) -> None:
+    path = plain(tmp_path, 0)
+    virtual(path).isel(time=slice(0, 2)).virtual.to_manifest(target)
+    stamp = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(stamp, stamp))
+    rest = virtual(path).isel(time=slice(2, 4))
+    with pytest.raises(virtualds.CombineError, match=r"0\.nc has changed .*replace-source"):
+        rest.virtual.to_manifest(target, append_dim="time", on_duplicate=how)
     assert opened(target).sizes["time"] == 2
+
+
+DTYPES = [("f4", "f8"), ("f8", "f4"), ("i2", "i4"), ("i4", "f4"), ("u1", "i1"), ("i8", "f8")]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("dtypes", DTYPES, ids=str)
+def test_numbers_of_other_dtypes_are_promoted_as_joining_does(
+    dtypes: tuple[str, str], loaded: bool, tmp_path: Path, target: Path
+) -> None:
+    parts = []
+    for number, dtype in enumerate(dtypes):
+        values = (np.arange(4) + 10 * number).astype(dtype)
+        part = xr.Dataset({"t": ("time", values)}, {"time": np.arange(4) + 4 * number})
+        part.to_netcdf(tmp_path / f"{number}.nc")
+        parts.append(part)
+    names = ["t", "time"] if loaded else None
+    for number in range(2):
+        ds = virtualds.open_virtual_dataset(tmp_path / f"{number}.nc", loadable_variables=names)
+        if number and not loaded and target.suffix != ".zarr":
+            with pytest.raises(virtualds.UnsupportedError, match=r"cannot hold[\s\S]*t:"):
+                ds.virtual.to_manifest(target, append_dim="time")
+            return
+        ds.virtual.to_manifest(target, append_dim="time")
+    expected = xr.concat(parts, "time")
+    assert opened(target)["t"].dtype == expected["t"].dtype
+    xr.testing.assert_identical(opened(target).load(), expected)
 
 
 def test_a_source_that_was_dropped_can_come_back(tmp_path: Path, target: Path) -> None:

@@ -42,8 +42,9 @@ FLOORS = (
     | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
     | {"record_changes", "varying_array", "archived", "flat_arrays"},
-    {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
-    {"parsers", "formats", "dataset", "zarr_decoded"},
+    {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"}
+    | {"references_behind", "loaded_values"},
+    {"parsers", "formats", "dataset", "zarr_decoded", "duplicates"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat", "verification"},

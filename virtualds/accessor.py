@@ -15,11 +15,12 @@ from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
-from virtualds.errors import VirtualdsError
+from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.keywords import strict
-from virtualds.lazy import is_unread, lazily, virtual_data
+from virtualds.lazy import is_unread, lazily
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.materialize import materialize
+from virtualds.references_behind import references_behind, with_variables
 from virtualds.regular_axis import gaps_of
 from virtualds.source_files import prefix_changer, table_of_sources
 from virtualds.store_errors import storing
@@ -54,13 +55,16 @@ class VirtualDatasetAccessor:
     def arrays(self) -> dict[Hashable, ManifestArray]:
         """The virtual arrays, by name of their variables.
 
+        Lazy variables of ``xr.open_dataset(url, engine="virtual")`` are among them, with and
+        without dask, as long as their values have only been selected, permuted or joined.
+
         Examples
         --------
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
-        found = {name: virtual_data(v) for name, v in self._dataset.variables.items()}
+        found = {name: _virtual_data(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
 
     @property
@@ -168,19 +172,15 @@ class VirtualDatasetAccessor:
         """
         arrays = self.arrays
         variables = {
-            name: (v.dims, lazily(v.data, str(name)), v.attrs, self._encoding(v))
-            if name in arrays
-            else v
-            for name, v in self._dataset.variables.items()
+            name: xr.Variable(
+                (v := self._dataset.variables[name]).dims,
+                lazily(array, str(name), is_decoded=True),
+                v.attrs,
+                _encoding(v, array),
+            )
+            for name, array in arrays.items()
         }
-        lazy = xr.Dataset(
-            {n: v for n, v in variables.items() if n not in self._dataset.coords},
-            xr.Coordinates(
-                {n: v for n, v in variables.items() if n in self._dataset.coords},
-                indexes=dict(self._dataset.xindexes),
-            ),
-            self._dataset.attrs,
-        )
+        lazy = with_variables(self._dataset, variables)
         if chunks is None:
             return lazy
         return lazy.assign(
@@ -190,10 +190,6 @@ class VirtualDatasetAccessor:
             }
         )
 
-    def _encoding(self, variable: xr.Variable) -> dict[str, Any]:
-        chunks = dict(zip(variable.dims, map(preferred, variable.data.blocks), strict=True))
-        return {**variable.encoding, "preferred_chunks": chunks}
-
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
         variables = {}
         for name, array in self.arrays.items():
@@ -202,7 +198,7 @@ class VirtualDatasetAccessor:
             except VirtualdsError as error:
                 error.add_note(f"variable {name!r}")
                 raise
-        return self._dataset.assign(variables)
+        return with_variables(self._dataset, variables)
 
     def to_manifest(
         self,
@@ -219,6 +215,11 @@ class VirtualDatasetAccessor:
         **choices: Any,
     ) -> None:
         """Write the references of the dataset; loaded variables go along.
+
+        Lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without dask, are
+        written as references, as long as their values have only been selected, permuted or joined.
+        Values that are computed lazily are refused. Other lazy variables are read and written as
+        values, up to ``load_limit`` of `virtualds.set_options`.
 
         Parameters
         ----------
@@ -240,8 +241,8 @@ class VirtualDatasetAccessor:
         position : {"end", "start", "coordinate"}
             Where to append: ``"coordinate"`` puts every part where its coordinate belongs.
         on_duplicate : {"raise", "skip"}
-            What to do about sources, or values of the coordinate, that are in the set already. What
-            a known source has at values that the set lacks is not skipped but refused.
+            What to do about positions that are in the set already: values of the coordinate, or
+            where there is none, the same elements of the same files.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set meanwhile: raise `ConflictError`, or make
             the change again to what the other has written.
@@ -408,7 +409,8 @@ class VirtualDatasetAccessor:
         >>> open_virtual_dataset("2001.nc").virtual.not_virtual
         {'loaded': 3, 'unread': []}
         """
-        others = {n: v for n, v in self._dataset.variables.items() if n not in self.arrays}
+        arrays = self.arrays
+        others = {n: v for n, v in self._dataset.variables.items() if n not in arrays}
         unread = [str(n) for n, v in others.items() if is_unread(v) or v.chunks is not None]
         return {"loaded": len(others) - len(unread), "unread": unread}
 
@@ -429,6 +431,19 @@ class VirtualDatasetAccessor:
             if not isinstance(index, pd.MultiIndex)
             for before, after in gaps_of(index)
         ]
+
+
+def _virtual_data(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array that a variable holds or selects from, None if it has none."""
+    try:
+        return references_behind(variable)
+    except UnsupportedError:
+        return None
+
+
+def _encoding(variable: xr.Variable, array: ManifestArray) -> dict[str, Any]:
+    chunks = dict(zip(variable.dims, map(preferred, array.blocks), strict=True))
+    return {**variable.encoding, "preferred_chunks": chunks}
 
 
 def _chunks_of(

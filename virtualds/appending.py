@@ -18,24 +18,26 @@ import xarray as xr
 
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset, virtual_dataset
+from virtualds.duplicates import check_unchanged, duplicates_error, known_positions
 from virtualds.errors import CombineError, VirtualdsError
 from virtualds.fragment import runs_of
 from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
 from virtualds.packing import PACKING_ATTRIBUTES
+from virtualds.references_behind import with_references
 from virtualds.source_positions import (
     lies_in,
     only_dimension,
     positions_of,
-    urls_along,
     urls_of,
-    used_along,
 )
 
 Stretch = tuple[int, int]
 """Where a stretch along a dimension begins and stops."""
 TEXTUAL = "OUST"
 """Kinds of dtypes that change with the length of strings."""
+JOINED = (set(TEXTUAL), set("biufc"), {"m"}, {"M"})
+"""Kinds of dtypes that xarray brings to a common one, of the same kind, when it joins arrays."""
 CODING = ("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value")
 """Attributes that say how numbers are stored."""
 
@@ -59,7 +61,7 @@ def appended(
     position : {"end", "start", "coordinate"}
         Where to put it; ``"coordinate"`` puts every part of it where its coordinate belongs.
     on_duplicate : {"raise", "skip"}
-        What to do about what is in the set already: sources, or values of the coordinate.
+        What to do about positions that are in the set already.
 
     Returns
     -------
@@ -75,18 +77,17 @@ def appended(
     """
     _check_choice("position", position, POSITIONS)
     _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
+    new = with_references(new)
     present = _opened(old, new, dim)
     new = _comparable(present, _indexed_alike(present, new, dim), dim)
-    sources, values = _known_sources(present, new, dim), _known_values(present, new, dim)
-    fresh = ~(sources | values)
-    if not fresh.all():
-        if on_duplicate == "raise":
-            raise _duplicates(present, new, dim, ~fresh)
-        _check_nothing_is_lost(present, new, dim, sources & ~values)
-        if not fresh.any():
-            return old
+    known = known_positions(present, new, dim)
+    if known.any() and on_duplicate == "raise":
+        raise duplicates_error(present, new, dim, known)
+    if known.all():
+        return old
+    check_unchanged(present, new, dim)
     present = _loaded_alike(present, new)
-    added = [_cut(new, dim, stretch) for stretch in runs_of(np.flatnonzero(fresh))]
+    added = [_cut(new, dim, stretch) for stretch in runs_of(np.flatnonzero(~known))]
     return _as_group(old, _joined(present, POSITIONS[position](present, added, dim), dim))
 
 
@@ -112,6 +113,7 @@ def with_sources_replaced(
     ValueError
         There is no such dimension, or none was given and several are possible.
     """
+    new = with_references(new)
     present = _opened(old, new, dim)
     if dim is None:
         dim = only_dimension(present, urls_of(new))
@@ -215,8 +217,7 @@ def _differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Ite
     if old.dims != new.dims:
         yield f"its dimensions are {old.dims} in the set and {new.dims} in the new dataset"
         return
-    textual = old.dtype.kind in TEXTUAL and new.dtype.kind in TEXTUAL
-    if old.dtype != new.dtype and not textual:
+    if old.dtype != new.dtype and not any({old.dtype.kind, new.dtype.kind} <= k for k in JOINED):
         yield f"its dtype is {old.dtype} in the set and {new.dtype} in the new dataset"
         return
     kinds = [_kind_of_elements(variable) for variable in (old, new)]
@@ -253,51 +254,6 @@ def _equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
             f"the set; leave it out of what is appended (ds.drop_vars)"
         )
         raise
-
-
-# ---------------------------------------------------------------------- what is there already
-
-
-def _known_sources(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
-    """Say of every position of the new dataset whether its source is in the set."""
-    return positions_of(new, dim, used_along(present, dim, urls_along(new, dim)))
-
-
-def _known_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
-    """Say of every position of the new dataset whether its coordinate is in the set."""
-    if dim not in present.indexes or dim not in new.indexes:
-        return np.zeros(new.sizes[dim], bool)
-    # two missing values are not the same place
-    index = new.indexes[dim]
-    return np.asarray(index.isin(present.indexes[dim]) & index.notna())
-
-
-def _check_nothing_is_lost(
-    present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
-) -> None:
-    """Refuse to skip what a source of the set has at values of the coordinate that it has not."""
-    if dim not in present.indexes or dim not in new.indexes or not known.any():
-        return
-    first = int(np.flatnonzero(known)[0])
-    raise CombineError(
-        f"on_duplicate='skip': the set has sources of the new dataset, but not the "
-        f"{np.count_nonzero(known)} positions along {dim!r} from {new.indexes[dim][first]} on that "
-        f"come from them; put the whole source in place of what the set has of it "
-        f"(mode='replace-source')"
-    )
-
-
-def _duplicates(
-    present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
-) -> CombineError:
-    urls = sorted(used_along(present, dim, urls_along(new, dim)))
-    first = int(np.flatnonzero(known)[0])
-    what = f"of the source {urls[0]}" if urls else f"at {new.indexes[dim][first]}"
-    return CombineError(
-        f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
-        f"set already, the first is number {first}, {what}; pass on_duplicate='skip' to leave "
-        f"them out, or mode='replace-source' if a source was processed again"
-    )
 
 
 # ---------------------------------------------------------------------- where it goes
@@ -475,6 +431,9 @@ def _joined(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.D
         # whatever comes first, the set says how its variables are stored and described
         ordered[name].attrs = dict(variable.attrs)
         ordered[name].encoding = dict(variable.encoding)
+        if ordered[name].dtype.kind in "biufc" and ordered[name].dtype != variable.dtype:
+            # what numbers were stored as says nothing of those that they have been promoted to
+            ordered[name].encoding.pop("dtype", None)
     return ordered
 
 
@@ -492,7 +451,9 @@ def _check_coding(name: Hashable, old: Any, new: Any) -> None:
     before = {key: old.attributes.get(key) for key in CODING}
     after = {key: new.attributes.get(key) for key in CODING}
     differing = [key for key in CODING if str(before[key]) != str(after[key])]
-    if old.data.dtype.newbyteorder("=") != new.data.dtype.newbyteorder("="):
+    dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
+    # numbers are promoted, as joining does; what tells time has the dtype that the set has
+    if dtypes[0] != dtypes[1] and (before["units"] or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
     if differing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -38,7 +38,9 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     starts = [(*before, begin, *after) for begin in begins]
     shape = (*arrays[0].shape[:axis], starts[-1][axis], *arrays[0].shape[axis + 1 :])
     placed = zip(starts[:-1], arrays, strict=True)
-    return assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
+    found = assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
+    # what may not be read joined may not be read either
+    return replace(arrays[0], **{f.name: getattr(found, f.name) for f in fields(found)})
 
 
 def assemble(

@@ -7,7 +7,6 @@ pipelines.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -26,8 +25,10 @@ from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.joined_table import each_once
 from virtualds.lazy import is_unread, lazily, virtual_data
+from virtualds.loaded_values import TIME_ATTRIBUTES, encoded
 from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
+from virtualds.references_behind import with_references
 from virtualds.time_packing import TimePacking, may_be_finer
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
@@ -40,7 +41,6 @@ DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coord
 """What ``decode_cf`` switches."""
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that need not change a value."""
-TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
 
 
 # ---------------------------------------------------------------------- group -> dataset
@@ -59,29 +59,28 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     variables, attributes, coordinates = _decoded(group, decoders)
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
-        if name not in group.problems and isinstance(stored.data, ManifestArray):
-            variables[name] = _unpacked_by_chunk(str(name), stored, stored.data, variable)
+        if isinstance(stored.data, ManifestArray):
+            unread = name in group.problems
+            data = stored.data if unread else _decoded_by_chunk(name, stored, stored.data, variable)
+            if data is not None:
+                variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
     return _dataset(variables, attributes, coordinates, group)
 
 
-def _unpacked_by_chunk(
-    name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
-) -> xr.Variable:
-    """Return a variable of packed numbers whose chunks are unpacked as they are read.
+def _decoded_by_chunk(
+    name: Hashable, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
+) -> ManifestArray | None:
+    """Return an array whose chunks are decoded as they are read, None if chunks cannot be.
 
     xarray would do it in one thread, with the whole selection, step after step.
     """
-    if decoded.dtype.kind not in "fiu" or _decodes_as_a_whole(stored, decoded):
-        return decoded
+    if _decodes_as_a_whole(stored, decoded):
+        return None
     try:
-        virtual = _virtual(name, stored, array, decoded)
+        return virtual_data(_virtual(str(name), stored, array, decoded))
     except UnsupportedError:
         # xarray knows what to do, which is as good
-        return decoded
-    data = virtual_data(virtual)
-    if data is None or all(p.packing is None for p in data.pipelines):
-        return decoded
-    return xr.Variable(decoded.dims, lazily(data, name), decoded.attrs, decoded.encoding)
+        return None
 
 
 def virtual_dataset(
@@ -382,9 +381,10 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     UnsupportedError
         A variable cannot be encoded without changing its values.
     """
-    encoded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
+    dataset = with_references(dataset)
+    coded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
     variables = {}
-    for name, variable in encoded.items():
+    for name, variable in coded.items():
         if name is not None and (not isinstance(name, str) or not name or "/" in name):
             raise UnsupportedError(
                 f"variable {name!r}: a name in a file is a string without '/'; rename it with "
@@ -422,14 +422,15 @@ def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
         kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
     _check_size(variable)
-    plain = _encoded(name, variable)
+    plain = encoded(name, variable)
     return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
 
 
 def _check_size(variable: xr.Variable) -> None:
-    """Refuse to write out what would have to be read first, and is large."""
+    """Refuse to write out what would have to be read or computed first, and is large."""
     limit = get_options().load_limit
-    if is_unread(variable) and variable.nbytes > limit:
+    is_lazy = is_unread(variable) or variable.chunks is not None
+    if is_lazy and variable.nbytes > limit:
         raise UnsupportedError(
             f"its {variable.nbytes:,} bytes would be read and written inline, more than the limit "
             f"of {limit:,}; open the source with virtualds.open_virtual_dataset, which keeps "
@@ -457,59 +458,3 @@ def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
         fill = array.pipelines[0].fill_value
     plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
     return plain, dict(packing.attributes) if packing else None
-
-
-def _encoded(name: str, variable: xr.Variable) -> xr.Variable:
-    """Encode a loaded variable, and make sure that it decodes to itself."""
-    variable = variable.copy(deep=False).to_base_variable()
-    if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
-        # the source holds dates as numpy does, not as CF does
-        return variable
-    kept = {k: v for k, v in variable.encoding.items() if k in ("_FillValue", "units", "calendar")}
-    for encoding in (_cf_encoding(variable.encoding), kept, {}):
-        attempt = variable.copy(deep=False)
-        # without this, xarray gives floats a fill value that they did not have
-        attempt.encoding = {"_FillValue": None, **encoding}
-        try:
-            with warnings.catch_warnings():
-                # that the units do not suit the values: others will
-                warnings.simplefilter("error", UserWarning)
-                stored = xr.conventions.encode_cf_variable(attempt, name=name)
-        except (ValueError, OverflowError, TypeError, UserWarning):
-            continue
-        stored = stored.copy(data=_plain(stored.data))
-        again = xr.conventions.decode_cf_variable(
-            name,
-            stored.copy(),
-            # characters are still as they were: only backends give them an axis of their own
-            concat_characters=False,
-        )
-        if _is_same(again, variable):
-            return stored
-    raise UnsupportedError(
-        f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
-        f"leave it out"
-    )
-
-
-def _cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an encoding that concerns values, not chunks and compression."""
-    names = (*TIME_ATTRIBUTES, "_Encoding")
-    found = {k: v for k, v in encoding.items() if k in names}
-    if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
-        found.pop("dtype", None)
-    return found
-
-
-def _plain(values: Any) -> Any:
-    """Return values with strings as objects, which every format holds."""
-    found = np.asarray(values)
-    return found.astype(object) if found.dtype.kind in "UT" else found
-
-
-def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
-    """Say whether a variable survived encoding; strings may come back as another dtype."""
-    if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
-        return True
-    textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
-    return textual and bool(np.array_equal(again.values, variable.values))

@@ -151,6 +151,48 @@ def _orthogonal(array: ManifestArray, full: list[Any]) -> Any:
     return array.read(tuple(full))
 
 
+def selected(array: ManifestArray, key: tuple[Any, ...], together: bool) -> ManifestArray | None:
+    """Return what a key selects as a virtual array, None if that would have to be read.
+
+    Parameters
+    ----------
+    array : ManifestArray
+    key : tuple of int, slice or array of int, one per axis
+    together : bool
+        Whether the key holds arrays that broadcast to the shape of the result. Otherwise every
+        entry selects along its own axis.
+    """
+    if together:
+        return _selected_together(array, [np.asarray(k) for k in key])
+    return _virtually(array, [k if isinstance(k, slice) or np.ndim(k) else int(k) for k in key])
+
+
+def _selected_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
+    """Index by arrays that broadcast, if each of them varies along an axis of its own."""
+    ndim = len(np.broadcast_shapes(*(k.shape for k in key)))
+    key = [_varying(k) for k in key]
+    along = [[j for j, n in enumerate(k.shape) if n != 1] for k in key]
+    axes = [j for found in along for j in found]
+    if len(set(axes)) < len(axes) or any(len(found) > 1 for found in along):
+        return None
+    # an array of one element selects as an integer does
+    full = [k.ravel() if j else int(k.ravel()[0]) for k, j in zip(key, along, strict=True)]
+    if (found := _virtually(array, full)) is None:
+        return None
+    inserted = [axis for axis in range(ndim) if axis not in axes]
+    ordered = found.transpose(tuple(np.argsort(axes).tolist()))
+    return reduce(ManifestArray.insert_axis, inserted, ordered)
+
+
+def _varying(positions: Ints) -> Ints:
+    """Return positions without repetition along axes along which they do not vary."""
+    for axis in range(positions.ndim):
+        first = positions[(slice(None),) * axis + (slice(1),)]
+        if positions.size and (positions == first).all():
+            positions = first
+    return positions
+
+
 def _virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
     """Index without reading, unless that leaves many more slabs than there were chunks."""
     segments = [_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))]

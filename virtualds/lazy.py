@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +29,19 @@ class VirtualBackendArray(BackendArray):
     Parameters
     ----------
     data : ManifestArray, numpy.ndarray or Deferred
-        The values as stored.
+        The values.
     name : str
         Of the variable, for errors.
+    is_decoded : bool
+        Whether these are the values of the variable, or values as stored that xarray decodes.
     """
 
-    __slots__ = ("data", "dtype", "name", "shape")
+    __slots__ = ("data", "dtype", "is_decoded", "name", "shape")
 
-    def __init__(self, data: Data, name: str) -> None:
+    def __init__(self, data: Data, name: str, is_decoded: bool = False) -> None:
         self.data = data
         self.name = name
+        self.is_decoded = is_decoded
         self.shape = data.shape
         self.dtype = data.dtype
 
@@ -84,6 +87,54 @@ def is_unread(variable: xr.Variable) -> bool:
     return isinstance(data, indexing.ExplicitlyIndexed) and not variable._in_memory
 
 
-def lazily(data: Data, name: str) -> indexing.LazilyIndexedArray:
+def lazily(data: Data, name: str, is_decoded: bool = False) -> indexing.LazilyIndexedArray:
     """Return values that xarray reads when somebody looks at them, and then keeps."""
-    return indexing.LazilyIndexedArray(VirtualBackendArray(data, name))
+    return indexing.LazilyIndexedArray(VirtualBackendArray(data, name, is_decoded))
+
+
+SELECTING = (indexing.LazilyIndexedArray, indexing.LazilyVectorizedIndexedArray)
+"""What xarray wraps around an array to select from it."""
+SHOWING = (
+    indexing.CopyOnWriteArray,
+    indexing.MemoryCachedArray,
+    indexing.ImplicitToExplicitIndexingAdapter,
+)
+"""What xarray wraps around an array to show all of it."""
+
+
+class Layers(NamedTuple):
+    """What lies below the lazy arrays of xarray, and what these make of it.
+
+    ``keys`` are the selections, the innermost first: of each its entries, one per axis, and whether
+    these broadcast together. ``is_computed`` says whether values are computed of the values.
+    """
+
+    array: ManifestArray
+    keys: tuple[tuple[tuple[Any, ...], bool], ...]
+    is_computed: bool
+
+
+def layers_of(data: Any) -> Layers | None:
+    """Return the virtual array below xarray's lazy arrays, None if there is anything else."""
+    if isinstance(data, ManifestArray):
+        return Layers(data, (), False)
+    if isinstance(data, VirtualBackendArray):
+        is_ours = data.is_decoded and isinstance(data.data, ManifestArray)
+        return layers_of(data.data) if is_ours else None
+    below = layers_of(getattr(data, "array", None)) if is_wrapper(data) else None
+    if below is None or isinstance(data, SHOWING):
+        return below
+    if isinstance(data, SELECTING):
+        together = isinstance(data.key, indexing.VectorizedIndexer)
+        return below._replace(keys=(*below.keys, (data.key.tuple, together)))
+    return below._replace(is_computed=True)
+
+
+def is_wrapper(data: Any) -> bool:
+    """Say whether xarray wraps something else in an object."""
+    return isinstance(data, (indexing.ExplicitlyIndexed, *SHOWING))
+
+
+def lazy_layers(variable: xr.Variable) -> Layers | None:
+    """Return the virtual array that a variable holds, through xarray's lazy arrays or as it is."""
+    return layers_of(variable._data)

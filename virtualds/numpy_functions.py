@@ -135,6 +135,21 @@ def broadcast_to(array: ManifestArray, shape: int | Sequence[int], subok: bool =
     return array.broadcast_to((shape,) if isinstance(shape, int) else tuple(shape))
 
 
+@implements(np.take)
+def take(
+    array: ManifestArray,
+    indices: Any,
+    axis: int | None = None,
+    out: Any = None,
+    mode: str = "raise",
+) -> Any:
+    """Index one axis."""
+    if axis is None or out is not None or mode != "raise" or not isinstance(array, ManifestArray):
+        return NotImplemented
+    axis = normalize_axis_index(axis, array.ndim)
+    return array[(slice(None),) * axis + (np.asarray(indices),)]
+
+
 @implements(np.reshape)
 def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> Any:
     """Insert or remove axes of one element; any other reshape reads."""

@@ -52,7 +52,7 @@ def used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
         for fragment in array.fragments:
             if wanted <= used:
                 return used
-            for _, part in _blocks(fragment.manifest):
+            for _, part in blocks_of(fragment.manifest):
                 used |= wanted & {file.url for file in part.pruned().sources}
     return used
 
@@ -64,7 +64,7 @@ def lies_in(array: ManifestArray, urls: set[str]) -> bool:
     return any(
         not urls.isdisjoint(file.url for file in part.pruned().sources)
         for fragment in array.fragments
-        for _, part in _blocks(fragment.manifest)
+        for _, part in blocks_of(fragment.manifest)
     )
 
 
@@ -86,14 +86,14 @@ def positions_of(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[n
 def _slabs_of(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say of every slab of an axis whether a chunk of it lies in some files."""
     found = np.zeros(manifest.shape[axis], bool)
-    for ids, part in _blocks(manifest):
+    for ids, part in blocks_of(manifest):
         numbers = [n for n, file in enumerate(part.files) if file.url in urls]
         met = ids[np.isin(part.file, numbers)]
         found[np.unravel_index(met, manifest.shape)[axis]] = True
     return found
 
 
-def _blocks(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
+def blocks_of(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
     """Yield a manifest in pieces, in the order in which sets hold it: a record is read once."""
     for begin in range(0, manifest.size, BLOCK):
         ids = np.arange(begin, min(begin + BLOCK, manifest.size))

@@ -21,7 +21,9 @@ def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:
         raise UnsupportedError(
-            f"it holds {bad[0]!r} among its strings; only strings can be written"
+            f"it holds {bad[0]!r} where only strings can be written; fill in what is missing "
+            f"(fillna), convert bytes with astype('S') and the rest with astype(str), or leave the "
+            f"variable out with ds.drop_vars"
         )
     return texts
 

@@ -331,5 +331,7 @@ def attributes_to_v3(variable: ManifestVariable) -> dict[str, Any]:
     attributes = dict(variable.attributes)
     fill = attributes.get("_FillValue")
     if fill is not None and np.size(fill) == 1 and variable.data.dtype.kind in "biufcS":
-        attributes["_FillValue"] = fill_to_attribute(np.reshape(fill, ())[()], variable.data.dtype)
+        attributes["_FillValue"] = fill_to_attribute(
+            np.asarray(fill).reshape(())[()], variable.data.dtype
+        )
     return to_json(attributes)[0]

@@ -105,10 +105,18 @@ def test_a_wrong_call_raises(wrong: dict[str, Any], archive_files: list[Path]) -
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
+def test_lazy_variables_are_verified(chunks: Any, archive_files: list[Path]) -> None:
+    dataset = xr.open_dataset(archive_files[0], engine="virtual", chunks=chunks)
+    found = dataset.virtual.verify(None, "native")
+    assert found.ok, found
+    assert found.sampled == 12
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
 def test_variables_that_others_read_are_not_called_ok(
     chunks: Any, archive_files: list[Path]
 ) -> None:
-    dataset = xr.open_dataset(archive_files[0], engine="virtual", chunks=chunks)
+    dataset = xr.open_dataset(archive_files[0], chunks=chunks)
     found = dataset.virtual.verify()
     assert not found.ok
     assert "t" in {p.variable for p in found.problems if p.kind == "not compared"}
@@ -122,7 +130,7 @@ def test_a_tree_is_verified_as_a_whole(archive_files: list[Path]) -> None:
     found = tree.virtual.verify(None, "native")
     assert found.ok, found
     assert (found.files, found.references, found.sampled) == (2, 36, 36)
-    broken = xr.open_dataset(archive_files[0], engine="virtual")
+    broken = xr.open_dataset(archive_files[0])
     other = xr.DataTree.from_dict({"/a": broken})
     assert "a/t" in {p.variable for p in other.virtual.verify().problems}
 

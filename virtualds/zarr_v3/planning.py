@@ -139,6 +139,11 @@ class _Planner:
         if data is None:
             read = variable.read()
             values = values_to_v3(read)
+            if values is None and read.dtype.hasobject:
+                raise UnsupportedError(
+                    f"its members {read.dtype} hold strings or arrays of varying length, for which "
+                    f"Zarr has no form; leave the variable out with ds.drop_vars"
+                )
             if values is None:
                 data = ManifestArray.from_values(read)
         known = data is not None and self._known_values(path, data)

@@ -1,0 +1,195 @@
+"""Values in memory are written so that they come back, or are refused by an error that helps.
+
+Each case is written in every format, and compared with what comes back of xarray's own formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import virtualds
+from virtualds import UnsupportedError
+from virtualds.errors import VirtualdsError
+
+SUFFIXES = (".json", ".parquet", ".zarr")
+Make = Callable[[Path], xr.Dataset]
+DAYS = xr.date_range("2000-01-01", periods=4)
+CFTIME = xr.coders.CFDatetimeCoder(use_cftime=True)
+
+
+def dated(folder: Path, **attributes: str) -> Path:
+    """Write ``t(time)``, with dates of four days, or numbers with attributes."""
+    time = xr.Variable("time", np.arange(4), attributes) if attributes else DAYS
+    ds = xr.Dataset({"t": ("time", np.arange(4.0))}, {"time": time})
+    ds.to_netcdf(folder / "dates.nc")
+    return folder / "dates.nc"
+
+
+def undecoded(folder: Path, names: Any = "*") -> xr.Dataset:
+    return virtualds.open_virtual_dataset(dated(folder), decode_cf=False, loadable_variables=names)
+
+
+def monthly(folder: Path) -> Path:
+    return dated(folder, units="months since 2000-01-01", calendar="360_day")
+
+
+def text_of_zarr_v2(folder: Path, **how: Any) -> xr.Dataset:
+    text = np.array(["a", "bcd", ""], object)
+    xr.Dataset({"s": ("x", text)}).to_zarr(folder / "a.zarr", zarr_format=2)
+    return virtualds.open_virtual_dataset(folder / "a.zarr", **how)
+
+
+def one(values: Any, **encoding: Any) -> Make:
+    return lambda folder: xr.Dataset({"v": xr.Variable("x", values, encoding=encoding)})
+
+
+def characters(folder: Path, decode_cf: bool) -> xr.Dataset:
+    with netCDF4.Dataset(folder / "c.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createDimension("n", 4)
+        variable = file.createVariable("v", "S1", ("x", "n"))
+        variable[:] = np.array([list("abcd"), [*"ef", "", ""], [""] * 4], "S1")
+    return virtualds.open_virtual_dataset(folder / "c.nc", decode_cf=decode_cf)
+
+
+def with_gaps(dataset: xr.Dataset) -> xr.Dataset:
+    return dataset.assign_coords(x=[0, 1, 4]).reindex(x=range(5))
+
+
+def compound(folder: Path, kind: Any) -> xr.Dataset:
+    values = np.array([(1, b"ab"), (2, b"c")], kind)
+    with h5py.File(folder / "k.h5", "w") as file:
+        file.create_dataset("v", data=values)
+    return virtualds.open_virtual_dataset(folder / "k.h5")
+
+
+def ragged(folder: Path) -> xr.Dataset:
+    with h5py.File(folder / "r.h5", "w") as file:
+        rows = file.create_dataset("v", (2,), h5py.vlen_dtype("i4"))
+        rows[0], rows[1] = [1, 2], [3, 4]
+    return virtualds.open_virtual_dataset(folder / "r.h5")
+
+
+# what is written, and whether it is decoded when it is compared
+WRITTEN: dict[str, tuple[Make, bool]] = {
+    "undecoded, all loaded": (undecoded, False),
+    "undecoded, time loaded": (lambda p: undecoded(p, ["time"]), False),
+    "decoded elsewhere": (
+        lambda p: undecoded(p).assign_coords(time=xr.open_dataset(dated(p))["time"]),
+        True,
+    ),
+    "decoded afterwards": (lambda p: xr.decode_cf(undecoded(p)), True),
+    "months of 360 days": (lambda p: virtualds.open_virtual_dataset(monthly(p)), True),
+    "months, lazily": (lambda p: xr.open_dataset(monthly(p), engine="virtual"), True),
+    "months, undecoded": (
+        lambda p: virtualds.open_virtual_dataset(monthly(p), decode_cf=False),
+        False,
+    ),
+    "big-endian floats": (one(np.arange(3, dtype=">f4")), True),
+    "big-endian integers": (one(np.arange(3, dtype=">i2")), True),
+    "big-endian dates": (one(np.array([1, 2], ">M8[ns]")), True),
+    "big-endian text": (one(np.array(["a", "bé"], ">U3")), True),
+    "big-endian members": (one(np.array([(1, b"ab")], [("n", ">i4"), ("s", "S2")])), True),
+    "bytes": (one(np.array([b"a", b"bcd"], "S3")), True),
+    "bytes with an empty fill": (one(np.array([b"a", b"bcd"], "S3"), _FillValue=""), True),
+    "bytes with a fill": (one(np.array([b"a", b"bcd"], "S3"), _FillValue=b"zz"), True),
+    "text with a fill": (one(np.array(["a", "bcd"]), _FillValue="zz"), True),
+    "text of varying length": (one(np.array(["a", "bcd"], np.dtypes.StringDType())), True),
+    "text of Zarr v2": (text_of_zarr_v2, True),
+    "text of Zarr v2, undecoded": (lambda p: text_of_zarr_v2(p, decode_cf=False), False),
+    "text of Zarr v2, undecoded, not loaded": (
+        lambda p: text_of_zarr_v2(p, decode_cf=False, loadable_variables=[]),
+        False,
+    ),
+    "characters": (lambda p: characters(p, True), True),
+    "characters, undecoded": (lambda p: characters(p, False), False),
+    "members of fixed length": (lambda p: compound(p, [("n", "i4"), ("s", "S3")]), True),
+    "members of text": (one(np.array([(1, "ab")], [("n", "i4"), ("s", "U2")])), True),
+    "booleans": (one(np.array([True, False])), True),
+    "durations": (one(np.array([1, "NaT", 3], "m8[s]")), True),
+}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_values_come_back(name: str, suffix: str, tmp_path: Path) -> None:
+    make, decode_cf = WRITTEN[name]
+    dataset, target = make(tmp_path), tmp_path / f"refs{suffix}"
+    dataset.virtual.to_manifest(target)
+    again = xr.open_dataset(target, engine="virtual", decode_cf=decode_cf).load()
+    xr.testing.assert_equal(again, dataset.virtual.load())
+    plain = zarr.open_group(virtualds.zarr_store(target), mode="r")
+    for variable in plain.array_keys():
+        assert plain[variable].shape == dataset[variable].shape or not decode_cf
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "name", ["undecoded, all loaded", "months of 360 days", "big-endian dates"]
+)
+def test_what_is_written_reads_as_what_xarray_writes(
+    name: str, suffix: str, tmp_path: Path
+) -> None:
+    dataset, target = WRITTEN[name][0](tmp_path).virtual.load(), tmp_path / f"refs{suffix}"
+    dataset.virtual.to_manifest(target)
+    dataset.drop_encoding().to_netcdf(tmp_path / "own.nc")
+    xr.testing.assert_equal(
+        xr.open_dataset(target, engine="virtual").load(), xr.load_dataset(tmp_path / "own.nc")
+    )
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_dates_of_the_standard_calendar_may_be_objects(suffix: str, tmp_path: Path) -> None:
+    """They are told to be objects when they are read, as for a file of xarray's own."""
+    path = dated(tmp_path)
+    objects = xr.load_dataset(path, decode_times=CFTIME)["time"]
+    dataset = virtualds.open_virtual_dataset(path).assign_coords(time=objects)
+    dataset.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    for how in ({}, {"decode_times": CFTIME}):
+        again = xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual", **how)
+        xr.testing.assert_equal(again.load(), xr.load_dataset(path, **how))
+
+
+VARYING = [("n", "i4"), ("s", h5py.string_dtype())]
+REFUSED: dict[str, tuple[Make, str]] = {
+    "None among text": (one(np.array(["a", None, "b"], object)), "nan where only.*fillna"),
+    "nan among text": (one(np.array(["a", np.nan, "b"], object)), "nan where only.*fillna"),
+    "None among bytes": (one(np.array([b"a", None], object)), r"astype\('S'\)"),
+    "nothing but None": (one(np.array([None, None], object)), "None where only.*fillna"),
+    "numbers among text": (one(np.array([1, "a"], object)), r"1 where only.*astype\(str\)"),
+    "lists": (one(np.array([[1], [1, 2]], object)), "where only strings"),
+    "characters with gaps": (lambda p: with_gaps(characters(p, False)), r"astype\('S'\)"),
+    "strings of characters with gaps": (lambda p: with_gaps(characters(p, True)), r"astype"),
+    "members of varying length": (lambda p: compound(p, VARYING), "members.*drop_vars"),
+    "objects as members": (one(np.array([(1, "ab")], [("n", "i4"), ("s", "O")])), "members"),
+    "arrays of varying length": (ragged, "convert them, or leave it out"),
+}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_form_is_refused(name: str, suffix: str, tmp_path: Path) -> None:
+    make, reason = REFUSED[name]
+    dataset, target = make(tmp_path), tmp_path / f"refs{suffix}"
+    with pytest.raises(UnsupportedError, match=f"(?s){reason}") as caught:
+        dataset.virtual.to_manifest(target)
+    assert "v" in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("make", [ragged, lambda p: compound(p, VARYING)])
+def test_files_of_varying_length_are_not_converted(make: Make, suffix: str, tmp_path: Path) -> None:
+    source = make(tmp_path).encoding["source"]
+    with pytest.raises(VirtualdsError, match="v: it") as caught:
+        virtualds.convert(source, tmp_path / f"refs{suffix}")
+    assert isinstance(caught.value, UnsupportedError)

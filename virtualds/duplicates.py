@@ -1,0 +1,140 @@
+"""What of a new dataset is in a set already.
+
+A position along a dimension is known by the value of the coordinate. Where there is none, it is
+known by what its values are: the same elements of the same chunks of the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from virtualds.array import ManifestArray
+from virtualds.errors import CombineError
+from virtualds.joined_table import each_once
+from virtualds.lazy import virtual_data
+from virtualds.manifest import SourceFile
+from virtualds.source_positions import arrays_along, blocks_of, urls_along, used_along
+
+STRETCH = ("url", "offset", "begin", "stop", "place")
+"""What is told of a stretch of a stored chunk: where the chunk lies, the elements ``begin`` to
+``stop`` of it along the dimension, and at which ``place`` of the dimension they are shown."""
+
+
+def known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say of every position of a dataset along a dimension whether a set has it already."""
+    if dim not in present.indexes or dim not in new.indexes:
+        return _same_elements(present, new, dim)
+    index = new.indexes[dim]
+    known = np.asarray(index.isin(present.indexes[dim]) & index.notna())
+    # two missing values are not the same place
+    return (
+        known if index.notna().all() else known | index.isna() & _same_elements(present, new, dim)
+    )
+
+
+def _same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say of every position whether elements at it are elements that the set refers to."""
+    found = np.zeros(new.sizes[dim], bool)
+    urls = urls_along(present, dim) & urls_along(new, dim)
+    if not urls:
+        return found
+    for name, variable in new.variables.items():
+        array = virtual_data(variable)
+        known = virtual_data(present.variables[name])
+        if array is None or known is None or dim not in variable.dims:
+            continue
+        axis = variable.dims.index(dim)
+        both = _stretches(array, axis, urls).merge(
+            _stretches(known, axis, urls), on=["url", "offset"], suffixes=("", "_known")
+        )
+        begin = np.maximum(both["begin"], both["begin_known"])
+        stop = np.minimum(both["stop"], both["stop_known"])
+        shift = both["place"] - both["begin"]
+        for first, last in zip(begin + shift, stop + shift, strict=True):
+            found[first : max(first, last)] = True
+    return found
+
+
+def _stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
+    """Return which elements along an axis an array shows of chunks in some files."""
+    found = [_stretches_of(array, number, axis, urls) for number in range(len(array.fragments))]
+    return pd.concat([pd.DataFrame(columns=list(STRETCH)), *found]).drop_duplicates()
+
+
+def _stretches_of(array: ManifestArray, number: int, axis: int, urls: set[str]) -> Any:
+    """Return the same for one fragment of the array."""
+    fragment = array.fragments[number]
+    slabs = fragment.axes[axis].slabs()
+    parts = []
+    for ids, part in blocks_of(fragment.manifest):
+        names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
+        met = np.flatnonzero((part.file.ravel() >= 0) & (names[part.file.ravel()] != ""))
+        slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
+        begin, place = slabs.inset[slab], slabs.edges[slab]
+        parts.append(
+            pd.DataFrame(
+                {
+                    "url": names[part.file.ravel()[met]].astype(object),
+                    "offset": part.offset.ravel()[met],
+                    "begin": begin,
+                    "stop": begin + slabs.edges[slab + 1] - place,
+                    "place": place + fragment.start[axis],
+                }
+            ).drop_duplicates()
+        )
+    return pd.concat(parts)
+
+
+def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
+    """Refuse sources that are not what they were when the set was written.
+
+    Raises
+    ------
+    CombineError
+        One has another size, time or etag.
+    """
+    before = {file.url: file for file in _files_along(present, dim)}
+    changed = {
+        file.url
+        for file in _files_along(new, dim)
+        if file.url in before and _differ(file, before[file.url])
+    }
+    for url in sorted(used_along(present, dim, changed)):
+        raise CombineError(
+            f"append along {dim!r}: {url} has changed since the set was written, so that the set "
+            f"cannot hold parts of both; put the whole source in place of what the set has of it "
+            f"(mode='replace-source')"
+        )
+
+
+def _files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
+    listed = (f.manifest.listed for _, array in arrays_along(dataset, dim) for f in array.fragments)
+    return (file for table in each_once(listed) for file in table)
+
+
+def _differ(file: SourceFile, other: SourceFile) -> bool:
+    """Say whether what is known of both files differs."""
+    pairs = zip(file.fingerprint, other.fingerprint, strict=True)
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
+
+
+def duplicates_error(
+    present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
+) -> CombineError:
+    """Return the error that says which positions the set has already."""
+    first = int(np.flatnonzero(known)[0])
+    at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
+    there = new.isel({dim: slice(first, first + 1)})
+    urls = sorted(used_along(present, dim, urls_along(there, dim)))
+    source = f", of the source {urls[0]}" if urls else ""
+    return CombineError(
+        f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
+        f"set already, the first is number {first}{at}{source}; pass on_duplicate='skip' to leave "
+        f"them out, or mode='replace-source' if a source was processed again"
+    )

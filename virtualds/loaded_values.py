@@ -1,0 +1,113 @@
+"""Values in memory as they are to be stored: encoded so that they decode to themselves."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.errors import UnsupportedError
+from virtualds.packing import PACKING_ATTRIBUTES
+
+TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
+MISMATCHES = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
+"""What xarray raises when values cannot be encoded as they are told to be."""
+
+
+def encoded(name: str, variable: xr.Variable) -> xr.Variable:
+    """Encode a loaded variable, and make sure that it decodes to itself.
+
+    Raises
+    ------
+    UnsupportedError
+        No way to encode it is known that changes no value.
+    """
+    variable = _in_native_order(variable.copy(deep=False).to_base_variable())
+    if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
+        # the source holds dates as numpy does, not as CF does
+        return variable
+    if _is_coded(variable):
+        # nobody has decoded it: as it is, it is as it was stored
+        return variable.copy(data=_plain(variable.data))
+    for encoding in _encodings(variable):
+        attempt = variable.copy(deep=False)
+        # without this, xarray gives floats a fill value that they did not have
+        attempt.encoding = {"_FillValue": None, **encoding}
+        try:
+            with warnings.catch_warnings():
+                # that the units do not suit the values: others will
+                warnings.simplefilter("error", UserWarning)
+                stored = xr.conventions.encode_cf_variable(attempt, name=name)
+            stored = stored.copy(data=_plain(stored.data))
+            if any(_is_same(again, variable) for again in _decodings(name, stored, variable)):
+                return stored
+        except MISMATCHES:
+            continue
+    raise UnsupportedError(
+        f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
+        f"leave it out"
+    )
+
+
+def _in_native_order(variable: xr.Variable) -> xr.Variable:
+    """Turn the bytes of numbers to the order of the machine, which is that of decoded values."""
+    if variable.dtype.isnative or variable.dtype.hasobject:
+        return variable
+    return variable.copy(data=variable.values.astype(variable.dtype.newbyteorder("=")))
+
+
+def _is_coded(variable: xr.Variable) -> bool:
+    """Say whether a variable has attributes of its coding, which decoding would have taken away."""
+    if variable.dtype.kind not in "iufSU":
+        return False
+    tells_time = " since " in str(variable.attrs.get("units", ""))
+    is_time = tells_time and variable.dtype.kind in "iuf"
+    return is_time or not variable.attrs.keys().isdisjoint(PACKING_ATTRIBUTES)
+
+
+def _encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
+    """Yield encodings, the one that the source has first."""
+    yield _cf_encoding(variable.encoding)
+    names = ("_FillValue", "units", "calendar")
+    yield {k: v for k, v in variable.encoding.items() if k in names}
+    yield {}
+
+
+def _cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of an encoding that concerns values, not chunks and compression."""
+    names = (*TIME_ATTRIBUTES, "_Encoding")
+    found = {k: v for k, v in encoding.items() if k in names}
+    if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
+        found.pop("dtype", None)
+    return found
+
+
+def _decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
+    """Yield what a stored variable decodes to."""
+    # characters are still as they were: only backends give them an axis of their own
+    yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)
+    if variable.dtype.kind == "O" and " since " in str(stored.attrs.get("units", "")):
+        # dates of the standard calendar may have been told to be objects
+        yield xr.conventions.decode_cf_variable(
+            name,
+            stored.copy(),
+            concat_characters=False,
+            decode_times=xr.coders.CFDatetimeCoder(use_cftime=True),
+        )
+
+
+def _plain(values: Any) -> Any:
+    """Return values with strings as objects, which every format holds."""
+    found = np.asarray(values)
+    return found.astype(object) if found.dtype.kind in "UT" else found
+
+
+def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
+    """Say whether a variable survived encoding; strings may come back as another dtype."""
+    if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
+        return True
+    textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
+    return textual and bool(np.array_equal(again.values, variable.values))

@@ -1,0 +1,175 @@
+"""The virtual arrays behind what xarray and dask hold lazily.
+
+A dataset that ``xr.open_dataset(url, engine="virtual")`` has opened reads when somebody looks at
+it. As long as its values have only been selected, permuted or joined they are chunks of files
+still, and can be written as references.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import fields
+from functools import reduce
+from typing import Any
+
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.array import ManifestArray
+from virtualds.concatenation import concatenate
+from virtualds.errors import UnsupportedError
+from virtualds.indexing import selected
+from virtualds.lazy import Layers, layers_of, lazy_layers, virtual_data
+
+FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What functions of others raise when they are given virtual arrays that cannot be read."""
+
+
+def with_references(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose lazy variables are virtual, where they refer to chunks of files.
+
+    Raises
+    ------
+    UnsupportedError
+        Values are computed of such chunks, or selected so that no references can stand for them.
+    """
+    changed = {}
+    for name, variable in dataset.variables.items():
+        try:
+            array = references_behind(variable)
+        except UnsupportedError as error:
+            error.add_note(f"variable {name!r}")
+            raise
+        if array is not None and array is not virtual_data(variable):
+            data: Any = array
+            changed[name] = variable.copy(data=data)
+    return with_variables(dataset, changed) if changed else dataset
+
+
+def with_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
+    """Return a dataset with other variables in place of its own, and the same indexes."""
+    variables = {**dataset.variables, **changed}
+    coords = {name: variables[name] for name in dataset.coords}
+    found = xr.Dataset(
+        {name: variables[name] for name in dataset.data_vars},
+        xr.Coordinates(coords, indexes=dict(dataset.xindexes)),
+        dataset.attrs,
+    )
+    found.encoding = dataset.encoding
+    return found
+
+
+def references_behind(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array that a variable holds, however lazily; None if there is none.
+
+    Raises
+    ------
+    UnsupportedError
+        Its values are made of those of virtual arrays, but no references can stand for them.
+    """
+    if (array := virtual_data(variable)) is not None:
+        return array
+    if (layers := lazy_layers(variable)) is not None:
+        return _selection(layers)
+    return None if variable.chunks is None else _behind_dask(variable.data)
+
+
+def _selection(layers: Layers) -> ManifestArray:
+    """Return what xarray's lazy arrays select of a virtual array."""
+    array = None if layers.is_computed else _of_class(ManifestArray, layers.array)
+    for key, together in layers.keys:
+        array = None if array is None else selected(array, key, together)
+    if array is None:
+        raise _refusal("xarray computes with them, or selects many single elements")
+    return array
+
+
+def _refusal(why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"its values lie in source files, but references cannot stand for what has been made of "
+        f"them: {why}. Open the source with virtualds.open_virtual_dataset, which shows what stays "
+        f"virtual, or load the values (ds.load()) if they are to be written as values"
+    )
+
+
+def _of_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArray:
+    return kind(*(getattr(array, field.name) for field in fields(array)))
+
+
+# ---------------------------------------------------------------------- graphs of dask
+
+
+class UnreadArray(ManifestArray):
+    """A virtual array from which a graph of dask may select, and which it may not read."""
+
+    def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
+        """Refuse to read."""
+        raise UnsupportedError(f"{self.label}: it is not to be read")
+
+    def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        """Refuse to read."""
+        return self.read(key)
+
+
+def _behind_dask(data: Any) -> ManifestArray | None:
+    """Return the virtual array that a dask array shows, None if it is made of no such."""
+    from dask.core import flatten
+
+    graph, keys = data.__dask_graph__(), data.__dask_keys__()
+    # the name that dask gives to an array in memory, of which it has only cut blocks
+    if (layers := _layers_in(graph.get(f"original-{data.name}"))) is not None:
+        return _selection(layers)
+    needed = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
+    sources = {key: found for key, task in needed.items() if (found := _layers_in(task))}
+    if not sources:
+        if any(map(_uses_virtual, needed.values())):
+            raise _refusal("dask holds them within its tasks; open them without inline_array=True")
+        return None
+    arrays = {key: _of_class(UnreadArray, _selection(found)) for key, found in sources.items()}
+    array = _run(needed | arrays, keys, data.ndim)
+    if (array.shape, array.dtype) != (data.shape, data.dtype):
+        raise _refusal("dask changes their shape or data type")
+    return _of_class(ManifestArray, array)
+
+
+def _layers_in(task: Any) -> Layers | None:
+    """Return the virtual array that an entry of a graph is, None if it is anything else."""
+    return layers_of(getattr(task, "value", task))
+
+
+def _uses_virtual(task: Any) -> bool:
+    """Say whether a virtual array is among the arguments of a task."""
+    if isinstance(task, tuple | list):
+        parts: Iterable[Any] = task
+    elif isinstance(task, Mapping):
+        parts = task.values()
+    else:
+        parts = (*getattr(task, "args", ()), *getattr(task, "kwargs", {}).values())
+    return _layers_in(task) is not None or any(map(_uses_virtual, parts))
+
+
+def _run(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
+    """Run a graph that has virtual arrays in place of what it would read, and join the blocks.
+
+    What only moves values, as slices and permutations do, makes virtual arrays of virtual arrays.
+    """
+    from dask.local import get_sync
+
+    first = reduce(lambda blocks, _: blocks[0], range(max(ndim, 1)), keys)
+    try:
+        # one block shows whether anything is computed
+        for wanted in (first, keys):
+            found = get_sync(graph, wanted)
+        return _joined(found, ndim)
+    except (UnsupportedError, *FOREIGN) as error:
+        raise _refusal("dask computes with them") from error
+
+
+def _joined(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
+    """Join the blocks that a graph gives, nested once per axis, if all of them are virtual."""
+    if isinstance(blocks, list | tuple):
+        parts = [_joined(block, ndim, axis + 1) for block in blocks]
+        return concatenate(parts, axis) if ndim else parts[0]
+    if not isinstance(blocks, ManifestArray):
+        raise TypeError(f"a block is {type(blocks).__name__}")
+    return blocks
