@@ -140,6 +140,7 @@ STAGES = {
         "report",
         "survey",
         "fingerprints",
+        "members",
         "sampling",
         "stored",
         "places",
