@@ -14,6 +14,7 @@ from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 from virtualds.formats import format_of_object
 from virtualds.tree import lazy_datasets, tree_of
+from virtualds.undecodable import decoded
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
 """Ends of names that say that a file is a reference set; other engines may own any other name."""
@@ -88,14 +89,16 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             allow=allow,
             snapshot=snapshot,
         )
-        return lazy_dataset(
-            found,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
+        decoders = {
+            "mask_and_scale": mask_and_scale,
+            "decode_times": decode_times,
+            "concat_characters": concat_characters,
+            "decode_coords": decode_coords,
+            "use_cftime": use_cftime,
+            "decode_timedelta": decode_timedelta,
+        }
+        return decoded(
+            found, on_error, lambda part: lazy_dataset(part, **decoders), str(filename_or_obj)
         )
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
@@ -147,7 +150,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             allow=allow,
             snapshot=snapshot,
         )
-        return lazy_datasets(found, **decoders)
+        return lazy_datasets(found, on_error, **decoders)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say whether a name is that of a reference set, without looking at the file."""

@@ -147,12 +147,15 @@ class NodesReader:
             if not self.keeps_problems:
                 raise
             problems[path.rpartition("/")[2]] = error
-            shape = tuple(node["shape"])
-            return ManifestVariable(_dims(node), ManifestArray.unreadable(shape, "V1", str(error)))
+            return _unreadable(node, error)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             found = malformed(self.root, error)
             found.add_note(f"variable {path} of {self.root}")
-            raise found from error
+            if not self.keeps_problems or not _has_shape(node):
+                raise found from error
+            found.__cause__ = error
+            problems[path.rpartition("/")[2]] = found
+            return _unreadable(node, found)
 
     def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._noted("arrays", path)
@@ -167,6 +170,23 @@ class NodesReader:
             attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
         encoding = restored_encoding(array, dims, notes, self.root)
         return ManifestVariable(dims, array, attributes, encoding)
+
+
+def _has_shape(node: Mapping[str, Any]) -> bool:
+    """Say whether a variable of an array whose metadata are malformed can stand for it."""
+    shape, names = node.get("shape"), node.get("dimension_names")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        return False
+    return names is None or (
+        isinstance(names, list)
+        and len(names) == len(shape)
+        and all(name is None or isinstance(name, str) for name in names)
+    )
+
+
+def _unreadable(node: Mapping[str, Any], error: VirtualdsError) -> ManifestVariable:
+    array = ManifestArray.unreadable(tuple(node["shape"]), "V1", str(error))
+    return ManifestVariable(_dims(node), array)
 
 
 def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
