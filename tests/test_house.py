@@ -41,7 +41,7 @@ FLOORS = (
     | {"fill_values", "tiff_pages"}
     | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"record_changes", "varying_array", "archived", "flat_arrays"},
+    | {"record_changes", "varying_array", "archived", "flat_arrays", "undecodable"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"}
     | {"references_behind", "loaded_values"},
     {"parsers", "formats", "dataset", "zarr_decoded", "duplicates"},
@@ -157,6 +157,7 @@ STAGES = {
         "report",
         "survey",
         "fingerprints",
+        "members",
         "sampling",
         "stored",
         "places",

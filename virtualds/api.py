@@ -26,6 +26,7 @@ from virtualds.scan import fetch_ahead, scanning
 from virtualds.store import Range
 from virtualds.store_errors import opening
 from virtualds.tree import virtual_tree
+from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url, scheme_of
 
 
@@ -115,7 +116,7 @@ def open_virtual_dataset(
         )
         if loadable_variables is None and scheme_of(absolute) != "file":
             _fetch_coordinates(absolute, found)
-        return dataset_of(url, found, loadable_variables, decode_cf)
+        return dataset_of(url, found, loadable_variables, decode_cf, on_error)
 
 
 @strict()
@@ -186,7 +187,7 @@ def open_virtual_datatree(
         if loadable_variables is None and scheme_of(absolute) != "file":
             _fetch_coordinates(absolute, *(part for _, part in found.walk()))
         try:
-            tree = virtual_tree(found, loadable_variables, decode_cf)
+            tree = virtual_tree(found, loadable_variables, decode_cf, on_error)
         except (VirtualdsError, ValueError) as error:
             error.add_note(f"file {absolute}")
             raise
@@ -195,9 +196,15 @@ def open_virtual_datatree(
 
 
 def dataset_of(
-    url: str | os.PathLike[str], group: ManifestGroup, loadable: Loadable, decode_cf: bool
+    url: str | os.PathLike[str],
+    group: ManifestGroup,
+    loadable: Loadable,
+    decode_cf: bool,
+    on_error: str = "raise",
 ) -> xr.Dataset:
     """Return a group that was read of a file as a dataset that knows where it is from.
+
+    Of variables that cannot be decoded ``on_error`` decides.
 
     Raises
     ------
@@ -205,7 +212,9 @@ def dataset_of(
         As `virtual_dataset`; its notes name the file.
     """
     try:
-        dataset = virtual_dataset(group, loadable, decode_cf)
+        dataset = decoded(
+            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), called(url)
+        )
     except (VirtualdsError, ValueError) as error:
         error.add_note(f"file {called(url)}")
         raise

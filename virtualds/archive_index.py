@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
+from virtualds.checksum import PRESENT
 from virtualds.errors import FormatError
 
 AHEAD = 2**16
@@ -35,17 +36,23 @@ Read = Callable[[int, int], bytes]
 """Takes offset and length, and returns so many bytes of an archive."""
 
 
+class OutsideError(OSError):
+    """A byte before the first one of an archive was sought."""
+
+
 class Member(NamedTuple):
     """A file in an archive.
 
     ``offset`` is where its bytes begin, None where only its own header at ``header`` tells.
     ``problem`` says why its bytes are not in the archive as they are, with what to do.
+    ``checksum`` is that of all its bytes, as a manifest has checksums; tar archives have none.
     """
 
     length: int
     offset: int | None
     header: int
     problem: str | None = None
+    checksum: int = 0
 
 
 Index = Mapping[str, Member]
@@ -90,7 +97,8 @@ def _zip_member(
     name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
     least = LOCAL_HEADER + len(name)
     tight = next_of.get(header) == header + least + length and not entry.flag_bits & STREAMED
-    return Member(length, header + least if tight else None, header, _problem(entry))
+    offset = header + least if tight else None
+    return Member(length, offset, header, _problem(entry), PRESENT + entry.CRC)
 
 
 def _problem(entry: zipfile.ZipInfo) -> str | None:
@@ -175,6 +183,7 @@ def _told(where: str) -> Iterator[None]:
         IndexError,
         OverflowError,
         EOFError,
+        OutsideError,
     ) as error:
         if isinstance(error, FormatError):
             raise
@@ -202,7 +211,8 @@ class _Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
-            raise ValueError(f"byte {start + offset} of an archive")
+            # as files do, which is what zipfile looks for where an archive is shorter than a record
+            raise OutsideError(f"byte {start + offset} of an archive")
         self._place = start + offset
         return self._place
 

@@ -8,10 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import is_
 
+import numpy as np
+import numpy.typing as npt
+
 from virtualds.array import ManifestArray
 from virtualds.fragment import Fragment
+from virtualds.grid import compact
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.stores import is_in_archive, outside_archives
+from virtualds.lazy_manifest import LazyManifest
+from virtualds.manifest import ChunkManifest
+from virtualds.stores import checksums_in_archives, is_in_archive, outside_archives
+
+READ_WHOLE = 2**23
+"""Bytes of an uncompressed chunk up to which it is read whole to be checked: a far request's."""
 
 
 def in_plain_files(group: ManifestGroup) -> ManifestGroup:
@@ -34,14 +43,31 @@ def _variable(variable: ManifestVariable) -> ManifestVariable:
     data = variable.data
     if not isinstance(data, ManifestArray):
         return variable
-    fragments = tuple(map(_fragment, data.fragments))
+    codecs = all(pipeline.codecs for pipeline in data.pipelines)
+    fragments = tuple(_fragment(fragment, codecs) for fragment in data.fragments)
     if all(new is old for new, old in zip(fragments, data.fragments, strict=True)):
         return variable
     return replace(variable, data=replace(data, fragments=fragments))
 
 
-def _fragment(fragment: Fragment) -> Fragment:
+def _fragment(fragment: Fragment, codecs: bool) -> Fragment:
     manifest = fragment.manifest
     if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
         return fragment
-    return replace(fragment, manifest=manifest.relocated(outside_archives(manifest.files)))
+    moved = manifest.relocated(outside_archives(manifest.files))
+    if not isinstance(manifest, LazyManifest):
+        moved = moved.checked(_checksums(manifest, codecs))
+    return replace(fragment, manifest=moved)
+
+
+def _checksums(manifest: ChunkManifest, codecs: bool) -> npt.NDArray[np.uint64]:
+    """Return the checksums of chunks that are all of a file in an archive, 0 for others.
+
+    A chunk that has one is read whole. So is any with codecs; without them, only small ones are.
+    """
+    # the codes of what lies in no file count from the end
+    known = np.array([*checksums_in_archives(manifest.files), 0, 0], np.uint64)
+    sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
+    file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
+    whole = (offset == 0) & (length == sizes[file]) & (codecs | (length <= READ_WHOLE))
+    return np.where(whole, known[file], np.uint64(0))

@@ -16,6 +16,7 @@ from virtualds.detection import is_set_folder
 from virtualds.formats import format_of_object
 from virtualds.keywords import arguments, strict
 from virtualds.tree import lazy_datasets, tree_of
+from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
@@ -92,14 +93,16 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             allow=allow,
             snapshot=snapshot,
         )
-        return lazy_dataset(
-            found,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
+        decoders = {
+            "mask_and_scale": mask_and_scale,
+            "decode_times": decode_times,
+            "concat_characters": concat_characters,
+            "decode_coords": decode_coords,
+            "use_cftime": use_cftime,
+            "decode_timedelta": decode_timedelta,
+        }
+        return decoded(
+            found, on_error, lambda part: lazy_dataset(part, **decoders), str(filename_or_obj)
         )
 
     @strict("xr.open_datatree(engine='virtual')", more=arguments(open_dataset))
@@ -153,7 +156,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             allow=allow,
             snapshot=snapshot,
         )
-        return lazy_datasets(found, **decoders)
+        return lazy_datasets(found, on_error, **decoders)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say whether it is a reference set: by its name, or a local folder by the file in it.

@@ -40,6 +40,33 @@ def mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
     return f"their CRC-32 is {found - PRESENT:#010x}, the reference says {expected - PRESENT:#010x}"
 
 
+def checksum_behind(head: bytes, whole: int, count: int) -> int:
+    """Return the checksum of the last ``count`` bytes of what begins with ``head``.
+
+    Parameters
+    ----------
+    head : bytes
+        All that comes before them.
+    whole : int
+        The checksum of everything.
+    count : int
+
+    Notes
+    -----
+    A CRC is linear: that of two pieces is that of the first, continued over as many zeros as the
+    second has bytes, xor that of the second.
+
+    Examples
+    --------
+    >>> checksum_behind(b"12345", checksum_of(b"123456789"), 4) == checksum_of(b"6789")
+    True
+    """
+    # zlib inverts the register before and after
+    inverted = PRESENT - 1
+    continued = zlib.crc32(bytes(count), zlib.crc32(head) ^ inverted) ^ inverted
+    return PRESENT + ((whole - PRESENT) ^ continued)
+
+
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
     """Return the checksums of a manifest for bare CRC-32 values, among which None says none.
 

@@ -30,6 +30,7 @@ from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.references_behind import with_references
 from virtualds.time_packing import TimePacking, may_be_finer
+from virtualds.undecodable import COMPLAINTS, complaints_about, complaints_about_one
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
@@ -59,11 +60,14 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     variables, attributes, coordinates = _decoded(group, decoders)
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
-        if isinstance(stored.data, ManifestArray):
-            unread = name in group.problems
-            data = stored.data if unread else _decoded_by_chunk(name, stored, stored.data, variable)
-            if data is not None:
-                variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
+        array = stored.data
+        if not isinstance(array, ManifestArray):
+            continue
+        with complaints_about_one(str(name)):
+            unread = str(name) in group.problems
+            data = array if unread else _decoded_by_chunk(name, stored, array, variable)
+        if data is not None:
+            variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
     return _dataset(variables, attributes, coordinates, group)
 
 
@@ -109,7 +113,7 @@ def virtual_dataset(
     if outline is not None:
         try:
             return _outlined(outline, group)
-        except (MisfitError, ValueError, OverflowError):
+        except (MisfitError, *COMPLAINTS):
             # xarray says what is wrong with the values, if anything is
             pass
     outline, dataset = _decoded_dataset(group, loadable, decode_cf)
@@ -166,21 +170,24 @@ def _decoded_dataset(
             variables[name] = xr.Variable(variable.dims, stored.data, variable.attrs)
             continue
         try:
-            if wanted(str(name), variable) or (
-                loadable is None and _needs_loading(stored, variable)
-            ):
-                variables[name] = variable.compute()
-                loaded.add(name)
-            elif isinstance(stored.data, ManifestArray):
-                variables[name] = _virtual(str(name), stored, stored.data, variable)
-            elif isinstance(stored.data, np.ndarray):
-                variables[name] = variable.compute()
-                loaded.add(name)
+            is_wanted = wanted(str(name), variable)
+            with complaints_about_one(str(name)):
+                if is_wanted or (loadable is None and _needs_loading(stored, variable)):
+                    variables[name] = variable.compute()
+                    loaded.add(name)
+                elif isinstance(stored.data, ManifestArray):
+                    variables[name] = _virtual(str(name), stored, stored.data, variable)
+                elif isinstance(stored.data, np.ndarray):
+                    variables[name] = variable.compute()
+                    loaded.add(name)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
     names = [n for n, v in variables.items() if v.dims == (n,) and _in_memory(v)]
-    made = {name: indexed(name, variables[name]) for name in names}
+    made = {}
+    for name in names:
+        with complaints_about_one(str(name)):
+            made[name] = indexed(name, variables[name])
     variables |= {name: variable for name, (variable, _) in made.items()}
     indexes = {name: index for name, (_, index) in made.items()}
     parts = {}
@@ -247,6 +254,18 @@ def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
 
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
+    """Return the variables of a group decoded, its attributes, and the names of coordinates.
+
+    Raises
+    ------
+    UndecodableError
+        xarray cannot decode some of them.
+    """
+    with complaints_about(group, lambda part: _by_xarray(part, decoders)):
+        return _by_xarray(group, decoders)
+
+
+def _by_xarray(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
     variables: dict[Any, xr.Variable] = {
         name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), encoding_of(v))
         for name, v in group.variables.items()

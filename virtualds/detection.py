@@ -113,14 +113,16 @@ def _by_bytes(head: bytes) -> Parser | Format | None:
 
 def _only_content(root: str, options: StorageOptions | None) -> Found:
     """Return the parser or format of what an archive holds, if that is one thing."""
+    # the list is that of the archive as it is now, also if another one was there before
+    names = [file.path for file in store_for(root).list_files(root, options)]
     if (found := _marked(root, options)) is not None:
         return found
-    listed = store_for(root).list_files(root, options)
-    names = [file.path for file in listed]
     folders = {name.partition("/")[0] for name in names}
     if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):
         return detected(below(root, names[0] if len(names) == 1 else folders.pop()), options)
     scheme, _, url = root.partition("::")
+    if not names:
+        raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")
     raise FormatError(
         f"{url}: the archive holds {len(names)} files, {names[:5]!r}...; name one of them as "
         f"{scheme}MEMBER::{url}"

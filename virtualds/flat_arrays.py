@@ -27,8 +27,9 @@ def flat_array(
     shape: Sequence[int],
     *,
     order: str = "C",
+    checksum: int = 0,
 ) -> ManifestArray:
-    """Return the array whose values lie in one piece of a file.
+    """Return the array whose values lie in one piece of a file; ``checksum`` is that of the piece.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def flat_array(
     axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
     grid = tuple(axis.nchunks for axis in axes)
     manifest = (
-        ChunkManifest.build(grid, files=(source,), offset=offset, length=nbytes)
+        ChunkManifest.build(grid, files=(source,), offset=offset, length=nbytes, checksum=checksum)
         if nbytes
         else ChunkManifest.missing(grid)
     )

@@ -321,6 +321,18 @@ class ChunkManifest:
             offset=_settle(offset, self.shape),
         )
 
+    def checked(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
+        """Return the manifest with checksums for chunks that have none; 0 is none.
+
+        Parameters
+        ----------
+        checksums : array of uint64
+            Over the grid of chunks, or of a shape that broadcasts to it.
+        """
+        known = compact(self.checksum)
+        found = np.where(known == 0, checksums, known)
+        return replace(self, checksum=_settle(found, self.shape))
+
     def pruned(self) -> ChunkManifest:
         """Return the manifest with only those files in its table that a chunk lies in."""
         file = compact(self.file)

@@ -67,12 +67,14 @@ class TimePacking:
                 decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
                 decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit, decode_via_units=True),
             )
+            # xarray looks at the first and the last one only, until somebody asks for all
+            found = decoded.values
         except (ValueError, OverflowError) as error:
             raise CodecError(f"{self.units!r}: {error}") from error
         if decoded.dtype.kind != self.dtype.kind:
             raise CodecError(f"{self.units!r}: decodes to {decoded.dtype}, not to {self.dtype}")
-        values: npt.NDArray[Any] = decoded.values.astype(self.dtype)
-        if decoded.dtype != self.dtype and not _same(values, decoded.values):
+        values: npt.NDArray[Any] = found.astype(self.dtype)
+        if found.dtype != self.dtype and not _same(values, found):
             raise CodecError(
                 f"{self.units!r}: some of the values are finer than {self.dtype}, which is what "
                 f"xarray said they are; load the variable with loadable_variables"

@@ -11,6 +11,7 @@ import xarray as xr
 from virtualds.dataset import Loadable, group_from_dataset, lazy_dataset, virtual_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
+from virtualds.undecodable import decoded
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 """Takes a group, and returns it as a dataset without the groups below it."""
@@ -18,33 +19,46 @@ MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 # ---------------------------------------------------------------------- group -> tree
 
 
-def lazy_datasets(group: ManifestGroup, **decoders: Any) -> dict[str, xr.Dataset]:
+def lazy_datasets(
+    group: ManifestGroup, on_error: str = "raise", **decoders: Any
+) -> dict[str, xr.Dataset]:
     """Return a group and all below it as datasets by path, which read as native backends do.
 
-    The group itself is ``""``. ``decoders`` are those of `lazy_dataset`.
+    The group itself is ``""``. ``decoders`` are those of `lazy_dataset`; of variables that cannot
+    be decoded ``on_error`` decides.
     """
-    return dict(_datasets(group, lambda part: lazy_dataset(part, **decoders)))
+    return dict(_datasets(group, lambda part: lazy_dataset(part, **decoders), on_error))
 
 
 def virtual_tree(
-    group: ManifestGroup, loadable: Loadable = None, decode_cf: bool = True
+    group: ManifestGroup,
+    loadable: Loadable = None,
+    decode_cf: bool = True,
+    on_error: str = "raise",
 ) -> xr.DataTree:
     """Return a group and all below it as a tree of datasets of virtual arrays.
 
-    Parameters and errors are those of `virtual_dataset`.
+    Parameters and errors are those of `virtual_dataset`; of variables that cannot be decoded
+    ``on_error`` decides.
 
     Raises
     ------
     ValueError
         A group does not share the dimensions of the groups above it.
     """
-    return tree_of(dict(_datasets(group, lambda part: virtual_dataset(part, loadable, decode_cf))))
+
+    def make(part: ManifestGroup) -> xr.Dataset:
+        return virtual_dataset(part, loadable, decode_cf)
+
+    return tree_of(dict(_datasets(group, make, on_error)))
 
 
-def _datasets(group: ManifestGroup, make: MakeDataset) -> Iterator[tuple[str, xr.Dataset]]:
+def _datasets(
+    group: ManifestGroup, make: MakeDataset, on_error: str
+) -> Iterator[tuple[str, xr.Dataset]]:
     for path, part in group.walk():
         try:
-            yield path, make(part)
+            yield path, decoded(part, on_error, make, f"group /{path}")
         except VirtualdsError as error:
             error.add_note(f"group /{path}")
             raise

@@ -95,7 +95,7 @@ DAMAGES = {
     "truncated": Damage(truncate, {"size"}, {"size", "range"}, {"size", "range"}),
     "overwritten": Damage(overwrite, {"modified"}, {"modified"}, {"modified"}),
     "a byte flipped": Damage(flip_a_byte, set(), set(), {"undecodable"}),
-    "a folder": Damage(make_a_folder, {"size"}, {"size", "range"}, {"size", "range"}),
+    "a folder": Damage(make_a_folder, {"unreachable"}, {"unreachable"}, {"unreachable"}),
 }
 
 

@@ -186,7 +186,8 @@ def open_stored(
     group = open_group(url, skip=skip, options=storage_options, **choices)
     outline = known_outline(group, loadable_variables, decode_cf)
     if outline is None:
-        dataset = dataset_of(url, group, loadable_variables, decode_cf)
+        on_error = choices.get("on_error", "raise")
+        dataset = dataset_of(url, group, loadable_variables, decode_cf, on_error)
         outline = known_outline(group, loadable_variables, decode_cf)
         if outline is None:
             return dataset

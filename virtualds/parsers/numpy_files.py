@@ -6,16 +6,19 @@ An ``.npz`` file is a zip archive of ``.npy`` files, each of which is a variable
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
 from virtualds.archive_index import LOCAL_HEADER, LOCAL_MAGIC
+from virtualds.archived import READ_WHOLE
 from virtualds.array import ManifestArray
+from virtualds.checksum import checksum_behind, mismatch
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.manifest import SourceFile
 from virtualds.scan import fetch_ahead
-from virtualds.stores import headers_in_archives, outside_archives, store_for
+from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
 
 NAME = "array"
 """What the array of an ``.npy`` file is called, in every file alike."""
@@ -124,4 +127,32 @@ def _array(file: SourceFile, head: bytes) -> ManifestArray:
     if size > len(head):
         [head] = store_for(file.url).get_ranges(file, [(0, size)])
     found = parse_numpy_header(head, file.url)
-    return flat_array(file, found.offset, found.dtype, found.shape, order=found.order)
+    nbytes = found.dtype.itemsize * prod(found.shape)
+    checksum = _checksum(file, head[: found.offset], nbytes)
+    return flat_array(
+        file, found.offset, found.dtype, found.shape, order=found.order, checksum=checksum
+    )
+
+
+def _checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
+    """Return the checksum of the values of an array in an archive, 0 if there is none.
+
+    The archive has one of the header and the values together. An array that does not reach to the
+    end of its member is checked here and now, since its header may be damaged.
+
+    Raises
+    ------
+    FormatError
+        The member is damaged.
+    """
+    size = file.size or 0
+    [whole] = checksums_in_archives([file])
+    if not whole or size > len(header) + READ_WHOLE:
+        return 0
+    if nbytes and len(header) + nbytes == size:
+        return checksum_behind(header, whole, nbytes)
+    [(archive, begin)] = outside_archives([file])
+    [data] = store_for(archive.url).get_ranges(archive, [(begin, size)])
+    if reason := mismatch(data, whole):
+        raise FormatError(f"{file.url}: {reason}; the archive is damaged, fetch it again")
+    return 0

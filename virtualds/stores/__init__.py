@@ -68,6 +68,23 @@ def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]
     return found
 
 
+def checksums_in_archives(files: Sequence[SourceFile]) -> list[int]:
+    """Return the checksum of every file as a whole that its archive has, 0 where there is none.
+
+    Raises
+    ------
+    StoreError
+        An archive cannot be read, or has changed.
+    """
+    found = [0] * len(files)
+    for store in ARCHIVES.values():
+        numbers = [n for n, file in enumerate(files) if _archives_of(file.url) is store]
+        checksums = store.checksums([files[n] for n in numbers])
+        for n, checksum in zip(numbers, checksums, strict=True):
+            found[n] = checksum
+    return found
+
+
 def headers_in_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
     """Return for members of one archive where it lies, and where in it their headers begin.
 
@@ -97,6 +114,7 @@ __all__ = [
     "STORES",
     "FsspecStore",
     "LocalStore",
+    "checksums_in_archives",
     "headers_in_archives",
     "in_front",
     "outside_archives",

@@ -19,6 +19,7 @@ from virtualds.archive_index import (
     Read,
     data_offset,
 )
+from virtualds.checksum import mismatch
 from virtualds.errors import UnsupportedError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
@@ -72,7 +73,12 @@ class ArchiveStore:
                 )
         [begin] = self._offsets(archive, [member])
         moved = [(begin + offset, length) for offset, length in ranges]
-        return self._store_for(archive.file.url).get_ranges(archive.file, moved)
+        found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
+        for item, data in enumerate(found):
+            # of a part nothing is known: the archive has one checksum for all of a member
+            if len(data) == member.length and (reason := mismatch(data, member.checksum)):
+                raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
+        return found
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Do nothing: few bytes are read here."""
@@ -107,7 +113,12 @@ class ArchiveStore:
         begin = data_offset(found, member.header, archive.file.url) - member.header
         if len(found) < begin + length:
             return file, self.get_ranges(file, [(0, length)])[0]
-        return file, found[begin : begin + length]
+        found = found[begin : begin + length]
+        # the other way tells what is wrong
+        is_whole = length == member.length
+        if is_whole and mismatch(found, member.checksum):
+            return file, self.get_ranges(file, [(0, length)])[0]
+        return file, found
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole member."""
@@ -143,6 +154,10 @@ class ArchiveStore:
             begins = self._offsets(found[numbers[0]][0], [found[n][1] for n in numbers])
             offsets |= dict(zip(numbers, begins, strict=True))
         return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
+
+    def checksums(self, files: Sequence[SourceFile]) -> list[int]:
+        """Return the checksum of every member as a whole, 0 where the archive has none."""
+        return [member.checksum for _, member in map(self._found, files)]
 
     def beginnings(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for every member the archive that it lies in, and where its own header begins."""

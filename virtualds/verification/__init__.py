@@ -10,6 +10,7 @@ from virtualds.keywords import check_choice
 from virtualds.manifest import SourceFile
 from virtualds.verification.comparison import Comparison, compare
 from virtualds.verification.fingerprints import States, states_of
+from virtualds.verification.members import damaged_members
 from virtualds.verification.report import NOT_COMPARED, Problem, Verification
 from virtualds.verification.sampling import checked_sample, sampled
 from virtualds.verification.survey import Arrays, Survey, beyond, survey
@@ -60,7 +61,9 @@ def verified(
     ranges = [] if against == "fingerprint" else _out_of_range(arrays, known, states)
     compared = Comparison()
     if against == "native":
+        members = damaged_members(states.archives)
         compared = compare(sampled(arrays, sample, seed), states.sound)
+        compared.problems += members
     strange = [Problem("", name, None, NOT_COMPARED, UNREAD) for name in unread]
     found = Verification(
         against=against,

@@ -7,13 +7,19 @@ thread, while others fetch and decode what comes next.
 
 from __future__ import annotations
 
+import lzma
+import struct
+import tarfile
 import warnings
+import zipfile
+import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +42,11 @@ SORTED = 2**17
 """Chunks that are brought into the order of their files at a time, so that each is opened once."""
 KEPT = 4
 """Files that are kept open."""
-FAILURES = (CannotError, VirtualdsError, *COMPLAINTS)
+FAILURES = (
+    *(CannotError, VirtualdsError, *COMPLAINTS),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
+    *(EOFError, ElementTree.ParseError),
+)
 """What a native reader, or a file that has changed meanwhile, may lead to."""
 
 

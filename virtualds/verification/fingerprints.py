@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from virtualds.archive_index import is_zip
 from virtualds.errors import VirtualdsError
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import COMPLAINTS
@@ -16,13 +17,16 @@ from virtualds.verification.report import Problem
 
 Place = tuple[str, StorageOptions | None]
 """Where a file is, and how it is asked for."""
-TOLD_WITH_A_BYTE = {"http", "https", "s3", "s3a"}
-"""Schemes whose servers tell size and etag with the first byte of a file.
+TOLD_WITH_BYTES = {"file", "http", "https", "s3", "s3a"}
+"""Schemes of which the first bytes of a file come with its size and etag.
 
-fsspec would ask HTTP servers twice for what is not there, or where they refuse to answer HEAD.
+fsspec would ask HTTP servers twice for what is not there, or where they refuse to answer HEAD; and
+a local file tells its size to those who may not read it.
 """
-State = SourceFile | Exception
-"""A file as it is now, or why nobody knows."""
+HEAD = 4
+"""Bytes that tell a zip archive."""
+State = tuple[SourceFile, bytes | None] | Exception
+"""A file as it is now with its first bytes, if they came along; or why nobody knows."""
 
 
 @dataclass
@@ -30,11 +34,13 @@ class States:
     """What has become of the files.
 
     ``sizes`` are those of files that are there, if their store tells; ``sound`` are files that
-    nothing speaks against; ``fingerprinted`` counts those whose time or etag could be compared.
+    nothing speaks against; ``archives`` are those of them that may be zip archives;
+    ``fingerprinted`` counts those whose time or etag could be compared.
     """
 
     sizes: dict[SourceFile, int] = field(default_factory=dict)
     sound: set[SourceFile] = field(default_factory=set)
+    archives: set[SourceFile] = field(default_factory=set)
     places: int = 0
     fingerprinted: int = 0
     problems: list[Problem] = field(default_factory=list)
@@ -67,25 +73,28 @@ def _state_of(place: Place) -> State:
     url, options = place
     store = store_for(url)
     try:
-        if scheme_of(url) in TOLD_WITH_A_BYTE:
-            return store.head(url, options, 1)[0]
-        return store.describe(url, options)
+        if scheme_of(url) in TOLD_WITH_BYTES:
+            return store.head(url, options, HEAD)
+        return store.describe(url, options), None
     except (VirtualdsError, *COMPLAINTS) as error:
         return error
 
 
-def _take_in(found: States, file: SourceFile, now: State) -> bool:
+def _take_in(found: States, file: SourceFile, state: State) -> bool:
     """Note what has become of a file; return whether its version could be compared."""
-    if isinstance(now, Exception):
-        kind = "missing" if isinstance(now, FileNotFoundError) else "unreachable"
-        text = getattr(now, "strerror", None) or str(now) or type(now).__name__
+    if isinstance(state, Exception):
+        kind = "missing" if isinstance(state, FileNotFoundError) else "unreachable"
+        text = getattr(state, "strerror", None) or str(state) or type(state).__name__
         found.problems.append(Problem(file.url, "", None, kind, text))
         return False
+    now, head = state
     if now.size is not None:
         found.sizes[file] = now.size
     change = _change(file, now)
     if change is None:
         found.sound.add(file)
+        if head is None or is_zip(head):
+            found.archives.add(file)
     else:
         found.problems.append(Problem(file.url, "", None, *change))
     times, etags = (file.mtime, now.mtime), (opaque(file.etag), opaque(now.etag))

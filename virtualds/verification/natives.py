@@ -6,6 +6,7 @@ there are for which format is a table; those are asked in its order, until one k
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -118,6 +119,8 @@ def _target(source: SourceFile, closing: ExitStack) -> Any:
     if scheme_of(source.url) == "file":
         return local_path(source.url)
     filesystem, path = located(source.url, source.options)
+    # those of archives close their files when nobody holds them any more
+    closing.callback(id, filesystem)
     return closing.enter_context(filesystem.open(path, "rb"))
 
 
@@ -271,7 +274,9 @@ def _npy(source: SourceFile, closing: ExitStack) -> NativeFile:
 
 
 def _npz(source: SourceFile, closing: ExitStack) -> NativeFile:
-    arrays = closing.enter_context(np.load(local_path(source.url)))
+    # numpy leaves a file open that it opened, if it is no sound archive
+    file = closing.enter_context(io.FileIO(local_path(source.url)))
+    arrays = closing.enter_context(np.load(file))
     return _Arrays(lambda name: arrays[name])
 
 

@@ -18,7 +18,7 @@ KINDS: dict[str, str] = {
     "modified": "the file was modified after it was scanned",
     "range": "a reference is empty, negative, or reaches past the end of its file",
     "references": "references of the set cannot be read",
-    "undecodable": "the bytes of a chunk do not decode, or are not those of their checksum",
+    "undecodable": "bytes of a chunk or a member do not decode, or are not those of a checksum",
     "differs": "a chunk has other values than the native reader gives, or is no chunk of its file",
     "not compared": "nobody has looked, and why",
 }

@@ -147,14 +147,17 @@ class NodesReader:
             if not self.keeps_problems:
                 raise
             problems[path.rpartition("/")[2]] = error
-            shape: Any = node.get("shape")
-            if not is_shape(shape):
+            if not _has_shape(node):
                 raise
-            return ManifestVariable(_dims(node), ManifestArray.unreadable(shape, "V1", str(error)))
+            return _unreadable(node, error)
         except MALFORMED as error:
             found = malformed(self.root, error)
             found.add_note(f"variable {path} of {self.root}")
-            raise found from error
+            if not self.keeps_problems or not _has_shape(node):
+                raise found from error
+            found.__cause__ = error
+            problems[path.rpartition("/")[2]] = found
+            return _unreadable(node, found)
 
     def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._noted("arrays", path)
@@ -169,6 +172,24 @@ class NodesReader:
             attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
         encoding = restored_encoding(array, dims, notes, self.root)
         return ManifestVariable(dims, array, attributes, encoding)
+
+
+def _has_shape(node: Mapping[str, Any]) -> bool:
+    """Say whether a variable of an array whose metadata are malformed can stand for it."""
+    shape: Any = node.get("shape")
+    names = node.get("dimension_names")
+    if not is_shape(shape):
+        return False
+    return names is None or (
+        isinstance(names, list)
+        and len(names) == len(shape)
+        and all(name is None or isinstance(name, str) for name in names)
+    )
+
+
+def _unreadable(node: Mapping[str, Any], error: VirtualdsError) -> ManifestVariable:
+    array = ManifestArray.unreadable(tuple(node["shape"]), "V1", str(error))
+    return ManifestVariable(_dims(node), array)
 
 
 def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,181 @@
+"""One flipped byte in a member of a zip archive is an error wherever its checksum can tell."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from counting_server import counting_server
+
+import virtualds
+from virtualds.archived import READ_WHOLE
+from virtualds.checksum import checksum_behind, checksum_of
+from virtualds.errors import ReadError, VirtualdsError
+
+NUMBERS = np.random.default_rng(5).normal(size=(40, 50)).astype("f4")
+
+
+def flipped(path: Path, place: int, bit: int = 1) -> Path:
+    """Flip a bit of a file, and leave its time as it was."""
+    before, data = path.stat(), bytearray(path.read_bytes())
+    data[place] ^= bit
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return path
+
+
+def written(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def read(path: Path) -> np.ndarray:
+    return virtualds.open_virtual_dataset(path).v.values
+
+
+def zipped(path: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, str(file.relative_to(folder)))
+    return path
+
+
+@pytest.mark.parametrize("head", [0, 1, 128, 5000])
+@pytest.mark.parametrize("rest", [0, 1, 7, 4096, 100_001])
+def test_the_checksum_of_a_rest_follows_from_that_of_all(head: int, rest: int) -> None:
+    data = np.random.default_rng(head).bytes(head + rest)
+    assert checksum_behind(data[:head], checksum_of(data), rest) == checksum_of(data[head:])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_flipped_byte_of_an_array_in_npz_is_an_error(order: Any, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", v=np.asarray(NUMBERS[:3, :4], order=order), w=NUMBERS)
+    sound = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        length = archive.getinfo("v.npy").file_size
+    begin = sound.index(b"\x93NUMPY")
+    for place in range(begin, begin + length):
+        path.write_bytes(sound)
+        flipped(path, place)
+        with pytest.raises(VirtualdsError):
+            read(path)
+    path.write_bytes(sound)
+    flipped(path, begin)
+    found = virtualds.open_virtual_dataset(path, drop_variables="v")
+    np.testing.assert_array_equal(found.w, NUMBERS)
+
+
+def test_arrays_without_values_are_checked_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", v=NUMBERS[:0])
+    assert read(path).shape == (0, 50)
+    flipped(path, path.read_bytes().index(b"(0, 50)") + 4)
+    with pytest.raises(VirtualdsError, match="CRC-32"):
+        read(path)
+
+
+def test_a_part_of_a_small_array_in_npz_is_checked_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", v=NUMBERS)
+    flipped(path, path.read_bytes().index(NUMBERS.tobytes()) + 1000)
+    ds = virtualds.open_virtual_dataset(path)
+    with pytest.raises(ReadError, match="CRC-32"):
+        np.asarray(ds.v[0, 0])
+
+
+def test_a_part_of_a_large_array_in_npz_is_read_alone(tmp_path: Path) -> None:
+    written(tmp_path / "a.npz", v=np.zeros(READ_WHOLE + 1, "u1"), w=np.zeros(READ_WHOLE, "u1"))
+    with counting_server(tmp_path) as (url, counts):
+        ds = virtualds.open_virtual_dataset(f"{url}/a.npz")
+        before = counts.sent
+        np.asarray(ds.v[READ_WHOLE // 2])
+        assert counts.sent - before < 2**20
+        np.asarray(ds.w[READ_WHOLE // 2])
+        assert counts.sent - before >= READ_WHOLE
+
+
+@pytest.mark.parametrize("codecs", [True, False])
+@pytest.mark.parametrize("version", [2, 3])
+def test_flipped_bytes_of_a_zipped_zarr_store_are_errors(
+    version: int, codecs: bool, tmp_path: Path
+) -> None:
+    plain = {"compressors": None}
+    encoding: Any = {"v": {"chunks": (20, 50), **({} if codecs else plain)}}
+    ds = xr.Dataset({"v": (("y", "x"), NUMBERS)})
+    ds.to_zarr(tmp_path / "s", zarr_format=version, encoding=encoding, consolidated=False)
+    path = zipped(tmp_path / "s.zip", tmp_path / "s")
+    sound = path.read_bytes()
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(path).v, NUMBERS)
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    for member in members:
+        begin = member.header_offset + 30 + len(member.filename)
+        for place in range(begin, begin + member.file_size, 1 + member.file_size // 3):
+            path.write_bytes(sound)
+            flipped(path, place)
+            with pytest.raises((VirtualdsError, OSError), match="CRC-32"):
+                read(path)
+
+
+def test_checksums_of_members_are_kept_in_sets_and_in_copies(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", v=NUMBERS)
+    ds = virtualds.open_virtual_dataset(path)
+    ds.virtual.to_manifest(tmp_path / "refs.zarr")
+    ds.virtual.materialize(tmp_path / "own.zarr")
+    flipped(path, path.read_bytes().index(NUMBERS.tobytes()) + 8)
+    with pytest.raises(ReadError, match="CRC-32"):
+        read(tmp_path / "refs.zarr")
+    with pytest.raises(ReadError, match="CRC-32"):
+        virtualds.open_virtual_dataset(path).virtual.materialize(tmp_path / "damaged.zarr")
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(tmp_path / "own.zarr").v, NUMBERS)
+
+
+# ---------------------------------------------------------------------- verify
+
+
+def test_verify_checks_members_of_which_parts_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    xr.Dataset({"v": (("y", "x"), NUMBERS)}).to_netcdf(folder / "a.nc", engine="h5netcdf")
+    path = zipped(tmp_path / "a.zip", folder)
+    ds = virtualds.open_virtual_dataset(path)
+    assert ds.virtual.verify(against="native").ok
+    flipped(path, path.read_bytes().index(NUMBERS.tobytes()) + 40)
+    found = ds.virtual.verify(against="native")
+    assert found.counts["undecodable"] == 1
+    assert "member 'a.nc'" in str(found)
+
+
+def test_verify_checks_arrays_that_are_too_large_to_be_read_whole(tmp_path: Path) -> None:
+    large = np.arange(READ_WHOLE // 4 + 1, dtype="f4")
+    path = written(tmp_path / "a.npz", v=large, w=NUMBERS)
+    ds = virtualds.open_virtual_dataset(path)
+    assert ds.virtual.verify(against="native").ok
+    flipped(path, path.read_bytes().index(large[1000:3000].tobytes()))
+    found = ds.virtual.verify(against="native")
+    # numpy refuses the member
+    assert found.counts == {"undecodable": 1, "not compared": 1}
+    assert "member 'v.npy'" in str(found)
+    assert ds.virtual.verify(against="range").ok
+
+
+def test_verify_checks_every_member_on_a_server_whatever_the_sample(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", **{f"v{number}": NUMBERS + number for number in range(20)})
+    with counting_server(tmp_path) as (url, _):
+        ds = virtualds.open_virtual_dataset(f"{url}/a.npz")
+        flipped(path, path.read_bytes().index((NUMBERS + 7).tobytes()))
+        found = ds.virtual.verify(sample=1, against="native")
+        assert any("member 'v7.npy'" in problem.message for problem in found.problems)
+
+
+def test_a_damaged_list_of_members_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.npz", v=NUMBERS)
+    ds = virtualds.open_virtual_dataset(path)
+    flipped(path, path.read_bytes().rindex(b"PK\1\2"))
+    found = ds.virtual.verify(against="native")
+    assert not found.ok
+    assert "unreachable" in found.counts

@@ -1,0 +1,67 @@
+"""Whether the members of zip archives are those of which the archives hold checksums.
+
+References into an archive are to parts of its members, and one checksum is that of all of a member.
+So members are read from end to end.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+
+from virtualds.archive_index import LOCAL_HEADER, Member, data_offset, is_zip, zip_index
+from virtualds.checksum import PRESENT
+from virtualds.errors import VirtualdsError
+from virtualds.manifest import SourceFile
+from virtualds.store import Store
+from virtualds.stores import store_for
+from virtualds.verification.fingerprints import HEAD
+from virtualds.verification.report import Problem
+
+PIECE = 2**23
+"""Bytes of a member that are read at a time."""
+
+
+def damaged_members(files: Iterable[SourceFile]) -> Iterator[Problem]:
+    """Yield a problem for every member of an archive whose bytes are not those of its checksum.
+
+    Files that are no zip archives are passed over.
+    """
+    for file in sorted(files, key=lambda file: file.url):
+        store = store_for(file.url)
+        try:
+            if is_zip(_read(store, file, 0, HEAD)):
+                yield from _damaged_in(store, file)
+        except (OSError, VirtualdsError) as error:
+            yield Problem(file.url, "", None, "unreachable", f"its members: {error}")
+
+
+def _damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
+    size = store.describe(file.url, file.options).size or 0
+    index = zip_index(lambda start, count: _read(store, file, start, count), size, file.url)
+    for name, member in index.items():
+        # no reference leads into others
+        if member.problem is None and (found := _checksum(store, file, member)) != member.checksum:
+            text = (
+                f"the CRC-32 of the member {name!r} is {found - PRESENT:#010x}, the archive says "
+                f"{member.checksum - PRESENT:#010x}; the archive is damaged, fetch it again"
+            )
+            yield Problem(file.url, "", None, "undecodable", text)
+
+
+def _checksum(store: Store, file: SourceFile, member: Member) -> int:
+    """Return the checksum of a member as it lies there now."""
+    place = member.offset
+    if place is None:
+        header = _read(store, file, member.header, LOCAL_HEADER)
+        place = data_offset(header, member.header, file.url)
+    found = 0
+    for start in range(place, place + member.length, PIECE):
+        count = min(PIECE, place + member.length - start)
+        found = zlib.crc32(_read(store, file, start, count), found)
+    return PRESENT + found
+
+
+def _read(store: Store, file: SourceFile, start: int, count: int) -> bytes:
+    count = count if file.size is None else min(count, file.size - start)
+    return bytes(store.get_ranges(file, [(start, count)])[0]) if count > 0 else b""
