@@ -11,9 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
+HEADER = 4
+MOST = 2**15
+"""More than szip makes of a byte: a code of some bits stands for 64 blocks of zeros at most."""
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 
@@ -50,9 +55,18 @@ class Szip(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = needed_package("imagecodecs", "szip")
         parameters = {name: getattr(self, name) for name in PARAMETERS}
+        # a header of its own says how many bytes there will be (H5Zszip.c)
+        size = int.from_bytes(data[:HEADER], "little")
+        check_length(self, size, nbytes)
+        if size > MOST * len(data):
+            raise CodecError(f"szip: {size} bytes out of {len(data)}")
+        room = np.empty(size, np.uint8)
         try:
-            out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)
-        except (RuntimeError, ValueError) as error:
+            found = imagecodecs.szip_decode(
+                bytes(data[HEADER:]), header=False, out=room, **parameters
+            )
+        except (OverflowError, RuntimeError, ValueError) as error:
             raise CodecError(f"szip: {error}") from error
-        check_length(self, len(out), nbytes)
-        return bytes(out)
+        # where the stream ends early, the rest of the memory is as it was
+        check_length(self, len(found), size)
+        return room.data

@@ -23,6 +23,8 @@ MOST = 10_000
 """Blocks of a header beyond which it is taken for damage."""
 STRING = re.compile(r"'((?:[^']|'')*)'")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
+FIRST = ("SIMPLE", "XTENSION")
+"""Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
 LARGEST = 999
 """The largest value of NAXIS."""
@@ -122,6 +124,12 @@ def _cards(header: str) -> dict[str, Any]:
     for start in range(0, len(header), CARD):
         card = header[start : start + CARD].ljust(CARD)
         name, value = card[:8].rstrip(), card[10:]
+        if start and name in FIRST:
+            # sections 4.4.1.1 and 4.4.1.2: they begin a header and stand nowhere else
+            raise FormatError(
+                f"FITS header: {name} stands in card {start // CARD + 1}, so that END is missing "
+                f"before it; the file is damaged, fetch it again"
+            )
         if name == "CONTINUE" and isinstance(found.get(last), str) and found[last][-1:] == "&":
             if isinstance(more := _value(value), str):
                 found[last] = found[last][:-1] + more
