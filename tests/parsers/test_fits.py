@@ -227,6 +227,6 @@ def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) 
     assert place < 2880
     data[place + 3] = 0x5A
     path.write_bytes(data)
-    with pytest.raises(FormatError, match="XTENSION stands in card 37.*END is missing") as caught:
+    with pytest.raises(FormatError, match=r"XTENSION stands in card 37.*END is missing") as caught:
         virtualds.open_virtual_dataset(path)
     assert "two.fits" in str(caught.value.__notes__)
