@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from virtualds import UnsupportedError
+from virtualds import FormatError, UnsupportedError
 from virtualds.codec import Codec, CodecError
 from virtualds.codecs import Shuffle, Zlib, codec_from_hdf5, codec_from_zarr_v2
 from virtualds.codecs.crc32c import crc32c
@@ -303,6 +303,58 @@ def test_parameters_that_make_no_sense_are_an_error_of_the_codec(name: str) -> N
     codec = codec_from_zarr_v2(SENSELESS[name])
     with pytest.raises(CodecError, match=SENSELESS[name]["id"]):
         codec.decode(sample("f8", 8), None)
+
+
+DELTA = {"id": "imagecodecs_delta", "shape": [3, 4, 1], "dtype": "<u2", "axis": -2}
+SCALED = {"id": "virtualds_scaleoffset", "dtype": "<i4", "factor": 0, "elements": 9, "fill": 11}
+UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
+    "an element that is text": ({"id": "shuffle", "elementsize": "x"}, "elementsize"),
+    "rows of no pixels": (DELTA | {"shape": [3, 0, 1]}, "no differences"),
+    "rows of fewer pixels than none": (DELTA | {"shape": [3, -4, -1]}, "no differences"),
+    "differences of text": (DELTA | {"dtype": "<U2"}, "no differences"),
+    "a dtype that there is not": (DELTA | {"dtype": "<f\x14"}, "not understood"),
+    "a dtype that is not closed": (DELTA | {"dtype": "<u2,("}, "never closed"),
+    "tables that are a number": ({"id": "imagecodecs_jpeg", "tables": 0.5}, "tables"),
+    "colours that are a list": ({"id": "imagecodecs_jpeg", "colorspace_data": [1]}, "colours"),
+    "offsets of text": (SCALED | {"dtype": "<U1"}, "no numbers"),
+    "offsets of a dtype that there is not": (SCALED | {"dtype": "<i4\0"}, "not understood"),
+    "a fill beyond the type": (SCALED | {"dtype": "|u1", "fill": -1}, "out of bounds"),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_a_configuration_of_which_no_codec_is_made_is_named(name: str) -> None:
+    config, reason = UNSOUND[name]
+    with pytest.raises(FormatError, match=f"'{config['id']}'.*{reason}"):
+        codec_from_zarr_v2(config)
+
+
+def test_client_data_of_which_no_codec_is_made_are_named() -> None:
+    with pytest.raises(FormatError, match=r"HDF5 filter 4.*\(1, 2\)"):
+        codec_from_hdf5(4, (1, 2), 4)
+
+
+@pytest.mark.parametrize("nbytes", [1280, None])
+@pytest.mark.parametrize("keep", [-1, -100, 60, 5, 4])
+def test_szip_of_a_stream_that_ends_early_is_no_memory_of_others(
+    nbytes: int | None, keep: int
+) -> None:
+    """libaec leaves what it has no bits for as it was."""
+    codec = codec_from_zarr_v2(SZIP)
+    data = np.random.default_rng(0).integers(0, 2**14, 640).astype("<i2").tobytes()
+    there = encoded(SZIP, data)
+    assert bytes(codec.decode(there, nbytes)) == data
+    with pytest.raises(CodecError, match="szip"):
+        codec.decode(there[:keep], nbytes)
+
+
+def test_a_jpegls_stream_without_an_end_is_not_decoded() -> None:
+    """CharLS would look for the end of a number in memory that is not the stream's."""
+    there = imagecodecs.jpegls_encode(np.arange(1230).astype("u1").reshape(30, 41))
+    codec = codec_from_zarr_v2({"id": "imagecodecs_jpegls"})
+    assert len(codec.decode(there, 1230)) == 1230
+    with pytest.raises(CodecError, match="no end"):
+        codec.decode(there[:99], 1230)
 
 
 def test_what_only_encoding_needs_may_be_anything() -> None:

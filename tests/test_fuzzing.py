@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
-CASES = 25
+CASES = 15
 """Cases of each kind of file."""
 FILES = ("hdf5", "sets", "kerchunk-json", "kerchunk-parquet", "netcdf3", "tiff", "grib", "fits")
 FILES += ("zarr-v2", "zarr-v3", "npy", "npz", "safetensors", "zip", "tar")
-CODECS = ("zlib", "zstd", "delta", "imagecodecs_lzw", "virtualds_scaleoffset")
+CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
+"""Some codecs; their chunks are made together."""
 
 
 def fuzz(*arguments: str) -> str:
@@ -43,10 +44,12 @@ def findings(folder: Path) -> list[Any]:
     return [finding for finding in map(json.loads, lines) if finding["again"]]
 
 
-@pytest.mark.parametrize("kind", [*FILES, *(f"codec-{name}" for name in CODECS)])
-def test_the_first_damaged_files_are_read_or_refused(kind: str, tmp_path: Path) -> None:
-    table = fuzz("--kinds", kind, "--cases", f"{CASES}", "--state", str(tmp_path))
-    assert f"{kind}  " in table
+@pytest.mark.parametrize("kinds", [*FILES, CODECS])
+def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path) -> None:
+    table = fuzz("--kinds", kinds, "--cases", f"{CASES}", "--state", str(tmp_path))
+    for kind in kinds.split(","):
+        [row] = [line for line in table.splitlines() if line.startswith(f"{kind}  ")]
+        assert row.split()[1] == f"{CASES}"
     assert not findings(tmp_path)
 
 

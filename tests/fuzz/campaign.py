@@ -21,6 +21,9 @@ from fuzz.kinds import Kind, Maker, kind
 from fuzz.outcomes import Finding, Outcome, Values, by_last_part, differing, lenient, untyped
 from fuzz.workers import MODULES, Answer, Worker
 
+THREADED = ("icechunk", "obstore")
+"""Packages that are imported in workers only: what threads they start do not survive a fork."""
+
 
 @dataclass
 class Progress:
@@ -102,6 +105,8 @@ class Fuzzer:
         for worker in (self._ours, self._native):
             answer = worker.ask(MODULES)
             for name in [] if answer.end else answer.value:
+                if name.partition(".")[0] in THREADED:
+                    continue
                 with suppress(ImportError):
                     import_module(name)
             worker.stop()

@@ -150,6 +150,10 @@ def by_tifffile(entry: str, closing: ExitStack) -> Found:
                 yield "/".join([*group, "band_data"]), image.asarray
 
 
+UNSIGNED = {(8, -128), (16, 2**15), (32, 2**31), (64, 2**63)}
+"""BITPIX and BZERO of integers without a sign, and of bytes with one."""
+
+
 def by_astropy(entry: str, closing: ExitStack) -> Found:
     from astropy.io import fits
 
@@ -157,9 +161,8 @@ def by_astropy(entry: str, closing: ExitStack) -> Found:
     scaled = closing.enter_context(fits.open(entry, memmap=False))
     for number, unit in enumerate(units):
         if unit.is_image and unit.header.get("NAXIS", 0):
-            unsigned = unit.header.get("BSCALE", 1) == 1 and unit.header.get("BZERO", 0) in (
-                *(2**15, 2**31, 2**63, -128),
-            )
+            how = unit.header.get("BITPIX"), unit.header.get("BZERO", 0)
+            unsigned = unit.header.get("BSCALE", 1) == 1 and how in UNSIGNED
             one = scaled[number] if unsigned else unit
             yield unit.name or f"HDU{number}", lambda one=one: one.data
 

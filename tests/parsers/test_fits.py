@@ -327,3 +327,16 @@ def test_headers_cost_few_requests_over_http(tmp_path: Path) -> None:
         ds = virtualds.open_virtual_dataset(f"{url}/a.fits")
         assert counts.of("a.fits") == 1
         np.testing.assert_array_equal(ds.SCI, fits.getdata(tmp_path / "a.fits", 1))
+
+
+def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "two.fits"
+    fits.HDUList([fits.PrimaryHDU(), fits.ImageHDU(np.arange(6.0))]).writeto(path)
+    data = bytearray(path.read_bytes())
+    place = data.index(b"END     ")
+    assert place < 2880
+    data[place + 3] = 0x5A
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"XTENSION stands in card 37.*END is missing") as caught:
+        virtualds.open_virtual_dataset(path)
+    assert "two.fits" in str(caught.value.__notes__)

@@ -1,6 +1,7 @@
 """Arrays of numpy, of safetensors and of flat files are what the native libraries read."""
 
 import io
+import json
 import struct
 import zipfile
 from pathlib import Path
@@ -246,6 +247,21 @@ def test_tensors_that_cannot_be_are_refused_by_name(name: str, tmp_path: Path) -
     header, kind, message = DAMAGED[name]
     with pytest.raises(kind, match=message):
         virtualds.open_virtual_dataset(_tensors(tmp_path / "a.safetensors", header))
+
+
+def test_tensors_that_share_bytes_are_refused_and_others_read(tmp_path: Path) -> None:
+    """Offset and length agree, and the offset is that of another tensor."""
+    header = {
+        name: {"dtype": "U8", "shape": [3], "data_offsets": [start, start + 3]}
+        for name, start in {"a": 0, "b": 2, "c": 5}.items()
+    }
+    path = _tensors(tmp_path / "a.safetensors", json.dumps(header).encode())
+    with pytest.raises(FormatError, match="are those of tensor 'b' too") as caught:
+        virtualds.open_virtual_dataset(path)
+    assert "are those of tensor 'a' too" in str(caught.value.__notes__)
+    with pytest.warns(UserWarning, match="could not be read"):
+        found = virtualds.open_virtual_dataset(path, on_error="skip")
+    assert list(found) == ["c"]
 
 
 def test_a_safetensors_header_beyond_the_file_is_an_error(tmp_path: Path) -> None:

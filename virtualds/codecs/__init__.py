@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -47,7 +48,7 @@ from virtualds.codecs.tiff import Differences, FloatDifferences, Lzw, PackBits
 from virtualds.codecs.unreadable import Unreadable
 from virtualds.codecs.zfp import Zfp, ZfpChunk, Zfpy
 from virtualds.codecs.zlib import Gzip, Zlib
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 
 CODECS: tuple[type[Codec], ...] = (
     Zlib,
@@ -139,14 +140,17 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     ------
     UnsupportedError
         No codec of that ``id`` is known.
+    FormatError
+        Its configuration makes no sense.
 
     References
     ----------
     Zarr storage specification version 2, "Arrays", keys ``compressor`` and ``filters``.
     """
     name = config.get("id")
-    if name in BY_ZARR_V2_ID:
-        return BY_ZARR_V2_ID[name].from_zarr_v2(config)
+    if isinstance(name, str) and name in BY_ZARR_V2_ID:
+        with _sensible(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
+            return BY_ZARR_V2_ID[name].from_zarr_v2(config)
     if isinstance(name, str) and (name in NUMCODECS_IDS or is_brought(name)):
         return Numcodecs.from_zarr_v2(config)
     known = sorted([*BY_ZARR_V2_ID, *NUMCODECS_IDS])
@@ -184,13 +188,19 @@ def codec_from_zarr_v3(
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
     make = from_zarr_v3(name, shape)
-    try:
+    with _sensible(f"codec {name!r} of {dtype}: its configuration {dict(config)}", "metadata"):
         return make(config, dtype)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise FormatError(
-            f"codec {name!r}: its configuration {dict(config)} makes no sense for {dtype} "
-            f"({error}); the metadata is damaged"
-        ) from error
+
+
+@contextmanager
+def _sensible(what: str, where: str) -> Iterator[None]:
+    """Say of parameters of which no codec is made that they make no sense."""
+    try:
+        yield
+    except VirtualdsError:
+        raise
+    except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
+        raise FormatError(f"{what} makes no sense ({error}); the {where} is damaged") from error
 
 
 def from_zarr_v3(name: str, shape: tuple[int, ...] | None = None) -> FromZarrV3:
@@ -233,6 +243,8 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     ------
     UnsupportedError
         The filter is not known.
+    FormatError
+        Its client data make no sense.
     """
     if number not in HDF5_FILTERS:
         name = f" ({REFUSED[number]})" if number in REFUSED else ""
@@ -240,7 +252,8 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
             f"HDF5 filter {number}{name}: it is none of {sorted(HDF5_FILTERS)}; load the variable "
             f"through h5py, or leave it out with drop_variables"
         )
-    return HDF5_FILTERS[number](values, itemsize)
+    with _sensible(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
+        return HDF5_FILTERS[number](values, itemsize)
 
 
 __all__ = [

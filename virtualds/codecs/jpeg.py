@@ -70,7 +70,10 @@ class Jpeg(Codec):
             )
         tables = config.get("tables")
         tables = base64.b64decode(tables) if isinstance(tables, str) else tables
-        return cls(tables, config.get("colorspace_jpeg"), config.get("colorspace_data"))
+        colours = config.get("colorspace_jpeg"), config.get("colorspace_data")
+        if not isinstance(tables, bytes | None) or not all(_is_colours(one) for one in colours):
+            raise ValueError(f"{colours} are no colours, or its tables no bytes")
+        return cls(tables, *colours)
 
     def to_zarr_v2(self) -> dict[str, Any]:
         tables = None if self.tables is None else base64.b64encode(self.tables).decode()
@@ -97,6 +100,11 @@ class Jpeg(Codec):
             raise CodecError(f"jpeg: {error}") from error
         check_length(self, len(out), nbytes)
         return out
+
+
+def _is_colours(value: Any) -> bool:
+    """Say whether a value may be a photometric interpretation: a number of TIFF, or a name."""
+    return value is None or isinstance(value, str) or (type(value) is int and 0 <= value < 2**16)
 
 
 @dataclass(frozen=True)

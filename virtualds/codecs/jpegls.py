@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Self
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
+END = b"\xff\xd9"
+"""Marker behind an image (annex C); a bit that is stuffed behind 0xff keeps it out of the data."""
 START_OF_FRAME = b"\xff\xf7"
 """Marker before the frame header."""
 MOST = 2**20
@@ -48,6 +50,9 @@ class JpegLs(Codec):
         imagecodecs = needed_package("imagecodecs", "jpegls")
         # a damaged header would have memory allotted for another image
         check_length(self, _image_size(memoryview(data)), nbytes)
+        if END not in bytes(data):
+            # CharLS would look for the end of a number beyond them
+            raise CodecError("jpegls: the image has no end")
         try:
             out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
         except (RuntimeError, ValueError, MemoryError) as error:

@@ -142,6 +142,13 @@ class ScaleOffset(Codec):
     zarr_v2_id: ClassVar[str] = "virtualds_scaleoffset"
     only_virtualds: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        kind = np.dtype(self.dtype)
+        if kind.kind not in "iuf" or kind.itemsize not in SIZES or self.elements < 0:
+            raise ValueError(f"{self.elements} elements of {kind} are no numbers that are scaled")
+        if self.fill is not None and not 0 <= self.fill < 1 << 8 * kind.itemsize:
+            raise ValueError(f"the bits of the fill value, {self.fill}, are out of bounds")
+
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         fill = None if config["fill"] is None else int(config["fill"])

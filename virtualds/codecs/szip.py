@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.decompressors import demand_room
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
+HEADER = 4
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 
@@ -51,11 +54,16 @@ class Szip(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = needed_package("imagecodecs", "szip")
         parameters = {name: getattr(self, name) for name in PARAMETERS}
+        # a header of its own says how many bytes there will be (H5Zszip.c)
+        size = int.from_bytes(data[:HEADER], "little")
         try:
-            # the length that it decodes to stands in front of it, little-endian
-            demand_room(int.from_bytes(data[:4], "little"), nbytes, len(data))
-            out = imagecodecs.szip_decode(bytes(data), header=True, **parameters)
-        except (RuntimeError, ValueError) as error:
+            demand_room(size, nbytes, len(data))
+            room = np.empty(size, np.uint8)
+            found = imagecodecs.szip_decode(
+                bytes(data[HEADER:]), header=False, out=room, **parameters
+            )
+        except (OverflowError, RuntimeError, ValueError) as error:
             raise CodecError(f"szip: {error}") from error
-        check_length(self, len(out), nbytes)
-        return bytes(out)
+        # where the stream ends early, the rest of the memory is as it was
+        check_length(self, len(found), size)
+        return room.data

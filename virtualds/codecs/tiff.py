@@ -34,6 +34,14 @@ class _Predictor(Codec):
     shape: tuple[int, int, int]
     dtype: str
 
+    known: ClassVar[str]
+    """Kinds of numpy's types that it makes."""
+
+    def __post_init__(self) -> None:
+        kind = np.dtype(self.dtype)
+        if min(self.shape) < 1 or kind.kind not in self.known or kind.itemsize > 8:
+            raise ValueError(f"rows of {self.shape} {kind} have no differences")
+
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         shape = tuple(int(n) for n in config.get("shape") or ())
@@ -70,6 +78,7 @@ class Differences(_Predictor):
     """Each sample as its difference from the one to the left, modulo its range (predictor 2)."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_delta"
+    known: ClassVar[str] = "iufc"
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
@@ -88,6 +97,7 @@ class FloatDifferences(_Predictor):
     """
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_floatpred"
+    known: ClassVar[str] = "f"
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         size = np.dtype(self.dtype).itemsize

@@ -24,6 +24,8 @@ MOST = 10_000
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
+FIRST = ("SIMPLE", "XTENSION")
+"""Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
 LARGEST = 999
 """The largest value of NAXIS."""
@@ -132,6 +134,12 @@ def _cards(header: str) -> dict[str, Any]:
     for start in range(0, len(header), CARD):
         card = header[start : start + CARD].ljust(CARD)
         name, value = card[:8].rstrip(), card[10:]
+        if start and name in FIRST:
+            # sections 4.4.1.1 and 4.4.1.2: they begin a header and stand nowhere else
+            raise FormatError(
+                f"FITS header: {name} stands in card {start // CARD + 1}, so that END is missing "
+                f"before it; the file is damaged, fetch it again"
+            )
         if name == "CONTINUE" and text is not None and text[-1:] == "&":
             text = text[:-1]
             # a pair of quotes may be cut in two, so pairs are read when all is joined

@@ -64,11 +64,17 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     if not isinstance(attributes, Mapping):
         raise FormatError(f"{source.url}: {METADATA} is {attributes!r:.100}; the file is damaged")
     skipped = frozenset(skip)
+    shared = _sharing(header)
     variables, problems = {}, dict[str, VirtualdsError]()
     for name, tensor in header.items():
         if name in skipped:
             continue
         try:
+            if name in shared:
+                raise FormatError(
+                    f"its bytes are those of tensor {shared[name]!r} too; the file is damaged, "
+                    f"fetch it again"
+                )
             data = _array(tensor, begin, source)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r} of {source.url}")
@@ -97,6 +103,25 @@ def _header(source: SourceFile) -> tuple[dict[str, Any], int]:
     if not isinstance(found, dict):
         raise FormatError(f"{url}: its header is no object of JSON; the file is damaged")
     return found, begin
+
+
+def _sharing(header: Mapping[str, Any]) -> dict[str, str]:
+    """Return tensors some of whose bytes belong to another one too, by name, and which one.
+
+    No two share any ("Format" of the README of safetensors): the offsets of one are wrong.
+    """
+    spans = []
+    for name, tensor in header.items():
+        offsets = tensor.get("data_offsets") if isinstance(tensor, Mapping) else None
+        if isinstance(offsets, list) and [type(n) for n in offsets] == [int, int]:
+            spans.append((*offsets, name))
+    found: dict[str, str] = {}
+    last = (0, 0, "")
+    for start, stop, name in sorted(span for span in spans if span[0] < span[1]):
+        if start < last[1]:
+            found[name], found[last[2]] = last[2], name
+        last = max(last, (start, stop, name), key=lambda span: span[1])
+    return found
 
 
 def _array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
