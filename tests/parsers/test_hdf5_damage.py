@@ -17,6 +17,7 @@ CHILD = """
 import sys
 from virtualds import VirtualdsError
 from virtualds.api import open_group
+print("ready", flush=True)
 for line in sys.stdin:
     try:
         open_group(line.strip(), parser="hdf5")
@@ -39,6 +40,8 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
 
     def open(self, path: Path) -> str:
         assert self.process.stdin is not None
