@@ -150,8 +150,10 @@ def test_a_few_of_a_million_chunks_are_found(
     assert [int(found.read(np.unravel_index(p, shape))) for p in some] == [p % 100 for p in some]
 
 
-@pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])
-@pytest.mark.parametrize("size", [4, 8])
+# with addresses of 4 bytes HDF5 does not read its own extensible arrays
+@pytest.mark.parametrize(
+    "size, libver", [(4, "earliest"), (4, "v108"), (8, "earliest"), (8, "v108"), (8, "latest")]
+)
 def test_addresses_of_four_bytes_behind_a_user_block_are_read(
     size: int, libver: str, tmp_path: Path
 ) -> None:

@@ -229,3 +229,17 @@ def test_a_list_of_scales_that_leads_nowhere_is_an_error(tmp_path: Path, make: A
         make(file)
     with pytest.raises(FormatError, match=WRONG[make]):
         virtualds.open_virtual_dataset(tmp_path / "a.h5")
+
+
+def test_a_damaged_scale_of_a_variable_with_many_attributes_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="v110") as file:
+        measured(file, scale(file, "below/x"))
+        for number in range(20):
+            file["v"].attrs[f"a{number}"] = number
+        address = h5py.h5o.get_info(file["below/x"].id).addr
+    raw = bytearray(path.read_bytes())
+    raw[address + 20] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(FormatError):
+        virtualds.open_virtual_dataset(path)

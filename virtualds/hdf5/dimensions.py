@@ -64,11 +64,12 @@ def _listed_by_hdf5(dataset: Dataset, rank: int) -> tuple[int | None, ...]:
     kind = h5py.h5a.open(dataset.id, SCALES).get_type()
     if not kind.equal(_sequences_of_references()[0]):
         raise _no_list(dataset)
-    last = (refs[-1] if len(refs) else None for refs in _references(dataset, rank))
-    return tuple(
-        None if ref is None else h5py.h5o.get_info(h5py.h5r.dereference(ref, dataset.id)).addr
-        for ref in last
-    )
+    last = [refs[-1] if len(refs) else None for refs in _references(dataset, rank)]
+    try:
+        found = [ref and h5py.h5r.dereference(ref, dataset.id) for ref in last]
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise _no_list(dataset) from error
+    return tuple(one and h5py.h5o.get_info(one).addr for one in found)
 
 
 def _references(dataset: Dataset, rank: int) -> Any:

@@ -17,6 +17,8 @@ ATTRIBUTE = 0x0C
 """The type of a message that is an attribute."""
 COUNT, INDEX = 4, 4
 """Bytes of the length of a sequence, and of its number in a collection of the heap (IV.B)."""
+SORTS = (0, 1)
+"""Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
 OBJECT = 8
 """Bytes of an object's number and references in a collection, before its length."""
 
@@ -92,6 +94,8 @@ def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
 
 def _sequences(file: FileBytes, kind: bytes, count: int, data: bytes) -> Iterator[bytes]:
     step = COUNT + file.offset_size + INDEX
+    if kind[1] & 0x0F not in SORTS:
+        file.refuse(f"an attribute is neither of strings nor of sequences, but of {kind[1] & 0x0F}")
     if uint(kind, 4, 4) != step or count * step > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     base = kind[8:]
@@ -121,7 +125,7 @@ def heap_object(file: FileBytes, address: int, number: int) -> bytes:
     """
     if address not in file.collections:
         file.collections[address] = _collection(file, address)
-    if number not in file.collections[address]:
+    if not number or number not in file.collections[address]:
         file.refuse(f"the global heap at {address} has no object {number}")
     return file.collections[address][number]
 
@@ -139,14 +143,11 @@ def _collection(file: FileBytes, address: int) -> dict[int, bytes]:
     # what is left is too little to be free space
     while begin + prefix <= size:
         number, length = uint(data, begin, 2), file.length_at(data, begin + OBJECT)
-        stop = begin + prefix + length
         # the length of free space, which has the number 0, counts what comes before it
-        if number == 0:
-            stop -= prefix
-        if stop > size or stop < begin + prefix or number in found:
+        stop = begin + (length if number == 0 else prefix + length)
+        # HDF5 would go round for ever where nothing follows
+        if not begin + prefix <= stop <= size or number in found:
             file.refuse(f"the global heap at {address} contradicts itself")
-        if number == 0:
-            break
         found[number] = data[begin + prefix : stop]
-        begin = begin + prefix + -(-length // 8) * 8
+        begin = stop if number == 0 else begin + prefix + -(-length // 8) * 8
     return found
