@@ -65,6 +65,12 @@ def of_values_written_again(folder: Path) -> Path:
     return written(xr.Dataset({"t": (("y", "x"), VALUES), "lat": ("x", LAT)}), folder)
 
 
+def of_copies(folder: Path) -> Path:
+    """Copies of the chunks, by their content."""
+    source(folder).virtual.materialize(folder / "copy.zarr")
+    return folder / "copy.zarr"
+
+
 def of_an_earlier_version(folder: Path) -> Path:
     path = formerly(written(source(folder), folder))
     assert virtualds.upgrade(path)
@@ -81,6 +87,7 @@ SETS: dict[str, Callable[[Path], Path]] = {
     ),
     "all chunks of a store": of_a_store,
     "values written again": of_values_written_again,
+    "copies by their content": of_copies,
     "upgraded": of_an_earlier_version,
 }
 """Sets with a virtual array ``t`` and a native one ``lat``, perhaps."""
