@@ -23,7 +23,7 @@ FLOORS = (
     | {"scatter_read"}
     | {"build_report", "grib_sections", "json_numbers", "packed_columns", "urls"},
     {"manifest", "codec", "packing", "json_attributes"}
-    | {"access", "file_lock", "libdeflate", "strict_json", "text"},
+    | {"access", "bounds", "file_lock", "libdeflate", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest"},
     {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
