@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 

@@ -27,7 +27,7 @@ from virtualds.store import (
     far_reach,
     version_of,
 )
-from virtualds.stores.answer import Answer, checked, failure
+from virtualds.stores.answer import Answer, cause_of, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
 from virtualds.stores.retry import GaveUp, retried
 from virtualds.urls import host_of
@@ -216,7 +216,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         return retried(ask)
     except GaveUp as failed:
         error = failure(failed)
-        raise StoreError(str(error), item) from failed.__cause__
+        raise StoreError(str(error), item) from cause_of(failed)
 
 
 def _turns_at(host: str, at_once: int) -> threading.Semaphore:
@@ -235,7 +235,7 @@ def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | No
         if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
             # an empty file has no first bytes, and not all servers like to be asked so
             return None
-        raise error from failed.__cause__
+        raise error from cause_of(failed)
     short = (
         found is not None and found.size is not None and len(found.data) < min(length, found.size)
     )
@@ -248,7 +248,7 @@ def _told_of(url: str) -> Iterator[None]:
     try:
         yield
     except GaveUp as failed:
-        raise failure(failed, url) from failed.__cause__
+        raise failure(failed, url) from cause_of(failed)
 
 
 class _ByContent:
