@@ -33,7 +33,7 @@ FLOORS = (
     | {"fill_values", "tiff_pages"}
     | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"record_changes", "varying_array", "archived", "flat_arrays"},
+    | {"record_changes", "signed_urls", "varying_array", "archived", "flat_arrays"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"},
     {"parsers", "formats", "dataset", "zarr_decoded"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},

@@ -17,8 +17,8 @@ adds it with ``add_note`` on the way up.
 import re
 
 SIGNATURES = re.compile(
-    r"(?i)([?&;](?:x-amz-[a-z-]+|x-goog-[a-z-]+|awsaccesskeyid|[a-z_.-]*(?:signature|token|secret)"
-    r"|[a-z_-]*key|key-pair-id|policy|sig|sv|se|sp|sr|st|auth|password|jwt)=)[^&#\s'\"<>)\]]+"
+    r"(?i)([?&;](?:[a-z0-9_.-]*(?:signature|token|secret|credential|password)"
+    r"|awsaccesskeyid|(?:api|access|subscription)[_-]?key|sig|auth|jwt)=)[^&#\s'\"<>)\]]+"
 )
 """Parts of a query that let whoever has them in, and what belongs to them."""
 

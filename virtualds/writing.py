@@ -25,6 +25,7 @@ from virtualds.errors import ConflictError, FormatError, UnsupportedError
 from virtualds.formats import FORMATS, Format, History, format_of_object
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import StorageOptions
+from virtualds.signed_urls import demand_unsigned
 from virtualds.store import StoreError
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
@@ -32,6 +33,8 @@ from virtualds.urls import normalise_url
 Change = Callable[[ManifestGroup], ManifestGroup]
 """What becomes of a set."""
 MODES = ("w", "w-", "a", "replace-source")
+KEEP_QUERY = "keep_query"
+"""The choice of every format: whether urls are written that have a secret in their query."""
 ATTEMPTS = 30
 """How often a change is made again because another writer was faster."""
 PAUSE = 0.05
@@ -168,10 +171,26 @@ def _destination(
 
 
 def _check_choices(target: Format, choices: Mapping[str, Any]) -> None:
-    if unknown := set(choices) - set(target.choices):
+    if unknown := set(choices) - {*target.choices, KEEP_QUERY}:
         raise TypeError(
-            f"{min(unknown)!r} is no option of {target.name}, which has {list(target.choices)}"
+            f"{min(unknown)!r} is no option of {target.name}, which has "
+            f"{[*target.choices, KEEP_QUERY]}"
         )
+
+
+def _judged(
+    choices: Mapping[str, Any], url: Any
+) -> tuple[dict[str, Any], Callable[[ManifestGroup], ManifestGroup]]:
+    """Return the choices that are the format's, and what refuses groups that keep secrets."""
+    rest = dict(choices)
+    keep = rest.pop(KEEP_QUERY, False)
+
+    def judge(group: ManifestGroup) -> ManifestGroup:
+        if not keep:
+            demand_unsigned(group, str(url))
+        return group
+
+    return rest, judge
 
 
 def _settled(mode: str | None, append_dim: str | None) -> str:
@@ -210,7 +229,8 @@ def _create(
     replace: bool,
 ) -> None:
     write: Callable[..., None] = target.write
-    write(whole(), url, options, replace=replace, **choices)
+    rest, judge = _judged(choices, url)
+    write(judge(whole()), url, options, replace=replace, **rest)
 
 
 def _create_first(
@@ -236,8 +256,9 @@ def _update(
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     update: Callable[..., None] = target.update
+    rest, judge = _judged(choices or {}, url)
     with _missing_named(url):
-        update(url, change, options, Allowed.of(allow), **(choices or {}))
+        update(url, lambda group: judge(change(group)), options, Allowed.of(allow), **rest)
 
 
 @contextmanager
@@ -402,7 +423,8 @@ def convert(
     if known is not None:
         group = _self_contained(group, f"{origin.rstrip('/')}/")
     write: Callable[..., None] = found.write
-    write(group, url, options, replace=mode == "w", **choices)
+    rest, judge = _judged(choices, url)
+    write(judge(group), url, options, replace=mode == "w", **rest)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
