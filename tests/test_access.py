@@ -701,3 +701,63 @@ def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: 
 )
 def test_neighbours_are_seen_from_the_folder_of_the_set(base: str, expected: str) -> None:
     assert absolute("../data/a.nc", base) == expected
+
+
+# ---------------------------------------------------------------------- this machine
+
+PRIVATE_HOSTS = (
+    *("127.0.0.1", "127.1", "0x7f.1", "2130706433", "0x7f000001", "0177.0.0.1", "0", "0.0.0.0"),
+    *("localhost", "LOCALHOST", "localhost.", "a.localhost", "printer.local", "db.internal"),
+    *("10.0.0.1", "192.168.1.1", "172.16.0.9", "169.254.169.254", "100.64.0.1", "224.0.0.1"),
+    *("[::1]", "[::]", "[fe80::1]", "[fe80::1%25eth0]", "[fc00::1]", "[::ffff:127.0.0.1]"),
+    *("[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::127.0.0.1]", "[2002:7f00:1::]"),
+    *("[0:0:0:0:0:0:0:1]", "[0:0:0:0:0:ffff:7f00:1]", "[64:ff9b:0:0:0:0:a00:1]"),
+    *("me:secret@127.0.0.1", "example.org@127.0.0.1", "127.0.0.1:8080", "[::1]:80"),
+    *("%31%32%37.0.0.1", "１２７.0.0.1", "ⓛocalhost", ""),
+)
+
+
+@pytest.mark.parametrize("host", PRIVATE_HOSTS)
+@pytest.mark.parametrize("base", ["https://example.org/refs.json", "s3://bucket/refs.json"])
+def test_a_public_set_does_not_name_this_machine_or_its_network(base: str, host: str) -> None:
+    url = f"http://{host}/a.nc"
+    # what has "::" in it is taken for a chain of fsspec's, which ends on this machine
+    with pytest.raises(AccessError, match="network" if "::" not in host else "local file"):
+        Allowed().check(absolute(url, base), base)
+
+
+@pytest.mark.parametrize(
+    "host", ["8.8.8.8", "example.org", "[2606:4700:0:0:0:0:0:1111]", "local.org:81"]
+)
+def test_a_public_set_names_public_hosts(host: str) -> None:
+    base = "https://example.org/refs.json"
+    Allowed().check(absolute(f"http://{host}/a.nc", base), base)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "localhost"])
+def test_a_set_of_the_network_names_the_network_and_others_are_allowed_to(host: str) -> None:
+    url = f"http://{host}/a.nc"
+    Allowed().check(url, f"http://{host}/refs.json")
+    Allowed().check(url, "file:///refs.json")
+    Allowed.of(f"http://{host}/").check(url, "https://example.org/refs.json")
+
+
+SIGNED = (
+    "https://example.org/a.nc?X-Amz-Credential=hunter2&X-Amz-Signature=hunter2&n=1",
+    "https://example.org/a.nc?sv=2024&sig=hunter2",
+    "https://example.org/a.nc?Expires=1&Signature=hunter2&Key-Pair-Id=x",
+    "https://example.org/a.nc?token=hunter2",
+    "https://example.org/a.nc?a=1&access_token=hunter2",
+    "https://example.org/a.nc?api_key=hunter2",
+)
+
+
+@pytest.mark.parametrize("url", SIGNED)
+def test_signatures_are_not_shown(url: str) -> None:
+    error = FormatError(f"{url}: it is damaged; fetch it again")
+    error.add_note(f"variable 'v' of {url}")
+    shown = (str(error), repr(error), *error.__notes__, repr(SourceFile(url, 8)))
+    shown += (str(StoreError(f"no answer of {url}")),)
+    assert not any("hunter2" in text for text in shown)
+    assert all("example.org/a.nc" in text for text in shown)
+    assert SourceFile(url).url == url

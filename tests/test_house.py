@@ -31,7 +31,7 @@ FLOORS = (
     }
     | {"urls"},
     {"manifest", "codec", "packing", "json_attributes"}
-    | {"access", "file_lock", "libdeflate", "strict_json", "text"},
+    | {"access", "bounds", "file_lock", "libdeflate", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest", "store_errors"},
     {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
@@ -41,7 +41,7 @@ FLOORS = (
     | {"fill_values", "tiff_pages"}
     | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"record_changes", "varying_array", "archived", "flat_arrays", "undecodable"},
+    | {"record_changes", "signed_urls", "varying_array", "archived", "flat_arrays", "undecodable"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"}
     | {"references_behind", "loaded_values"},
     {"parsers", "formats", "dataset", "zarr_decoded", "duplicates"},

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -39,6 +42,15 @@ OPAQUE = frozenset(
 """Schemes that open something other than what their url says; some would run code for it."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
 """Of schemes whose urls begin with a host."""
+
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"})
+"""Schemes whose urls begin with a bucket, which is no host."""
+LOCAL_NAMES = frozenset({"localhost", "ip6-localhost", "ip6-loopback", "broadcasthost"})
+LOCAL_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".lan", ".home.arpa")
+"""Names of this machine and its network (RFC 6761, 6762, 8375)."""
+NAT64 = IPv6Network("64:ff9b::/96")
+"""Addresses that hold one of IPv4 (RFC 6052)."""
+Address = IPv4Address | IPv6Address
 
 REMEDY = "if you trust it, name the folder that may be read with allow=[...]"
 
@@ -125,6 +137,11 @@ class Allowed:
             (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
             (outer and _is_special(last), f"{url}, which is no regular file; refer to a file"),
             (
+                guarded and is_private(last) and not is_private(_links(base)[-1]),
+                f"{url}, an address of this machine or its network, which a set of a public host "
+                f"may not; {REMEDY}",
+            ),
+            (
                 not free and not self._covers(last),
                 f"{url}, which lies under none of {list(self.prefixes or ())}; {REMEDY}",
             ),
@@ -187,6 +204,55 @@ def is_same_host(url: str, other: str) -> bool:
     if scheme_of(last) == "file" or scheme_of(end) == "file":
         return False
     return outer == others and _place(last)[:2] == _place(end)[:2]
+
+
+def is_private(url: str) -> bool:
+    """Say whether a url leads to this machine or its network, as far as the url itself tells.
+
+    Names are not resolved, but for those that mean this machine (RFC 6761, section 6.3). Addresses
+    are read as the system does, in decimal, octal or hexadecimal, of one to four parts.
+    """
+    if scheme_of(url) not in DEFAULT_PORTS and "@" not in url:
+        found = _REMOTE_URL.fullmatch(url)
+        if found is None or scheme_of(url) in BUCKETS:
+            return False
+    authority = _place(url).authority.rpartition("@")[2]
+    host = authority[1:].partition("]")[0] if authority.startswith("[") else authority
+    if not authority.startswith("["):
+        host = host.partition(":")[0]
+    # a server takes what is encoded, or in other letters of the same meaning, for the plain one
+    host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".").partition("%")[0]
+    if not host or host in LOCAL_NAMES or host.endswith(LOCAL_SUFFIXES):
+        return True
+    address = _address(host)
+    return address is not None and not _is_public(address)
+
+
+def _address(host: str) -> Address | None:
+    """Return the address that a host is, None if it is a name."""
+    try:
+        return ip_address(socket.inet_aton(host))
+    except OSError:
+        pass
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_public(address: Address) -> bool:
+    """Say whether an address is one of the public internet, also where it holds another one."""
+    if isinstance(address, IPv6Address):
+        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+        if address in NAT64:
+            inner.append(ip_address(address.packed[-4:]))
+        if int(address) >> 32 == 0:
+            inner.append(ip_address(address.packed[-4:]))
+        if any(found is not None and not _is_public(found) for found in inner):
+            return False
+        if address in NAT64 or address.ipv4_mapped is not None:
+            return True
+    return address.is_global and not address.is_multicast
 
 
 def is_nameable(url: str) -> bool:

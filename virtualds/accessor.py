@@ -252,7 +252,9 @@ class VirtualDatasetAccessor:
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
-            What the format lets one choose. kerchunk-json: ``templates=True`` writes every folder
+            What the format lets one choose. Any: ``keep_query=True`` writes urls that have a
+            signature or token in their query, which is refused otherwise.
+            kerchunk-json: ``templates=True`` writes every folder
             that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
             many references a record holds. zarr-v3: ``manifest=`` is the form of manifests
             (``"inline"``, ``"json"`` or ``"parquet"``; by default by their size), and

@@ -18,6 +18,7 @@ import xarray as xr
 
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray, default_fill
+from virtualds.bounds import demand_values
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import UnsupportedError, VirtualdsError
@@ -243,14 +244,23 @@ def _read_ahead(group: ManifestGroup) -> ManifestGroup:
 
 
 def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default whatever they decode to."""
-    return {
+    """Return the arrays that are loaded by default whatever they decode to.
+
+    Raises
+    ------
+    UnsupportedError
+        One of them is too large for that.
+    """
+    found = {
         name: v.data
         for name, v in group.variables.items()
         if isinstance(v.data, ManifestArray)
         and v.dims in ((), (name,))
         and name not in group.problems
     }
+    for name, array in found.items():
+        demand_values(array.nbytes, f"variable {name!r}")
+    return found
 
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:

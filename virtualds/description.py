@@ -15,6 +15,7 @@ from virtualds.api import open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable
 from virtualds.detection import detected, named
+from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import Catalogue, LazyManifest
@@ -151,4 +152,4 @@ def _sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | N
         files |= dict.fromkeys(manifest.listed)
     sizes = [file.size for file in files if file.size is not None]
     nbytes = sum(sizes) if len(sizes) == len(files) else None
-    return Sources(len(files), nbytes, next((file.url for file in files), None))
+    return Sources(len(files), nbytes, next((without_secrets(file.url) for file in files), None))

@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from virtualds.errors import without_secrets
 from virtualds.fragment import CodecPipeline
 from virtualds.manifest import SourceFile
 
@@ -27,7 +28,7 @@ def table(array: Any) -> str:
         "Chunks": summary(array),
         "References": f"{array.nbytes_virtual:,} bytes, in memory",
         "Decoding": "; ".join(_describe(p) for p in array.pipelines[:3]) or "none",
-        "First file": next((file.url for file in _sources(array)), "none"),
+        "First file": next((without_secrets(f.url) for f in _sources(array)), "none"),
     }
     cells = "".join(
         f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"

@@ -14,9 +14,35 @@ Every message reads *where: what was found; what to do*. Whoever knows the file 
 adds it with ``add_note`` on the way up.
 """
 
+import re
+
+SIGNATURES = re.compile(
+    r"(?i)([?&;](?:[a-z0-9_.-]*(?:signature|token|secret|credential|password)"
+    r"|awsaccesskeyid|(?:api|access|subscription)[_-]?key|sig|auth|jwt)=)[^&#\s'\"<>)\]]+"
+)
+"""Parts of a query that let whoever has them in, and what belongs to them."""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with the signatures and tokens of its urls left out.
+
+    Examples
+    --------
+    >>> without_secrets("https://example.org/a.nc?token=abc&n=1: it is gone")
+    'https://example.org/a.nc?token=...&n=1: it is gone'
+    """
+    return SIGNATURES.sub(r"\1...", text)
+
 
 class VirtualdsError(Exception):
-    """The root of all errors that virtualds raises itself."""
+    """The root of all errors that virtualds raises itself; none shows the signature of a url."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in args))
+
+    def add_note(self, note: str, /) -> None:
+        """Add a line that says where."""
+        super().add_note(without_secrets(note))
 
 
 class UnsupportedError(VirtualdsError, NotImplementedError):

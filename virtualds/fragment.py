@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.bounds import demand_element
 from virtualds.codecs import Codec
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.manifest import ChunkManifest
@@ -72,6 +73,7 @@ class CodecPipeline:
     packing: Decoding | None = None
 
     def __post_init__(self) -> None:
+        demand_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
         if self.dtype.hasobject:
             # the bytes of such an element are an address
             raise ValueError(f"CodecPipeline: {self.dtype} elements are Python objects, not bytes")

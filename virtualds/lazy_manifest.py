@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from virtualds.bounds import MOST_CHUNKS, demand_table
 from virtualds.grid import Ints, c_strides
 from virtualds.manifest import COLUMNS, MISSING, ChunkManifest, Column, Reference, SourceFile
 
@@ -169,8 +170,21 @@ class LazyManifest(ChunkManifest):
         return found if self._renumbered is None else found.with_pipelines(self._renumbered)
 
     def loaded(self) -> ChunkManifest:
-        """Return the manifest with its columns in memory."""
-        return self._load(self._numbers([np.arange(n) for n in self._shape]))
+        """Return the manifest with its columns in memory.
+
+        Raises
+        ------
+        UnsupportedError
+            They would be almost empty, as far as they have been looked through.
+        """
+        if self.size <= MOST_CHUNKS:
+            return self._load(self._numbers([np.arange(n) for n in self._shape]))
+        parts, references = [], 0
+        for ids in blocks(0, self.size):
+            parts.append(self.at(ids))
+            references += int(np.count_nonzero(parts[-1].file != MISSING))
+            demand_table((int(ids[-1]) + 1,), max(references, 1), "references of a set")
+        return ChunkManifest.concatenate(parts, 0).reshape(self._shape)
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""

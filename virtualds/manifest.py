@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.checksum import sound
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, without_secrets
 from virtualds.grid import Ints, compact, distinct
 from virtualds.joined_table import JoinedTable
 from virtualds.packed_columns import narrow, pack, pack_table, unpack, unpack_table
@@ -71,6 +71,10 @@ class SourceFile(NamedTuple):
     mtime: int | None = None
     etag: str | None = None
     options: StorageOptions | None = None
+
+    def __repr__(self) -> str:
+        shown = (f"{n}={v!r}" for n, v in zip(self._fields[1:], self[1:], strict=True))
+        return f"SourceFile({', '.join((f'url={without_secrets(self.url)!r}', *shown))})"
 
     @property
     def fingerprint(self) -> tuple[int | None, int | None, str | None]:

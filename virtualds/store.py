@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from virtualds.errors import without_secrets
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 
@@ -52,7 +53,7 @@ class StoreError(OSError):
     """
 
     def __init__(self, reason: str, item: int = 0) -> None:
-        super().__init__(reason)
+        super().__init__(without_secrets(reason))
         self.item = item
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.bounds import demand_table
 from virtualds.codec import Codec
 from virtualds.codecs import (
     Differences,
@@ -99,6 +100,7 @@ def page_array(
     _refuse_what_is_no_array(keyframe)
     cut = _cut(keyframe)
     grid = tuple(axis.nchunks for axis in cut)
+    demand_table((*leading, *grid), _described(pages, keyframe), "TIFF series")
     offsets, lengths = _places(pages, leading, keyframe, prod(grid))
     there = lengths > 0
     manifest = ChunkManifest.build(
@@ -116,6 +118,12 @@ def page_array(
     pipeline = CodecPipeline(dtype, codecs, fill, layout)
     array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
     return replace(array, fill_value=pipeline.missing_value)
+
+
+def _described(pages: Sequence[Any], keyframe: Any) -> int:
+    """Return how many chunks pages describe one by one."""
+    there = [page for page in pages if page is not None]
+    return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
 
 
 def _refuse_what_is_no_array(page: Any) -> None:

@@ -27,6 +27,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import arguments, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
+from virtualds.signed_urls import demand_unsigned
 from virtualds.store import StoreError
 from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
@@ -35,6 +36,8 @@ from virtualds.urls import normalise_url
 Change = Callable[[ManifestGroup], ManifestGroup]
 """What becomes of a set."""
 MODES = ("w-", "w", "a", "replace-source")
+KEEP_QUERY = "keep_query"
+"""The choice of every format: whether urls are written that have a secret in their query."""
 ATTEMPTS = 30
 """How often a change is made again because another writer was faster."""
 PAUSE = 0.05
@@ -228,12 +231,27 @@ def _destination(
 
 def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
     """Refuse options that a format does not have; ``call`` is the function that they are given."""
-    for name in sorted(choices.keys() - set(target.choices)):
-        known = {*target.choices, *arguments(call)} - {name}
+    known = [*target.choices, KEEP_QUERY]
+    for name in sorted(choices.keys() - set(known)):
         raise TypeError(
-            f"{name!r} is no option of {target.name}, which has {list(target.choices)}"
-            f"{suggestion(name, known)}"
+            f"{name!r} is no option of {target.name}, which has {known}"
+            f"{suggestion(name, {*known, *arguments(call)} - {name})}"
         )
+
+
+def _judged(
+    choices: Mapping[str, Any], url: Any
+) -> tuple[dict[str, Any], Callable[[ManifestGroup], ManifestGroup]]:
+    """Return the choices that are the format's, and what refuses groups that keep secrets."""
+    rest = dict(choices)
+    keep = rest.pop(KEEP_QUERY, False)
+
+    def judge(group: ManifestGroup) -> ManifestGroup:
+        if not keep:
+            demand_unsigned(group, str(url))
+        return group
+
+    return rest, judge
 
 
 def _settled(mode: str | None, append_dim: str | None) -> str:
@@ -272,7 +290,8 @@ def _create(
     replace: bool,
 ) -> None:
     write: Callable[..., None] = target.write
-    write(whole(), url, options, replace=replace, **choices)
+    rest, judge = _judged(choices, url)
+    write(judge(whole()), url, options, replace=replace, **rest)
 
 
 def _create_first(
@@ -298,8 +317,9 @@ def _update(
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     update: Callable[..., None] = target.update
+    rest, judge = _judged(choices or {}, url)
     with _missing_named(url):
-        update(url, change, options, Allowed.of(allow), **(choices or {}))
+        update(url, lambda group: judge(change(group)), options, Allowed.of(allow), **rest)
 
 
 @contextmanager
@@ -468,8 +488,9 @@ def convert(
     if known is not None:
         group = _self_contained(group, f"{origin.rstrip('/')}/")
     write: Callable[..., None] = found.write
+    rest, judge = _judged(choices, url)
     with storing(url):
-        write(group, url, options, replace=replaces, **choices)
+        write(judge(group), url, options, replace=replaces, **rest)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.bounds import demand_element, demand_table
 from virtualds.chunk_mesh import regular_chunks
 from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
@@ -186,6 +187,7 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
             f"dtype {spelled!r}: a field holds Python objects, which are no bytes of a file; the "
             f"reference set is damaged"
         )
+    demand_element(found.itemsize, f"dtype {spelled!r}")
     return found
 
 
@@ -332,6 +334,7 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
         return ChunkManifest.missing(grid)
     if any(f.manifest.is_in_set for f in array.fragments):
         return _mosaic(array, chunks, grid)
+    demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
     # fragments share a table of files once they are concatenated in a row
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
     joined = ChunkManifest.concatenate(flat, 0)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.bounds import demand_table
 from virtualds.codec import NO_FILTERS, Buffer, CodecError
 from virtualds.codecs import codec_from_hdf5
 from virtualds.errors import FormatError, UnsupportedError
@@ -124,6 +125,7 @@ def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...])
         return _array(dataset.name, axes, manifest, (pipeline,))
     if not index.size:
         return _array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
+    demand_table(grid, index.shape[1], f"dataset {dataset.name!r}")
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
     mask = np.where(_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
     pipelines, number = _by_mask(pipeline, mask)

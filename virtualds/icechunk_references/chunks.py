@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from virtualds.access import ANYWHERE, Allowed
+from virtualds.bounds import demand_table
 from virtualds.errors import UnsupportedError
 from virtualds.grid import Ints
 from virtualds.icechunk_references.places import place_of, url_of
@@ -170,6 +171,7 @@ def manifest_of(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
     file_of : callable
         Takes a path, and whether it is that of a chunk of the repository; returns the file.
     """
+    demand_table(grid, len(found.kind), "an array of the repository")
     places = found.places.reshape(len(found.kind), len(grid))
     rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
     kind, path = found.kind[rows], found.path[rows]

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.access import Allowed
+from virtualds.bounds import demand_table
 from virtualds.errors import AccessError, FormatError
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import ReferencedFiles
@@ -97,6 +98,7 @@ class Entries:
         rows = self.chunks.get(path, [])
         if not rows:
             return ChunkManifest.missing(grid)
+        demand_table(grid, len(rows), f"{path!r}")
         flat = _flat_ids([name for name, _ in rows], grid, path)
         columns = _Columns(path, self)
         # most references are complete; those go together

@@ -16,6 +16,7 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.blocks import PAGE
+from virtualds.bounds import demand_table
 from virtualds.codec import needed_package
 from virtualds.codecs import GribMessage
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -267,6 +268,7 @@ class _Group:
     def _array(self, name: str, found: Sequence[Message]) -> ManifestArray:
         """Return the messages of one parameter as an array of a chunk each."""
         lengths = tuple(len(self.values[axis]) for axis in self.axes)
+        demand_table(lengths, len(found), f"parameter {name!r}")
         rows = np.full(lengths, -1)
         for row, message in enumerate(found):
             at = tuple(self.values[axis].index(AXES[axis][0](message)) for axis in self.axes)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.bounds import demand_table
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile
@@ -162,8 +163,6 @@ class _Store:
             return part.manifest
         prefix = f"{folder}/" if folder else ""
         first = bisect_left(self.paths, prefix)
-        file = np.full(grid, MISSING, np.int32)
-        length = np.zeros(grid, np.int64)
         files: list[SourceFile] = []
         places: list[tuple[int, ...]] = []
         for number in range(first, len(self.paths)):
@@ -177,6 +176,11 @@ class _Store:
             places.append(place)
             files.append(self.files[number])
         files = gathered(files, lambda file: file.url if file.size is None else None, _measured)
+        if not places:
+            return ChunkManifest.missing(grid)
+        demand_table(grid, len(places), f"array {folder!r}")
+        file = np.full(grid, MISSING, np.int32)
+        length = np.zeros(grid, np.int64)
         for number, (place, chunk) in enumerate(zip(places, files, strict=True)):
             file[place], length[place] = number, chunk.size or 0
         return ChunkManifest.build(grid, files=files, file=file, length=length)

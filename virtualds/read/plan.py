@@ -10,8 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from virtualds.bounds import demand_chunk
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import AxisKey, Projection, as_slice, counted_positions
+from virtualds.manifest import MISSING
+from virtualds.options import get_options
 from virtualds.read.keys import Array, Step, normalise
 from virtualds.read.load import loaded_parts
 from virtualds.read.subdivide import PIECE, WORTHWHILE, subdivide
@@ -170,7 +173,22 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
         ]
         if all(p.chunk.size for p in projections):
             found.append(Part(fine, pipelines, projections))
+            _demand_room(source, found[-1])
     return found
+
+
+def _demand_room(source: Readable, part: Part) -> None:
+    """Refuse a few elements of a chunk that is too large to be decoded for them."""
+    bare = [p for p in part.pipelines if not p.codecs]
+    longest = prod(int(p.encoded.max()) for p in part.projections)
+    nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)
+    # most chunks are small
+    if nbytes <= get_options().load_limit or len(bare) == len(part.pipelines):
+        return
+    where = np.ix_(*(p.chunk for p in part.projections)) if part.projections else ()
+    if (part.fragment.manifest.file[where] != MISSING).any():
+        taken = prod(_shown(p) for p in part.projections) * source.dtype.itemsize
+        demand_chunk(nbytes, taken, f"variable {source.name!r}" if source.name else "array")
 
 
 def _shown(projection: Projection) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from virtualds.errors import without_secrets
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
 from virtualds.store import RequestError, StoreError
@@ -96,7 +97,14 @@ def failure(failed: GaveUp, url: str = "") -> OSError:
         return RequestError(text + remedy + tries)
     # servers that list no folders refuse them: a folder is looked into all the same
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
-    return (kind or RequestError)(f"{url}: {text}{remedy}{tries}")
+    return (kind or RequestError)(without_secrets(f"{url}: {text}{remedy}{tries}"))
+
+
+def cause_of(failed: GaveUp) -> BaseException | None:
+    """Return what a failure is to be raised from: nothing that shows a secret of a url."""
+    found = failed.__cause__
+    shown = [str(cause) for cause in causes(found)] if found else []
+    return None if any(without_secrets(text) != text for text in shown) else found
 
 
 def _kind(error: BaseException) -> type[OSError] | None:

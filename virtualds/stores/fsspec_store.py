@@ -26,7 +26,7 @@ from virtualds.store import (
     StoreError,
     far_reach,
 )
-from virtualds.stores.answer import Answer, checked, failure
+from virtualds.stores.answer import Answer, cause_of, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
 from virtualds.stores.retry import GaveUp, retried, store_errors
 from virtualds.stores.versions import PROOF, demand_conditions, put, way
@@ -213,7 +213,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         return retried(ask)
     except GaveUp as failed:
         error = failure(failed)
-        raise StoreError(str(error), item) from failed.__cause__
+        raise StoreError(str(error), item) from cause_of(failed)
 
 
 def _turns_at(host: str, at_once: int) -> threading.Semaphore:
@@ -232,7 +232,7 @@ def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | No
         if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
             # an empty file has no first bytes, and not all servers like to be asked so
             return None
-        raise error from failed.__cause__
+        raise error from cause_of(failed)
     short = (
         found is not None and found.size is not None and len(found.data) < min(length, found.size)
     )
@@ -245,7 +245,7 @@ def _told_of(url: str) -> Iterator[None]:
     try:
         yield
     except GaveUp as failed:
-        raise failure(failed, url) from failed.__cause__
+        raise failure(failed, url) from cause_of(failed)
     except store_errors() as error:
         # what was told already says all, but of errors that only stand for one of a library
         foreign = error.__cause__ if type(error) is StoreError else error
@@ -253,7 +253,7 @@ def _told_of(url: str) -> Iterator[None]:
             raise
         once = GaveUp(1)
         once.__cause__ = foreign
-        raise failure(once, url) from foreign
+        raise failure(once, url) from cause_of(once)
 
 
 def _described(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.bounds import demand_element
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_numbers import NON_FINITE, float_bytes, int_bytes
 
@@ -112,6 +113,7 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
             f"damaged"
         ) from error
     if found is not None:
+        demand_element(found.itemsize, f"data_type {name!r}")
         return found
     if name in VARIABLE_LENGTH:
         raise UnsupportedError(

@@ -1,0 +1,86 @@
+"""What is too much: bounds of the memory that somebody else's file may make us take.
+
+Each is decided here, with one text, before the memory is taken.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from virtualds.errors import UnsupportedError
+from virtualds.options import get_options
+
+MOST_CHUNKS = 10**7
+"""Chunks that a table may always have."""
+CHUNKS_PER_REFERENCE = 1000
+"""How many times its references a larger table may have chunks."""
+LARGEST_ELEMENT = 2**24
+"""Bytes of an element."""
+
+
+def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
+    """Refuse a table over a grid of chunks that is far larger than its references.
+
+    A table of no references takes no memory.
+
+    Raises
+    ------
+    UnsupportedError
+        It would be.
+    """
+    chunks = prod(grid)
+    if references and chunks > max(MOST_CHUNKS, CHUNKS_PER_REFERENCE * references):
+        raise UnsupportedError(
+            f"{what}: a grid of {chunks} chunks {grid} with {references} references; a table of "
+            f"them would be almost empty and take {28 * chunks / 2**30:.1f} GiB; store the array "
+            f"in larger chunks, or leave it out with drop_variables"
+        )
+
+
+def demand_element(itemsize: int, what: str) -> None:
+    """Refuse elements that no array has, of which a single fill value would take much memory.
+
+    Raises
+    ------
+    UnsupportedError
+        They are larger than `LARGEST_ELEMENT`.
+    """
+    if itemsize > LARGEST_ELEMENT:
+        raise UnsupportedError(
+            f"{what}: elements of {itemsize} bytes; at most {LARGEST_ELEMENT} are read; the "
+            f"metadata are damaged, or leave the variable out with drop_variables"
+        )
+
+
+def demand_chunk(nbytes: int, taken: int, what: str) -> None:
+    """Refuse to decode a chunk that takes far more memory than what is wanted of it.
+
+    Raises
+    ------
+    UnsupportedError
+        It takes more than `set_options(load_limit=...)` allows, and than the result.
+    """
+    limit = get_options().load_limit
+    if nbytes > max(limit, taken):
+        raise UnsupportedError(
+            f"{what}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
+            f"and {limit} may be taken for it; load all of it with ds.virtual.load(), raise the "
+            f"limit with virtualds.set_options(load_limit=...), or store it in smaller chunks"
+        )
+
+
+def demand_values(nbytes: int, what: str) -> None:
+    """Refuse to load the values of a coordinate unasked that are too many.
+
+    Raises
+    ------
+    UnsupportedError
+        They are more than `set_options(load_limit=...)` allows.
+    """
+    limit = get_options().load_limit
+    if nbytes > limit:
+        raise UnsupportedError(
+            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {limit}; leave "
+            f"it out with drop_variables, or raise the limit with "
+            f"virtualds.set_options(load_limit=...)"
+        )
