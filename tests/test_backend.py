@@ -313,7 +313,7 @@ def test_many_sets_are_opened_by_xarray(archive_files: list[Path], tmp_path: Pat
     for source in archive_files:
         targets.append(tmp_path / f"{source.stem}.json")
         ds = virtualds.open_virtual_dataset(source, loadable_variables=[])
-        ds.virtual.to_manifest(targets[-1])
+        ds.virtual.to_manifest(targets[-1], mode="w")
     how: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
     found = xr.open_mfdataset(targets, engine="virtual", join="outer", **how)
     expected = xr.concat([xr.load_dataset(p) for p in archive_files], "time", join="outer", **how)

@@ -90,7 +90,7 @@ def test_every_case_survives_all_formats_in_turn(name: str, tmp_path: Path) -> N
         vds.virtual.to_manifest(tmp_path / "a.json")
     except virtualds.UnsupportedError:
         vds = vds.virtual.load()
-        vds.virtual.to_manifest(tmp_path / "a.json")
+        vds.virtual.to_manifest(tmp_path / "a.json", mode="w")
     last = tmp_path / "a.json"
     for number, suffix in enumerate((".zarr", ".parquet", ".zarr", ".json")):
         following = tmp_path / f"{number}{suffix}"
@@ -155,7 +155,7 @@ def test_what_nobody_knows_is_not_converted(tmp_path: Path) -> None:
     (tmp_path / "text.nc").write_text("nothing")
     for source in ("text.nc", "nothing.json", "nothing"):
         with pytest.raises((virtualds.FormatError, FileNotFoundError)):
-            virtualds.convert(tmp_path / source, tmp_path / "refs.json")
+            virtualds.convert(tmp_path / source, tmp_path / "refs.json", mode="w")
     assert not (tmp_path / "refs.json").exists()
 
 
@@ -165,6 +165,6 @@ def test_wrong_arguments_of_convert_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mode 'a'"):
         virtualds.convert(path, tmp_path / "refs.json", mode="a")
     with pytest.raises(TypeError, match="'record_size' is no option of kerchunk-json"):
-        virtualds.convert(path, tmp_path / "refs.json", record_size=3)
+        virtualds.convert(path, tmp_path / "refs.json", record_size=3, mode="w")
     with pytest.raises(ValueError, match="its suffix chooses no format"):
         virtualds.convert(path, tmp_path / "refs")

@@ -255,7 +255,7 @@ def test_a_set_that_was_replaced_gives_its_old_values_or_none(suffix: str, tmp_p
     url = tmp_path / f"refs{suffix}"
     field(tmp_path / "1.nc", 1).virtual.to_manifest(url)
     data = cloudpickle.dumps(xr.open_dataset(url, engine="virtual", chunks="auto")["v"])
-    field(tmp_path / "2.nc", 2).virtual.to_manifest(url)
+    field(tmp_path / "2.nc", 2).virtual.to_manifest(url, mode="w")
     try:
         assert (pickle.loads(data).values == 1).all()
     except ReadError as error:

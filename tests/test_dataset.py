@@ -508,7 +508,7 @@ def test_the_suffix_chooses_the_format(vds: xr.Dataset, tmp_path: Path) -> None:
         vds.virtual.to_manifest(tmp_path / "refs.xyz")
     with pytest.raises(ValueError, match="there are"):
         vds.virtual.to_manifest(tmp_path / "refs.json", format="grib")
-    vds.virtual.to_manifest(tmp_path / "refs.xyz", format="kerchunk-json")
+    vds.virtual.to_manifest(tmp_path / "refs.xyz", format="kerchunk-json", mode="w")
     xr.open_dataset(tmp_path / "refs.xyz", engine="virtual").close()
 
 

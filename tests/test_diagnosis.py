@@ -295,7 +295,7 @@ def test_formats_that_are_said_to_refuse_refuse_and_others_hold(
             with pytest.raises(virtualds.UnsupportedError):
                 combined[about].virtual.to_manifest(target, format=form)
         elif form in found.formats:
-            combined.virtual.to_manifest(target, format=form)
+            combined.virtual.to_manifest(target, format=form, mode="w")
     if "fragments" in row.how:
         assert max(len(a.fragments) for a in combined.virtual.arrays.values()) > 1
     if "memory" in row.how:

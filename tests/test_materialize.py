@@ -196,7 +196,7 @@ def test_a_source_that_is_damaged_or_has_changed_is_not_copied(tmp_path: Path) -
         file.write(b"more")
     for layout in ("content", "chunks"):
         with pytest.raises(ReadError, match="when scanned"):
-            virtual.virtual.materialize(tmp_path / "third.zarr", layout=layout)
+            virtual.virtual.materialize(tmp_path / "third.zarr", layout=layout, mode="w")
         assert not (tmp_path / "third.zarr/zarr.json").exists()
         shutil.rmtree(tmp_path / "third.zarr", ignore_errors=True)
 
@@ -373,7 +373,7 @@ def test_refused_arrays_are_all_named_and_nothing_is_written(tmp_path: Path) -> 
     assert not (tmp_path / "plain.zarr").exists()
     # loaded, it is written as values are
     loaded = cropped.virtual.load()
-    copy = loaded.virtual.materialize(tmp_path / "plain.zarr", layout="chunks")
+    copy = loaded.virtual.materialize(tmp_path / "plain.zarr", layout="chunks", mode="w")
     np.testing.assert_array_equal(copy.t, loaded.t)
 
 

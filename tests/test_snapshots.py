@@ -49,7 +49,7 @@ def test_replacing_a_set_keeps_what_it_was(tmp_path: Path, target: Path) -> None
     files = [written(tmp_path, f"{n}", days(4 * n, seed=n)) for n in range(2)]
     virtual(files[0]).virtual.to_manifest(target)
     before = opened(target)
-    virtual(files[1]).virtual.to_manifest(target)
+    virtual(files[1]).virtual.to_manifest(target, mode="w")
     assert_identical(before, native(files[:1]))
     assert_identical(opened(target), native(files[1:]))
     assert_identical(
@@ -95,7 +95,7 @@ def test_a_reader_of_what_has_gone_is_told(tmp_path: Path, target: Path) -> None
     again = written(tmp_path, "again", days(0, seed=8))
     virtual(again).virtual.to_manifest(target, manifest="parquet")
     reader = virtual(target)
-    virtual(again).isel(time=[0, 1]).virtual.to_manifest(target, manifest="parquet")
+    virtual(again).isel(time=[0, 1]).virtual.to_manifest(target, manifest="parquet", mode="w")
     virtualds.expire_snapshots(target)
     with pytest.raises(virtualds.ReadError, match="its snapshot has expired"):
         reader["t"].values  # noqa: B018

@@ -64,7 +64,7 @@ def references(archive: Archive, name: str, suffix: str) -> Path:
     except virtualds.UnsupportedError:
         # characters, or chunks that decode in several ways: their values go inline
         vds = virtualds.open_virtual_dataset(path, group=group)
-        vds.virtual.load().virtual.to_manifest(target)
+        vds.virtual.load().virtual.to_manifest(target, mode="w")
     return target
 
 

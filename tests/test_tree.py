@@ -255,7 +255,7 @@ def test_a_tree_comes_back_from_every_format(
         with pytest.raises(virtualds.UnsupportedError, match=f"{form} cannot hold"):
             tree.virtual.to_manifest(target)
         tree = tree.virtual.load()
-    tree.virtual.to_manifest(target)
+    tree.virtual.to_manifest(target, mode="w")
     for opener in OPENERS.values():
         same(opener(target), forest.native(name))
 
@@ -270,7 +270,7 @@ def test_files_are_converted_with_all_their_groups(
         with pytest.raises(virtualds.UnsupportedError, match=f"{form} cannot hold"):
             virtualds.convert(forest.path(name), target)
         return
-    virtualds.convert(forest.path(name), target)
+    virtualds.convert(forest.path(name), target, mode="w")
     same(virtualds.open_virtual_datatree(target), forest.native(name))
     virtualds.convert(target, again, drop_variables="v")
     expected = TREES[name].native(forest.path(name), drop_variables="v")
@@ -311,7 +311,7 @@ def test_the_square_commutes(form: str, transform: str, forest: Forest, tmp_path
         tree.virtual.to_manifest(target)
     except virtualds.UnsupportedError:
         assert form != "zarr-v3"
-        tree.virtual.load().virtual.to_manifest(target)
+        tree.virtual.load().virtual.to_manifest(target, mode="w")
     expected.name = None
     xr.testing.assert_identical(lazily(target).load(), expected)
 
@@ -385,7 +385,7 @@ def test_trees_of_earlier_snapshots_are_joined(tmp_path: Path) -> None:
     for first in (0, 4):
         parts_of_a_model(tmp_path / f"{first}.nc", first)
         tree = virtualds.open_virtual_datatree(tmp_path / f"{first}.nc")
-        tree.virtual.to_manifest(tmp_path / "refs.zarr")
+        tree.virtual.to_manifest(tmp_path / "refs.zarr", mode="w")
     ids = virtualds.snapshots(tmp_path / "refs.zarr")["snapshot"]
     opened = partial(virtualds.open_virtual_mfdatatree, tmp_path / "refs.zarr", concat_dim="time")
     for snapshot, first in zip(ids, (0, 4), strict=True):
@@ -410,12 +410,12 @@ def test_inherited_coordinates_are_written_once(form: str, tmp_path: Path) -> No
     below = xr.open_dataset(target, engine="virtual", group="below/more")
     assert set(below.variables) == {"w", "y"}
     xr.testing.assert_identical(lazily(target).load(), tree)
-    tree.virtual.to_manifest(target, write_inherited_coords=True)
+    tree.virtual.to_manifest(target, write_inherited_coords=True, mode="w")
     below = xr.open_dataset(target, engine="virtual", group="below/more")
     assert set(below.variables) == {"w", "y", "time", "x"}
     xr.testing.assert_identical(lazily(target).load(), tree)
     # a part of a tree has what it inherits: nobody else would hold it
-    tree["below"].virtual.to_manifest(target)
+    tree["below"].virtual.to_manifest(target, mode="w")
     assert set(lazily(target).coords) == {"time", "x"}
 
 

@@ -69,7 +69,7 @@ def opened(archive: Archive, name: str, suffix: str) -> VirtualStore:
             vds.virtual.to_manifest(target)
         except UnsupportedError:
             vds = virtualds.open_virtual_dataset(path, group=group)
-            vds.virtual.load().virtual.to_manifest(target)
+            vds.virtual.load().virtual.to_manifest(target, mode="w")
     return virtualds.zarr_store(target)
 
 
@@ -494,7 +494,7 @@ def test_dask_tells_stores_apart_by_what_they_show(tmp_path: Path) -> None:
 def test_an_earlier_snapshot(tmp_path: Path) -> None:
     target = tmp_path / "refs.zarr"
     for number in (1, 2):
-        xr.Dataset({"v": ("x", [number])}).virtual.to_manifest(target)
+        xr.Dataset({"v": ("x", [number])}).virtual.to_manifest(target, mode="w")
     notes = json.loads((target / "zarr.json").read_text())["attributes"]["virtualds"]
     [[earlier, _]] = notes["history"]
     assert zarr.open_group(virtualds.zarr_store(target), mode="r")["v"][0] == 2

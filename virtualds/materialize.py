@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -283,7 +284,8 @@ def _as_plain_zarr(
             # somebody else writes here, whose file is not ours to remove
             raise _not_anew(root) from error
         except BaseException:
-            written.append(url)
+            # perhaps somebody else's file, so only the folder goes, if it is empty
+            written.append(f"{url.rpartition('/')[0]}/{secrets.token_hex(8)}")
             raise
         written.append(url)
 

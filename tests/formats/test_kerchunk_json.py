@@ -156,7 +156,7 @@ def test_the_document_is_strict_json_of_version_1(
         ds.virtual.to_manifest(tmp_path / "refs.json")
     except UnsupportedError:
         assert not (tmp_path / "refs.json").exists()
-        ds.virtual.load().virtual.to_manifest(tmp_path / "refs.json")
+        ds.virtual.load().virtual.to_manifest(tmp_path / "refs.json", mode="w")
     document = strict((tmp_path / "refs.json").read_bytes())
     assert document["version"] == 1
     for key, value in document["refs"].items():
@@ -243,7 +243,7 @@ def test_what_the_format_cannot_hold_is_refused(
     with pytest.raises(UnsupportedError, match=CANNOT_BE_HELD[name]):
         ds.virtual.to_manifest(tmp_path / "refs.json")
     loaded = ds.virtual.load()
-    loaded.virtual.to_manifest(tmp_path / "refs.json")
+    loaded.virtual.to_manifest(tmp_path / "refs.json", mode="w")
     xr.testing.assert_identical(lazy(tmp_path / "refs.json").load(), archive.native(name))
 
 
@@ -295,7 +295,7 @@ def test_an_existing_set_is_replaced_or_refused(tmp_path: Path) -> None:
         two.virtual.to_manifest(target, mode="w-")
     assert lazy(target)["v"].values == [1.0]
     assert os.listdir(tmp_path) == ["refs.json"]
-    two.virtual.to_manifest(target)
+    two.virtual.to_manifest(target, mode="w")
     assert lazy(target)["v"].values == [2.0]
     assert os.listdir(tmp_path) == ["refs.json"]
 
@@ -304,7 +304,7 @@ def test_a_reader_keeps_the_set_that_it_opened(archive: Archive, tmp_path: Path)
     ds = virtualds.open_virtual_dataset(archive.path("contiguous"), loadable_variables=[])
     ds.virtual.to_manifest(tmp_path / "refs.json")
     opened = lazy(tmp_path / "refs.json")
-    xr.Dataset({"v": ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.json")
+    xr.Dataset({"v": ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.json", mode="w")
     xr.testing.assert_identical(opened.load(), archive.native("contiguous"))
 
 

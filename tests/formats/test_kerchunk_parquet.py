@@ -328,7 +328,7 @@ def test_an_existing_set_is_replaced_or_refused(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         two.virtual.to_manifest(target, mode="w-")
     assert list(lazy(target)) == ["a"]
-    two.virtual.to_manifest(target)
+    two.virtual.to_manifest(target, mode="w")
     assert list(lazy(target)) == ["b"]
     assert sorted(os.listdir(target)) == [".zmetadata", "b"]
     assert os.listdir(tmp_path) == ["refs.parquet"]
@@ -367,7 +367,7 @@ def test_a_failing_write_leaves_the_old_set(
 
     monkeypatch.setattr(kerchunk_parquet, "record", failing)
     with pytest.raises(KeyboardInterrupt):
-        ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10)
+        ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10, mode="w")
     assert lazy(tmp_path / "refs.parquet")["old"].values == [1.0]
     assert sorted(os.listdir(tmp_path)) == before
 
@@ -387,7 +387,9 @@ def test_a_reader_never_mixes_two_writings(tmp_path: Path) -> None:
     ds.virtual.to_manifest(target, record_size=10)
     found = lazy(target)
     np.testing.assert_array_equal(found["v"][0].values, values[0])
-    ds.isel(y=slice(None, None, -1)).virtual.load().virtual.to_manifest(target, record_size=1)
+    ds.isel(y=slice(None, None, -1)).virtual.load().virtual.to_manifest(
+        target, record_size=1, mode="w"
+    )
     np.testing.assert_array_equal(found["v"][0].values, values[0])
     with pytest.raises(ReadError, match="open it again"):
         found["v"][10].values  # noqa: B018
@@ -409,7 +411,7 @@ def test_a_set_is_written_over_itself(tmp_path: Path) -> None:
     ds, values = grid_of_chunks(tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10)
     half = virtual(tmp_path / "refs.parquet").isel(y=slice(5, None))
-    half.virtual.to_manifest(tmp_path / "refs.parquet", record_size=4)
+    half.virtual.to_manifest(tmp_path / "refs.parquet", record_size=4, mode="w")
     np.testing.assert_array_equal(lazy(tmp_path / "refs.parquet")["v"].values, values[5:])
 
 
@@ -592,10 +594,12 @@ def test_a_set_is_written_to_and_read_from_any_store(memory: Any, archive: Archi
     with pytest.raises(FileExistsError):
         ds.virtual.to_manifest("memory://bucket/refs.parquet", mode="w-")
     with pytest.raises(UnsupportedError, match="one step"):
-        xr.Dataset({"w": ("x", [1.0])}).virtual.to_manifest("memory://bucket/refs.parquet")
+        xr.Dataset({"w": ("x", [1.0])}).virtual.to_manifest(
+            "memory://bucket/refs.parquet", mode="w"
+        )
     xr.testing.assert_identical(again.load(), archive.native("contiguous"))
     memory.rm("/bucket/refs.parquet", recursive=True)
-    xr.Dataset({"w": ("x", [1.0])}).virtual.to_manifest("memory://bucket/refs.parquet")
+    xr.Dataset({"w": ("x", [1.0])}).virtual.to_manifest("memory://bucket/refs.parquet", mode="w")
     assert sorted(memory.find("/bucket")) == [
         "/bucket/refs.parquet/.zmetadata", "/bucket/refs.parquet/w/refs.0.parq",
     ]  # fmt: skip

@@ -467,7 +467,10 @@ def test_references_in_object_stores_are_not_replaced(target: Target, years: lis
 @pytest.mark.parametrize("form", KERCHUNK)
 def test_stores_without_conditions_are_not_written_to(form: str, tmp_path: Path) -> None:
     target = Target("dir://refs", form, StorageOptions(path=str(tmp_path)))
-    target.write(VALUES["numbers"](0, 3))
+    with pytest.raises(UnsupportedError, match="conditional writes"):
+        target.write(VALUES["numbers"](0, 3), replace=False)
+    with virtualds.set_options(only_writer=True):
+        target.write(VALUES["numbers"](0, 3), replace=False)
     before = target.files()
     with pytest.raises(UnsupportedError, match="conditional writes"):
         target.change(lambda old: joined([old, VALUES["numbers"](3, 5)]), "*")
@@ -489,11 +492,10 @@ class Unconditional(MemoryFileSystem):  # type: ignore[misc]
 def test_the_only_writer_needs_no_conditions(form: str) -> None:
     fsspec.register_implementation("unconditional", Unconditional, clobber=True)
     target = Target(f"unconditional://{form}/refs", form)
-    if form == "zarr-v3":
-        with pytest.raises(UnsupportedError, match="only_writer=True"):
-            target.write(VALUES["numbers"](0, 3))
+    with pytest.raises(UnsupportedError, match="only_writer=True"):
+        target.write(VALUES["numbers"](0, 3), replace=False)
     with virtualds.set_options(only_writer=True):
-        target.write(VALUES["numbers"](0, 3))
+        target.write(VALUES["numbers"](0, 3), replace=False)
         target.change(lambda old: joined([old, VALUES["numbers"](3, 5)]), "*")
     xr.testing.assert_equal(target.open().load(), VALUES["numbers"](0, 5))
 

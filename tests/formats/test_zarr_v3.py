@@ -324,7 +324,7 @@ def test_opening_reads_the_root_and_coordinates(
     for form in ("json", "parquet"):
         ds, values = grid_of_chunks(tmp_path)
         ds = ds.assign_coords(y=np.arange(20))
-        ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest=form)
+        ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest=form, mode="w")
         asked.clear()
         found = virtual(tmp_path / "refs.zarr")
         repr(found)
@@ -424,7 +424,7 @@ def test_views_of_what_lies_in_a_set_are_written_without_being_read(
     ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest="parquet")
     view = virtual(tmp_path / "refs.zarr").isel(y=slice(3, 17)).transpose("x", "y")
     asked.clear()
-    view.virtual.to_manifest(tmp_path / "refs.zarr")
+    view.virtual.to_manifest(tmp_path / "refs.zarr", mode="w")
     assert not [name for name in asked if name.endswith(".parquet")]
     np.testing.assert_array_equal(lazy(tmp_path / "refs.zarr")["v"].values, values[3:17].T)
     np.testing.assert_array_equal(Set(tmp_path / "refs.zarr").read("v"), values[3:17].T)
@@ -440,7 +440,7 @@ def test_an_existing_set_is_replaced_or_refused(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         two.virtual.to_manifest(target, mode="w-")
     assert list(lazy(target)) == ["a"]
-    two.virtual.to_manifest(target)
+    two.virtual.to_manifest(target, mode="w")
     assert list(lazy(target)) == ["b"]
     assert os.listdir(tmp_path) == ["refs.zarr"]
 
@@ -485,7 +485,7 @@ def test_a_failing_write_leaves_nothing_behind(
     failing("write_version")
     ds = ds.assign(w=("y", np.arange(5.0)))
     with pytest.raises(KeyboardInterrupt):
-        ds.virtual.to_manifest(target, manifest="parquet")
+        ds.virtual.to_manifest(target, manifest="parquet", mode="w")
     assert sorted(tmp_path.rglob("*")) == before
     if replaced:
         assert lazy(target)["old"].values == [1.0]
@@ -502,7 +502,7 @@ def test_readers_and_snapshots_outlive_a_new_one(
     first = root_of(target)["attributes"]["virtualds"]["snapshot"]
     opened = [lazy(target), virtual(target)]
     turned = ds.isel(y=slice(None, None, -1)).virtual.load()
-    turned.virtual.to_manifest(target, manifest=form)
+    turned.virtual.to_manifest(target, manifest=form, mode="w")
     np.testing.assert_array_equal(lazy(target)["v"].values, values[::-1])
     for found in opened:
         np.testing.assert_array_equal(found["v"].values, values)
@@ -525,7 +525,7 @@ def test_a_set_may_be_moved(form: str, small_records: int, tmp_path: Path) -> No
     ds.virtual.to_manifest(target, manifest=form, relative_paths=True)
     # values that were written a second time lie in a folder of their own
     ds.assign_coords(y=np.arange(1.0, 4.0)).virtual.to_manifest(
-        target, manifest=form, relative_paths=True
+        target, manifest=form, relative_paths=True, mode="w"
     )
     (tmp_path / "a").rename(tmp_path / "b")
     found = lazy(tmp_path / "b" / "refs.zarr").load()
@@ -1026,7 +1026,7 @@ def test_a_set_in_memory(memory: Any, archive: Archive) -> None:
     xr.testing.assert_identical(lazy(target).load(), archive.native("contiguous"))
     with pytest.raises(FileExistsError):
         ds.virtual.to_manifest(target, mode="w-")
-    xr.Dataset({"w": ("x", [1.0])}).virtual.to_manifest(target)
+    xr.Dataset({"w": ("x", [1.0])}).virtual.to_manifest(target, mode="w")
     assert list(lazy(target)) == ["w"]
 
 
@@ -1047,7 +1047,7 @@ def test_a_set_in_s3(
     target = f"{s3_bucket}/sets/refs.zarr"
     for _ in range(2):
         vds.virtual.to_manifest(
-            target, storage_options=s3_server, manifest=form, relative_paths=True
+            target, storage_options=s3_server, manifest=form, relative_paths=True, mode="w"
         )
     found = lazy(target, storage_options=s3_server)
     with xr.open_mfdataset(archive_files, combine="nested", concat_dim="time") as native:
@@ -1061,7 +1061,7 @@ def test_what_a_set_holds_needs_no_permission(tmp_path: Path) -> None:
     ds, values = grid_of_chunks(tmp_path / "data")
     ds = ds.assign_coords(y=np.arange(20), name=("y", list("abcdefghijklmnopqrst")))
     for _ in range(2):
-        ds.virtual.to_manifest(tmp_path / "refs.zarr")
+        ds.virtual.to_manifest(tmp_path / "refs.zarr", mode="w")
         ds = ds.assign_coords(y=np.arange(20) + 1)
     found = lazy(tmp_path / "refs.zarr", allow=tmp_path / "data").load()
     np.testing.assert_array_equal(found["v"].values, values)
@@ -1087,7 +1087,7 @@ def test_options_do_not_get_into_the_set(memory: Any, tmp_path: Path, archive: A
         "memory://bucket/a.nc", loadable_variables=[], storage_options={"secret": "hunter2"}
     )
     for form in FORMS:
-        ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest=form)
+        ds.virtual.to_manifest(tmp_path / "refs.zarr", manifest=form, mode="w")
     for file in (tmp_path / "refs.zarr").rglob("*"):
         assert file.is_dir() or b"hunter2" not in file.read_bytes()
 

@@ -107,7 +107,7 @@ def test_every_case_is_held_or_refused_by_name(name: str, archive: Archive, tmp_
         try:
             virtualds.open_virtual_dataset(
                 archive.path(name), group=CASES[name].group, loadable_variables=loadable
-            ).virtual.to_manifest(target)
+            ).virtual.to_manifest(target, mode="w")
         except UnsupportedError as error:
             said = str(error)
             assert not target.exists()
@@ -134,7 +134,7 @@ def test_chunks_of_different_lengths_are_held_if_asked_for(tmp_path: Path) -> No
     joined = xr.concat(parts, "time", data_vars="minimal")
     with pytest.raises(UnsupportedError, match="rectilinear=True"):
         joined.virtual.to_manifest(target)
-    joined.virtual.to_manifest(target, rectilinear=True)
+    joined.virtual.to_manifest(target, rectilinear=True, mode="w")
     xr.testing.assert_identical(virtual(target).virtual.load(), joined.virtual.load())
     with zarr.config.set({"array.rectilinear_chunks": True}):
         found = by_icechunk(target).load()

@@ -65,7 +65,7 @@ def references(archive: Archive, name: str, suffix: str = ".json") -> Path:
             ds = virtualds.open_virtual_dataset(
                 archive.path(name), group=CASES[name].group, loadable_variables=loadable
             )
-            ds.virtual.to_manifest(target)
+            ds.virtual.to_manifest(target, mode="w")
         except UnsupportedError:
             continue
         return target

@@ -606,7 +606,7 @@ def test_what_is_read_later_is_written_inline_or_refused(tmp_path: Path) -> None
         later = virtual(path)
     with virtualds.set_options(load_limit=7), pytest.raises(UnsupportedError, match="inline"):
         later.virtual.to_manifest(tmp_path / "refs.json")
-    later.virtual.to_manifest(tmp_path / "refs.json")
+    later.virtual.to_manifest(tmp_path / "refs.json", mode="w")
     path.unlink()
     again = xr.open_dataset(tmp_path / "refs.json", engine="virtual")
     assert again["v"].values.tolist() == [[-1, 5], [-2000, 7]]

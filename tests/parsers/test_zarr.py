@@ -474,7 +474,7 @@ def test_chunks_behind_a_prefix_stay_behind_it(
         refs = tmp_path / ("refs.zarr" if not number else "copy.zarr")
         again = virtualds.open_virtual_dataset(refs, decode_cf=False)
         np.testing.assert_array_equal(again.a, array[:])
-        again.virtual.to_manifest(tmp_path / "copy.zarr")
+        again.virtual.to_manifest(tmp_path / "copy.zarr", mode="w")
     assert transformer_of(tmp_path / "copy.zarr")["manifest"] == {"./": {"path": f"{website}/s/a/"}}
 
 

@@ -69,7 +69,7 @@ def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> 
         return
     # as stored, since some decode only as a whole; what are objects has its fill value apart
     as_stored = STORES[name].array.get("dtype") != "|O"
-    opened(tmp_path / "s", decode_cf=not as_stored).virtual.to_manifest(refs)
+    opened(tmp_path / "s", decode_cf=not as_stored).virtual.to_manifest(refs, mode="w")
     found = virtualds.open_virtual_dataset(refs)
     xr.testing.assert_identical(found.virtual.load().load(), expected)
 

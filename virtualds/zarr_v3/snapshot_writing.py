@@ -165,6 +165,10 @@ class SnapshotWriter:
                 store.write_version(url, data, self.options, None)
             except ChangedError:
                 return False
+            except BaseException:
+                # perhaps somebody else's file, so only the folder goes, if it is empty
+                self.written.append(f"{url.rpartition('/')[0]}/{self.name}")
+                raise
             self.written.append(url)
         return True
 

@@ -1,0 +1,265 @@
+"""Errors of stores say what is the matter, name the set or the host, and say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+
+import virtualds
+import virtualds.stores.fsspec_ranges as fsspec_ranges
+from virtualds import AccessError, FormatError, ReadError, UnsupportedError
+from virtualds.stores.temporary import remove_left_over, temporary_name
+
+SETS = ["refs.json", "refs.parquet", "refs.zarr"]
+UNREACHABLE = {
+    "key": "a",
+    "secret": "b",
+    "endpoint_url": "http://127.0.0.1:9",
+    "config_kwargs": {"retries": {"max_attempts": 0}},
+}
+
+
+def dataset() -> xr.Dataset:
+    return xr.Dataset({"v": ("time", np.arange(3))})
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    fsspec.filesystem("s3").clear_instance_cache()
+
+
+def opened(url: str, **options: Any) -> Any:
+    return virtualds.open_virtual_dataset(url, storage_options=options)
+
+
+def written(url: str, **options: Any) -> None:
+    dataset().virtual.to_manifest(url, storage_options=options)
+
+
+@pytest.mark.parametrize("use", [opened, written])
+@pytest.mark.parametrize("name", SETS)
+def test_missing_credentials_are_told(
+    use: Callable[..., Any], name: str, no_credentials: None, s3_server: dict[str, Any]
+) -> None:
+    options = {"client_kwargs": s3_server["client_kwargs"]}
+    with pytest.raises(AccessError, match="storage_options") as caught:
+        use(f"s3://bucket/{name}", **options)
+    assert f"s3://bucket/{name}" in str(caught.value)
+    assert "redentials" in str(caught.value)
+
+
+@pytest.mark.parametrize("use", [opened, written])
+@pytest.mark.parametrize("name", SETS)
+def test_a_host_that_does_not_answer_is_named(use: Callable[..., Any], name: str) -> None:
+    fsspec.filesystem("s3", **UNREACHABLE).retries = 1
+    with virtualds.set_options(retries=0), pytest.raises(ReadError) as caught:
+        use(f"s3://bucket/{name}", **UNREACHABLE)
+    assert not isinstance(caught.value, FormatError)
+    assert f"s3://bucket/{name}" in str(caught.value)
+    assert "127.0.0.1:9" in str(caught.value) and "endpoint_url" in str(caught.value)
+
+
+def test_a_web_server_that_does_not_answer_is_named() -> None:
+    with virtualds.set_options(retries=0), pytest.raises(ReadError, match=r"127\.0\.0\.1:9"):
+        opened("http://127.0.0.1:9/refs.json")
+
+
+@pytest.mark.parametrize("library", ["s3fs", "aiohttp"])
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*args: Any, **options: Any) -> Any:
+        raise ImportError(f"Install {library}")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    url = {"s3fs": "s3://bucket/x", "aiohttp": "http://127.0.0.1/x"}[library]
+    with pytest.raises(OSError, match=rf"{library}.*virtualds\[remote\]"):
+        fsspec_ranges.located(url, None)
+
+
+# ---------------------------------------------------------------------- local targets
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
+def test_a_missing_folder_is_told_by_the_name_of_the_set(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "none" / name
+    with pytest.raises(FileNotFoundError, match="make the folder") as caught:
+        written(str(target))
+    assert str(target) in str(caught.value)
+    assert not re.search(r"\.[0-9a-f]{16}", str(caught.value))
+
+
+FILL = """
+import resource, signal, sys
+import numpy as np, xarray as xr
+import virtualds
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ds = xr.Dataset({"v": ("time", np.random.default_rng(0).random(100_000))})
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    ds.virtual.to_manifest(sys.argv[1])
+except OSError as error:
+    print(error.errno, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are of Unix")
+@pytest.mark.parametrize("name", SETS)
+def test_a_file_that_has_no_room_is_told_by_the_name_of_the_set(name: str, tmp_path: Path) -> None:
+    target = tmp_path / name
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(target)], capture_output=True, text=True, check=True
+    )
+    code, _, message = done.stdout.partition(" ")
+    assert int(code) == errno.EFBIG
+    assert f"file://{target}: it cannot be written" in message
+    assert "__virtualds__" not in message and not re.search(r"\.[0-9a-f]{16}", message)
+    assert not target.exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    """A disk of 64 KiB."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root mounts disks")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("this root mounts no disks")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_full_disk_is_told_by_the_name_of_the_set(name: str, small_disk: Path) -> None:
+    large = xr.Dataset({"v": ("time", np.random.default_rng(0).random(100_000))})
+    with pytest.raises(OSError, match="make room") as caught:
+        large.virtual.to_manifest(small_disk / name)
+    assert caught.value.errno == errno.ENOSPC
+    assert f"file://{small_disk / name}: it cannot be written" in str(caught.value)
+    assert os.listdir(small_disk) == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_disk_that_takes_no_writes_is_told_by_the_name_of_the_set(
+    name: str, small_disk: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(OSError, match="takes no writes") as caught:
+        written(str(small_disk / name))
+    assert caught.value.errno == errno.EROFS
+    assert f"file://{small_disk / name}: it cannot be written" in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write all")
+@pytest.mark.parametrize("name", SETS)
+def test_a_folder_that_may_not_be_written_to_is_told_by_the_name_of_the_set(
+    name: str, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(AccessError, match="may not be written") as caught:
+        written(str(tmp_path / name))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+# ---------------------------------------------------------------------- what was left over
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
+def test_what_killed_writers_left_goes_when_it_is_old(name: str, tmp_path: Path) -> None:
+    target = tmp_path / name
+    old, new = (Path(temporary_name(str(target))) for _ in range(2))
+    others = [tmp_path / ".refs.json.notes", tmp_path / f".other.{'0' * 16}", tmp_path / "x"]
+    for path in (old, new, *others):
+        path.write_bytes(b"")
+    folder = Path(temporary_name(str(target)))
+    (folder / "v").mkdir(parents=True)
+    (folder / "v" / "refs.0.parq").write_bytes(b"")
+    day_before_yesterday = (time.time() - 2 * 24 * 3600,) * 2
+    for path in (old, *others, folder / "v" / "refs.0.parq", folder / "v", folder):
+        os.utime(path, day_before_yesterday)
+    written(str(target))
+    assert not old.exists() and not folder.exists()
+    assert new.exists() and all(path.exists() for path in others)
+
+
+def test_a_folder_that_is_still_written_to_is_not_left_over(tmp_path: Path) -> None:
+    folder = Path(temporary_name(str(tmp_path / "refs.parquet")))
+    (folder / "v").mkdir(parents=True)
+    (folder / "v" / "refs.0.parq").write_bytes(b"")
+    for path in (folder / "v", folder):
+        os.utime(path, (0, 0))
+    remove_left_over(str(tmp_path / "refs.parquet"))
+    assert folder.exists()
+
+
+# ---------------------------------------------------------------------- sets that begin
+
+
+def test_a_folder_in_which_a_set_is_created_is_none_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from virtualds.stores import LocalStore
+
+    target, seen = tmp_path / "refs.zarr", []
+    for name in ("write_version", "write_file"):
+        method = getattr(LocalStore, name)
+
+        def watched(self: Any, *args: Any, method: Any = method) -> Any:
+            with pytest.raises(FileNotFoundError):
+                virtualds.open_virtual_dataset(target)
+            seen.append(args[0])
+            return method(self, *args)
+
+        monkeypatch.setattr(LocalStore, name, watched)
+        if name == "write_file":
+            monkeypatch.setattr("virtualds.formats.zarr_v3.write_nodes", lambda *args: None)
+    written(str(target))
+    assert len(seen) > 2
+    xr.testing.assert_equal(xr.load_dataset(target, engine="virtual"), dataset())
+
+
+# ---------------------------------------------------------------------- what does not fit
+
+
+def test_a_refusal_names_files_that_differ_and_the_format_that_holds_them(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.nc" for n in range(4)]
+    for n, path in enumerate(paths):
+        ds = xr.Dataset({"v": (("time", "x"), np.arange(6.0).reshape(2, 3) + n)})
+        how = {"chunksizes": (2, 3), "zlib": n == 2, "complevel": 4}
+        ds.to_netcdf(path, encoding={"v": how}, engine="netcdf4")
+    whole = virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
+    for name in ("refs.json", "refs.parquet"):
+        with pytest.raises(UnsupportedError, match=r"zarr-v3.*\.zarr") as caught:
+            whole.virtual.to_manifest(tmp_path / name)
+        assert "0.nc and" in str(caught.value) and "2.nc)" in str(caught.value)
+    whole.virtual.to_manifest(tmp_path / "refs.zarr")
+
+
+def test_zarr_v3_is_not_suggested_for_what_it_cannot_hold(tmp_path: Path) -> None:
+    ds = dataset().assign_attrs(odd=object())
+    with pytest.raises(UnsupportedError) as caught:
+        ds.virtual.to_manifest(tmp_path / "refs.json")
+    assert ".zarr" not in str(caught.value)
