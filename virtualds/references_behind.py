@@ -8,7 +8,7 @@ still, and can be written as references.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import reduce
 from typing import Any
 
@@ -125,11 +125,17 @@ def _behind_dask(data: Any) -> ManifestArray | None:
         if any(map(_uses_virtual, needed.values())):
             raise _refusal("dask holds them within its tasks; open them without inline_array=True")
         return None
-    arrays = {key: _of_class(UnreadArray, _selection(found)) for key, found in sources.items()}
+    arrays = {key: _unread(_selection(found)) for key, found in sources.items()}
     array = _run(needed | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):
         raise _refusal("dask changes their shape or data type")
     return _of_class(ManifestArray, array)
+
+
+def _unread(array: ManifestArray) -> ManifestArray:
+    """Return an array for a graph, its references loaded: those that lie in sets do not join."""
+    fragments = tuple(replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
+    return _of_class(UnreadArray, replace(array, fragments=fragments))
 
 
 def _layers_in(task: Any) -> Layers | None:
