@@ -263,7 +263,7 @@ def test_files_that_do_not_fit_are_named(archive_files: list[Path], tmp_path: Pa
 
 
 WRONG: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
-    "no file": ([], {}, FileNotFoundError, "no file matches"),
+    "no file": ([], {}, FileNotFoundError, "no files are given"),
     "a glob of nothing": ("/not/there/*.nc", {}, FileNotFoundError, "no file matches"),
     "a missing file": (["/not/there.nc"], {}, FileNotFoundError, "there.nc"),
     "attributes of another file": (None, {"attrs_file": "odd.nc"}, ValueError, "none of the 2"),

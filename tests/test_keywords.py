@@ -183,3 +183,98 @@ def test_a_traceback_of_combining_shows_the_stack_of_xarray_once(
         told = "".join(traceback.format_exception(caught.value))
         assert told.count("Traceback") == 1
         assert "UnlikeError" not in told
+
+
+# ---------------------------------------------------------------------- wrong types
+
+
+def archive(folder: Path) -> list[Path]:
+    for n in range(3):
+        part = xr.Dataset({"t": (("time", "x"), np.ones((2, 3)) * n)}, {"time": [n, n + 0.5]})
+        part.to_netcdf(folder / f"{n}.nc")
+    return sorted(folder.glob("*.nc"))
+
+
+PATHS: dict[str, tuple[Any, str]] = {
+    "None": (None, "NoneType"),
+    "a number": (5, "int"),
+    "a dataset": (xr.Dataset(), "Dataset"),
+}
+OPENERS: dict[str, Callable[[Any, Path], Any]] = {
+    "open_virtual_dataset": lambda url, _: virtualds.open_virtual_dataset(url),
+    "open_virtual_datatree": lambda url, _: virtualds.open_virtual_datatree(url),
+    "open_virtual_mfdataset": lambda url, _: virtualds.open_virtual_mfdataset([url], **NESTED),
+    "open_virtual_mfdatatree": lambda url, _: virtualds.open_virtual_mfdatatree(
+        [url], concat_dim="time"
+    ),
+    "diagnose": lambda url, _: virtualds.diagnose([url]),
+    "open_dataset": lambda url, _: xr.open_dataset(url, engine="virtual"),
+    "convert": lambda url, folder: virtualds.convert(url, folder / "a.zarr"),
+    "convert, to": lambda url, folder: virtualds.convert(folder / "0.nc", url),
+    "to_manifest": lambda url, folder: virtual(folder).virtual.to_manifest(url),
+    "materialize": lambda url, folder: virtual(folder).virtual.materialize(url),
+    "snapshots": lambda url, _: virtualds.snapshots(url),
+    "drop_sources": lambda url, _: virtualds.drop_sources(url, "a.nc"),
+    "zarr_store": lambda url, _: virtualds.zarr_store(url),
+    "open_flat": lambda url, _: virtualds.open_flat(url, shape=(2,), dtype="f4"),
+}
+
+
+@pytest.mark.parametrize("wrong", PATHS)
+@pytest.mark.parametrize("opener", OPENERS)
+def test_what_is_no_path_is_told_by_its_type(opener: str, wrong: str, tmp_path: Path) -> None:
+    archive(tmp_path)
+    given, kind = PATHS[wrong]
+    with pytest.raises(TypeError, match=f"path.* got {kind}"):
+        OPENERS[opener](given, tmp_path)
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "drop_variables": ({"drop_variables": 5}, "drop_variables 5: it is a name, or an iterable"),
+    "loadable_variables": ({"loadable_variables": 5}, "loadable_variables 5: it is a name"),
+    "storage_options": ({"storage_options": "anon"}, "access options are a dict .* got str"),
+    "preprocess": ({"preprocess": 5}, "preprocess: a function .* got 5"),
+    "preprocess that returns nothing": (
+        {"preprocess": lambda _: None},
+        "preprocess: it returns a Dataset, but .* returned NoneType",
+    ),
+    "preprocess that returns an array": (
+        {"preprocess": lambda ds: ds["t"]},
+        "preprocess: it returns a Dataset, but .* returned DataArray",
+    ),
+    "coordinates": ({"coordinates": ["time"]}, "coordinates: a dict .* got"),
+    "retries": ({"retries": "x"}, "retries 'x': it is a number"),
+    "join": ({"join": None}, "join None: there are 'outer'"),
+    "compat": ({"compat": None}, "compat None: there are 'equals'"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_of_a_wrong_type_is_named(name: str, tmp_path: Path) -> None:
+    options, message = OPTIONS[name]
+    with pytest.raises((TypeError, ValueError), match=message):
+        virtualds.open_virtual_mfdataset(archive(tmp_path), **NESTED, **options)
+
+
+def test_files_that_are_merged_for_want_of_a_dimension_are_told_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="conflicting values") as caught:
+        virtualds.open_virtual_mfdataset(archive(tmp_path), combine="nested")
+    assert "concat_dim is not given, so they are merged" in "\n".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("given", [[], [[]], ()])
+def test_an_empty_list_is_told(given: Any) -> None:
+    with pytest.raises(FileNotFoundError, match="no files are given"):
+        virtualds.open_virtual_mfdataset(given, **NESTED)
+
+
+def test_a_set_does_not_begin_along_a_dimension_that_the_dataset_lacks(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"append_dim 'tme': .* did you mean 'time'"):
+        virtual(tmp_path).virtual.to_manifest(tmp_path / "new.zarr", append_dim="tme")
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_a_sample_is_a_number_of_files(tmp_path: Path) -> None:
+    for wrong in (0, 1.5, "x", True):
+        with pytest.raises(ValueError, match=r"sample .* it is a number of files"):
+            virtualds.diagnose(archive(tmp_path), sample=wrong)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from virtualds.detection import detected, named
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import Format, format_of_object
 from virtualds.group import ManifestGroup
-from virtualds.keywords import check_choice, strict
+from virtualds.keywords import check_choice, names_of, strict
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import Parser, ReadSource
 from virtualds.read.cache import chunk_cache
@@ -101,7 +101,7 @@ def open_virtual_dataset(
     >>> vds = open_virtual_dataset("2001.nc")  # doctest: +SKIP
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    skip = _names(drop_variables)
+    skip = names_of("drop_variables", drop_variables)
     absolute = called(url)
     with scanning(absolute, StorageOptions.of(storage_options)):
         found = open_group(
@@ -177,7 +177,7 @@ def open_virtual_datatree(
             url,
             group=group,
             below=True,
-            skip=_names(drop_variables),
+            skip=names_of("drop_variables", drop_variables),
             options=storage_options,
             parser=parser,
             on_error=on_error,
@@ -350,9 +350,3 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "keep": _keep,
 }
 """What is done about a group of which, or below which, something cannot be read."""
-
-
-def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    if names is None:
-        return ()
-    return (names,) if isinstance(names, str) else tuple(names)

@@ -14,7 +14,7 @@ from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 from virtualds.detection import is_set_folder
 from virtualds.formats import format_of_object
-from virtualds.keywords import arguments, strict
+from virtualds.keywords import arguments, names_of, strict
 from virtualds.tree import lazy_datasets, tree_of
 from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url, scheme_of
@@ -86,7 +86,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         found = open_group(
             filename_or_obj,
             group=group,
-            skip=_names(drop_variables),
+            skip=names_of("drop_variables", drop_variables),
             options=storage_options,
             parser=parser,
             on_error=on_error,
@@ -149,7 +149,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             filename_or_obj,
             group=group,
             below=True,
-            skip=_names(drop_variables),
+            skip=names_of("drop_variables", drop_variables),
             options=storage_options,
             parser=parser,
             on_error=on_error,
@@ -180,7 +180,3 @@ def _check_named(filename_or_obj: Any) -> None:
             f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
             f"pass the file's name"
         )
-
-
-def _names(drop_variables: str | Iterable[str] | None) -> tuple[str, ...]:
-    return (drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ())

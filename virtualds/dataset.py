@@ -25,6 +25,7 @@ from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.joined_table import each_once
+from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.loaded_values import TIME_ATTRIBUTES, encoded
 from virtualds.options import get_options
@@ -108,7 +109,7 @@ def virtual_dataset(
         A variable that is not to be loaded has values that only exist once it is.
     """
     if loadable is not None and not callable(loadable):
-        loadable = [loadable] if isinstance(loadable, str) else list(loadable)
+        loadable = list(names_of("loadable_variables", loadable))
     key = _key(group, loadable, decode_cf)
     outline = OUTLINES.get(key)
     if outline is not None:
@@ -131,8 +132,8 @@ def known_outline(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> 
 def _key(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
     if callable(loadable):
         return None
-    names = [loadable] if isinstance(loadable, str) else loadable
-    return outline_key(group, None if names is None else list(names), decode_cf, get_options())
+    names = None if loadable is None else list(names_of("loadable_variables", loadable))
+    return outline_key(group, names, decode_cf, get_options())
 
 
 def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:

@@ -83,6 +83,23 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{name} {value!r}: there are {told}{suggestion(value, choices)}")
 
 
+def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return names that are given as one or as several, none of None.
+
+    >>> names_of("drop_variables", "t"), names_of("drop_variables", ["t", "u"])
+    (('t',), ('t', 'u'))
+
+    Raises
+    ------
+    TypeError
+    """
+    if names is None or isinstance(names, str):
+        return () if names is None else (names,)
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{argument} {names!r}: it is a name, or an iterable of names")
+    return tuple(names)
+
+
 def arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a function that may be given by name, with their defaults."""
     parameters = signature(function).parameters.values()

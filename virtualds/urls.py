@@ -50,9 +50,9 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     TypeError
         It is neither a string nor a path.
     """
-    text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise TypeError(f"a file is named by a path or url, got {path!r}")
+        raise TypeError(f"a file is named by a path or url, got {type(path).__name__}")
     if _is_in_archive(text):
         link, _, archive = text.partition("::")
         return f"{link}::{normalise_url(archive)}"

@@ -24,7 +24,7 @@ from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError, exists_already
 from virtualds.formats import FORMATS, Format, History, format_of_object, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.keywords import arguments, strict, suggestion
+from virtualds.keywords import arguments, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
 from virtualds.signed_urls import demand_unsigned
@@ -122,6 +122,11 @@ def write_manifest(
         except FileNotFoundError:
             if mode != "a":
                 raise
+            if append_dim not in dataset.dims:
+                raise ValueError(
+                    f"append_dim {append_dim!r}: the dataset, which is to begin the set "
+                    f"{absolute}, has {list(dataset.dims)}{suggestion(append_dim, dataset.dims)}"
+                ) from None
             _create_first(create, target, absolute, options)
             added = Added.all_of(dataset, append_dim)
 
@@ -412,7 +417,7 @@ def drop_sources(
     """
     absolute, options = target_of(url, storage_options)
     target = format_for(absolute, format, options)
-    given = [sources] if isinstance(sources, str) else list(sources)
+    given = names_of("sources", sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
     attempt = partial(_update, target, absolute, change, options, allow)
     settling_conflicts(absolute, attempt, conflict)
@@ -480,7 +485,7 @@ def convert(
     group = open_group(
         source,
         below=True,
-        skip=(drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ()),
+        skip=names_of("drop_variables", drop_variables),
         options=storage_options,
         parser=known.name if known else None,
         allow=allow,

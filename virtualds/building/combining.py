@@ -51,8 +51,9 @@ class Combination:
 
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, WAYS)
-        for name, value in self.options.items():
-            if name in CHOICES and isinstance(value, str):
+        for name, value in ((n, v) for n, v in self.options.items() if n in CHOICES):
+            # some take names or functions, and None in newer versions of xarray
+            if isinstance(value, str) or (value is None and name in ("compat", "join")):
                 check_choice(name, value, CHOICES[name])
         if wrong := [dim for dim in self.dims if not isinstance(dim, str | None)]:
             raise TypeError(
@@ -190,6 +191,8 @@ def named(
         return combine(datasets)
     except WRONG as error:
         error.add_note(f"while combining {len(files)} files, {files[0]} to {files[-1]}")
+        if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
+            error.add_note("concat_dim is not given, so they are merged; name the joined dimension")
         for dim in dims or ():
             if dim is not None and _is_new(dim, list(opened)):
                 error.add_note(f"no file has the dimension {dim!r}, so they are stacked along it")

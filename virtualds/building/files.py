@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from virtualds.formats import format_of_object
 from virtualds.matching import matching
 from virtualds.urls import normalise_url, scheme_of
 
@@ -40,7 +41,7 @@ class Files:
 
     def __post_init__(self) -> None:
         if not self.flat:
-            raise FileNotFoundError(f"no file matches {self.nested!r}; check the path")
+            raise FileNotFoundError(f"no files are given, but {self.nested!r}; name some")
 
     @classmethod
     def of(cls, paths: Paths, options: Mapping[str, Any] | None = None) -> Files:
@@ -53,7 +54,15 @@ class Files:
         """
         if isinstance(paths, str):
             return cls(matching([paths], options))
-        return cls([paths] if isinstance(paths, os.PathLike) else list(paths))
+        if not isinstance(paths, Iterable | os.PathLike):
+            raise TypeError(
+                f"files are a pattern, or a list of paths or urls, got {type(paths).__name__}"
+            )
+        files = cls([paths] if isinstance(paths, os.PathLike) else list(paths))
+        for file in files.flat:
+            if not isinstance(file, str | os.PathLike) and format_of_object(file) is None:
+                raise TypeError(f"a file is named by a path or url, got {type(file).__name__}")
+        return files
 
     @property
     def flat(self) -> tuple[Any, ...]:

@@ -128,8 +128,8 @@ class Job(Generic[Opened]):
     process: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
-        if self.retries < 0:
-            raise ValueError(f"retries {self.retries}: it is a number of at least 0")
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise ValueError(f"retries {self.retries!r}: it is a number of at least 0")
 
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Opened]]:
         """Open some files and prepare them, in this or another process."""

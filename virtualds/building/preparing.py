@@ -84,6 +84,12 @@ def steps_for(
     preprocess: Callable[[Opened], Opened] | None,
 ) -> tuple[Step[Opened], ...]:
     """Return how what was opened is prepared for a combination."""
+    if coordinates is not None and not isinstance(coordinates, Mapping):
+        raise TypeError(
+            f"coordinates: a dict of what gives their values, by name; got {coordinates!r}"
+        )
+    if preprocess is not None and not callable(preprocess):
+        raise TypeError(f"preprocess: a function of what was opened, got {preprocess!r}")
     steps: list[Step[Opened]] = []
     if coordinates:
         named = tuple(dim for dim in combination.dims if isinstance(dim, str))
@@ -99,4 +105,10 @@ def _again(value: Any) -> Any:
 
 
 def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
-    return preprocess(found)
+    prepared = preprocess(found)
+    if not isinstance(prepared, type(found)):
+        raise TypeError(
+            f"preprocess: it returns a {type(found).__name__}, but {preprocess!r} returned "
+            f"{type(prepared).__name__}"
+        )
+    return prepared

@@ -16,6 +16,7 @@ from virtualds.dataset import Loadable, known_outline
 from virtualds.decoding.outline import Outline
 from virtualds.errors import ReadError, VirtualdsError
 from virtualds.group import ManifestGroup
+from virtualds.keywords import names_of
 from virtualds.options import get_options
 
 
@@ -182,7 +183,7 @@ def open_stored(
 
     Arguments and errors are those of `virtualds.open_virtual_dataset`.
     """
-    skip = (drop_variables,) if isinstance(drop_variables, str) else drop_variables or ()
+    skip = names_of("drop_variables", drop_variables)
     group = open_group(url, skip=skip, options=storage_options, **choices)
     outline = known_outline(group, loadable_variables, decode_cf)
     if outline is None:

@@ -179,7 +179,7 @@ def _sampled(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
     """Return some files, evenly spread, and the first and the last."""
     if sample is None:
         return files
-    if sample < 1:
-        raise ValueError(f"sample {sample}: it is a number of files, at least 1, or None for all")
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
+        raise ValueError(f"sample {sample!r}: it is a number of files, at least 1, or None for all")
     numbers = np.unique(np.linspace(0, len(files) - 1, sample + 2).round().astype(int))
     return [files[n] for n in numbers]
