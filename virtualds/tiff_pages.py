@@ -33,7 +33,7 @@ CONTIGUOUS = 1
 """Planar configuration: the samples of a pixel lie beside each other; else each has its plane."""
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations."""
-JPEG = 7
+PLAIN, JPEG = 1, 7
 
 
 def _jpeg(page: Any) -> Jpeg:
@@ -100,6 +100,9 @@ def page_array(
     cut = _cut(keyframe)
     grid = tuple(axis.nchunks for axis in cut)
     offsets, lengths = _places(pages, leading, keyframe, prod(grid))
+    if int(keyframe.compression) == PLAIN:
+        # what lies behind the rows of the image is padding
+        lengths = np.minimum(lengths.reshape(-1, *grid), _plain_lengths(cut, keyframe)).reshape(-1)
     there = lengths > 0
     manifest = ChunkManifest.build(
         (*leading, *grid),
@@ -116,6 +119,14 @@ def page_array(
     pipeline = CodecPipeline(dtype, codecs, fill, layout)
     array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
     return replace(array, fill_value=pipeline.missing_value)
+
+
+def _plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
+    """Return how many bytes the chunks of a page have that is not compressed."""
+    found: Any = np.int64(page.dtype.itemsize)
+    for axis in cut:
+        found = np.multiply.outer(found, axis.slabs().encoded)
+    return found
 
 
 def _refuse_what_is_no_array(page: Any) -> None:
