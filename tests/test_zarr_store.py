@@ -228,6 +228,13 @@ def test_a_part_of_a_chunk_is_all_that_is_fetched(tmp_path: Path) -> None:
     assert counted.ranges == [(26, 3)]
 
 
+@pytest.mark.parametrize("byte_range", [(0, 2), [0, 2], 3, slice(0, 2)])
+def test_what_is_no_byte_request_is_refused(byte_range: Any, tmp_path: Path) -> None:
+    # not taken for a request for all bytes
+    with pytest.raises(TypeError, match="RangeByteRequest"):
+        get(store_of(array_in(tmp_path / "a")), "v/c/1/0", byte_range)
+
+
 def test_several_keys_at_once(tmp_path: Path) -> None:
     store = store_of(array_in(tmp_path / "a"))
     asked = [("v/c/0/0", RangeByteRequest(0, 2)), ("v/c/9/0", None)]

@@ -14,8 +14,8 @@ import xarray as xr
 from virtualds.access import Allow, Allowed
 from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
-from virtualds.detection import detected, named
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.detection import demand_data, detected, named
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats import Format, format_of_object
 from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
@@ -284,7 +284,12 @@ def _read_named(
 ) -> ManifestGroup:
     """Read what lies at a url."""
     reader, source = named(parser, url, options) if parser else detected(url, options)
-    found = _reading(reader, source, below, allow, snapshot)(source, group, skip)
+    try:
+        found = _reading(reader, source, below, allow, snapshot)(source, group, skip)
+    except (FormatError, FileNotFoundError, NotADirectoryError):
+        if parser:
+            demand_data(url, options)
+        raise
     return in_plain_files(found) if isinstance(reader, Parser) else found
 
 

@@ -89,6 +89,8 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     for parser in plugins():
         if not parser.markers and recognises(parser, head):
             return parser, source
+    if (what := _what_it_is(head)) is not None:
+        raise FormatError(f"{url}: {what}")
     names = [reader.name for reader in (*READERS, *plugins())]
     raise FormatError(
         f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
@@ -104,6 +106,40 @@ def is_set_folder(url: str) -> bool:
 def _told(reader: Parser | Format, source: SourceFile, options: StorageOptions | None) -> Found:
     """Give a set the access options: its files may need them where the set itself does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
+
+
+def demand_data(url: str, options: StorageOptions | None) -> None:
+    """Refuse what comes in place of data: where a reader failed that somebody named.
+
+    Raises
+    ------
+    FormatError
+        The file is empty, or a page of a server.
+    """
+    try:
+        _, head = head_of(url, options, FEW)
+    except OSError:
+        return
+    if (what := _what_it_is(head)) is not None:
+        raise FormatError(f"{url}: {what}")
+
+
+def _what_it_is(head: bytes) -> str | None:
+    """Return what a file is that comes in place of data, and what to do; None if it is no such."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
+    if not head:
+        return "the file is empty; fetch it again, or write it anew"
+    if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
+        return (
+            "it is an HTML page, such as a server shows in place of a file (a login, an error, a "
+            "list of files); check the url, and log in with storage_options"
+        )
+    if text.startswith((b"<?xml", b"<error")):
+        return (
+            "it is an XML document, such as a server sends in place of a file (an error); open it "
+            "in a browser to see what it says, check the url and storage_options"
+        )
+    return None
 
 
 def _by_bytes(head: bytes) -> Parser | Format | None:

@@ -56,7 +56,7 @@ def _is_pattern(name: str, scheme: str) -> bool:
 
 
 def _local(pattern: str) -> list[str]:
-    path = local_path(pattern)
+    path = os.path.expanduser(local_path(pattern))
     return [pattern] if os.path.lexists(path) else sorted(glob.glob(path, recursive=True))
 
 

@@ -34,7 +34,7 @@ CONTIGUOUS = 1
 """Planar configuration: the samples of a pixel lie beside each other; else each has its plane."""
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations."""
-JPEG = 7
+PLAIN, JPEG = 1, 7
 
 
 def _jpeg(page: Any) -> Jpeg:
@@ -102,6 +102,9 @@ def page_array(
     grid = tuple(axis.nchunks for axis in cut)
     demand_table((*leading, *grid), _described(pages, keyframe), "TIFF series")
     offsets, lengths = _places(pages, leading, keyframe, prod(grid))
+    if int(keyframe.compression) == PLAIN:
+        # what lies behind the rows of the image is padding
+        lengths = np.minimum(lengths.reshape(-1, *grid), _plain_lengths(cut, keyframe)).reshape(-1)
     there = lengths > 0
     manifest = ChunkManifest.build(
         (*leading, *grid),
@@ -124,6 +127,14 @@ def _described(pages: Sequence[Any], keyframe: Any) -> int:
     """Return how many chunks pages describe one by one."""
     there = [page for page in pages if page is not None]
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
+
+
+def _plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
+    """Return how many bytes the chunks of a page have that is not compressed."""
+    found: Any = np.int64(page.dtype.itemsize)
+    for axis in cut:
+        found = np.multiply.outer(found, axis.slabs().encoded)
+    return found
 
 
 def _refuse_what_is_no_array(page: Any) -> None:

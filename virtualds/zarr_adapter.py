@@ -110,6 +110,8 @@ class VirtualStore(Store):
             The bytes of a chunk cannot be had, have changed, or do not decode.
         UnsupportedError
             It is the metadata of an array that Zarr cannot hold.
+        TypeError
+            ``byte_range`` is no request of zarr-python.
         """
         data = await asyncio.to_thread(self._view.get, key, _wanted(byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
@@ -211,13 +213,26 @@ def objection(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _wanted(request: ByteRequest | None) -> slice:
+    """Return which bytes are asked for.
+
+    Raises
+    ------
+    TypeError
+        It is no request of zarr-python 3: in a tuple the second number was a length to some of its
+        first versions, and is a stop to others.
+    """
+    if request is None:
+        return slice(None)
     if isinstance(request, RangeByteRequest):
         return slice(request.start, request.end)
     if isinstance(request, OffsetByteRequest):
         return slice(request.offset, None)
     if isinstance(request, SuffixByteRequest):
         return slice(-request.suffix, None) if request.suffix else slice(0, 0)
-    return slice(None)
+    raise TypeError(
+        f"byte_range={request!r}: give a RangeByteRequest(start, end), OffsetByteRequest(offset) "
+        f"or SuffixByteRequest(suffix) of zarr.abc.store, or None for all bytes"
+    )
 
 
 async def _in_threads(names: Iterator[str]) -> AsyncIterator[str]:

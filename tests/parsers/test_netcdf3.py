@@ -396,3 +396,22 @@ def test_of_many_records_read_together_the_one_that_is_gone_is_named(tmp_path: P
     ):
         found.w.values  # noqa: B018
     assert any(f"chunk ({FEW}, 0)" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("zeros", [1, 3, 4])
+def test_names_that_are_padded_with_zeros_end_at_the_first(zeros: int, tmp_path: Path) -> None:
+    pad, path = "\0" * zeros, tmp_path / "a.nc"
+    # a dimension, an attribute of two letters, a variable of one attribute: CDF-1
+    attribute = (0x0C, 1, f"units{pad}", 2, 2, 0x6D730000)
+    head = (0, 0x0A, 1, f"x{pad}", 3, *attribute, 0x0B, 1, f"v{pad}", 1, 0, *attribute, 4, 12)
+    begin = len(_header(*head, 0))
+    path.write_bytes(_header(*head, begin) + struct.pack(">3i", 1, 2, 3))
+    found = assert_native(path)
+    assert found.v.dims == ("x",)
+    np.testing.assert_array_equal(found.v, [1, 2, 3])
+
+
+def test_a_name_of_zeros_alone_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "a.nc").write_bytes(_header(0, 0x0A, 1, "\0\0", 3, *NONE, *NONE))
+    with pytest.raises(FormatError, match="the name"):
+        virtualds.open_virtual_dataset(tmp_path / "a.nc")

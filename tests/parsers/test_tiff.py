@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -536,3 +537,34 @@ def test_other_readers_of_zarr_decode_what_they_know(folder: Path) -> None:
         store = FsspecStore(system, read_only=True)
         found = zarr.open_group(store, mode="r", zarr_format=2)["band_data"][...]
         np.testing.assert_array_equal(found, tifffile.imread(folder / f"{name}.tif"))
+
+
+def padded_strips(path: Path, values: np.ndarray, rows: int, compression: str | None) -> None:
+    """Write an image whose last strip holds as many rows as the others, as some writers do."""
+    count = -(-len(values) // rows)
+    whole = np.zeros((count * rows, *values.shape[1:]), values.dtype)
+    whole[: len(values)] = values
+    whole[len(values) :] = 77
+    how = {"photometric": "rgb"} if values.ndim == 3 else {}
+    tifffile.imwrite(path, whole, rowsperstrip=rows, compression=compression, metadata=None, **how)
+    with tifffile.TiffFile(path) as file:
+        place = file.pages.first.tags["ImageLength"].valueoffset
+        kind = file.byteorder + {3: "H", 4: "I"}[int(file.pages.first.tags["ImageLength"].dtype)]
+    data = bytearray(path.read_bytes())
+    struct.pack_into(kind, data, place, len(values))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("compression", [None, "lzw", "packbits"])
+@pytest.mark.parametrize("shape", [(50, 40), (50, 40, 3), (49, 31)])
+def test_what_a_strip_holds_beyond_the_image_is_dropped(
+    shape: tuple[int, ...], compression: str | None, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(2).integers(0, 20, shape).astype("u1")
+    padded_strips(tmp_path / "a.tif", values, 16, compression)
+    found = virtualds.open_virtual_dataset(tmp_path / "a.tif").band_data
+    if compression != "packbits":
+        # of which it refuses strips that are longer than it expects
+        np.testing.assert_array_equal(tifffile.imread(tmp_path / "a.tif"), values)
+    np.testing.assert_array_equal(found, values)
+    np.testing.assert_array_equal(found[48:, 3:9], values[48:, 3:9])

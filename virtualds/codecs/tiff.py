@@ -130,8 +130,10 @@ class _Bytes(Codec):
             out: bytes = decode(bytes(data), out=most + 1)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"{name}: {error}") from error
-        if len(out) > most:
+        if nbytes is None and len(out) > most:
             raise CodecError(f"{name}: decoded to more bytes than the {most} that belong")
+        # the last strip of an image may hold more rows than the image has
+        out = out[:nbytes]
         check_length(self, len(out), nbytes)
         return out
 

@@ -1,0 +1,47 @@
+"""Empty files and pages of servers are called so, whoever was to read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from counting_server import counting_server
+
+import virtualds
+from virtualds.detection import READERS
+from virtualds.errors import FormatError
+
+CONTENTS = {
+    "empty": (b"", "the file is empty; fetch it again"),
+    "a page": (b"<!DOCTYPE html>\n<html><body>Log in</body></html>", "an HTML page.*storage_opt"),
+    "a page without a type": (b"\xef\xbb\xbf\n <HTML><head>", "an HTML page"),
+    "an error": (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "an XML doc"),
+    "an error without a head": (b"<Error><Code>NoSuchKey</Code></Error>", "an XML document"),
+}
+contents = pytest.mark.parametrize("content", CONTENTS)
+
+
+@contents
+@pytest.mark.parametrize("name", ["a.nc", "a.grib2", "a.json", "a.zarr", "a.parquet", "a.zip", "a"])
+def test_what_comes_in_place_of_data_is_called_so(name: str, content: str, tmp_path: Path) -> None:
+    raw, message = CONTENTS[content]
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(FormatError, match=message):
+        virtualds.open_virtual_dataset(tmp_path / name)
+
+
+@contents
+@pytest.mark.parametrize("parser", [reader.name for reader in READERS if reader.name != "icechunk"])
+def test_it_is_called_so_by_every_named_parser(parser: str, content: str, tmp_path: Path) -> None:
+    raw, message = CONTENTS[content]
+    (tmp_path / "a").write_bytes(raw)
+    with pytest.raises(FormatError, match=message):
+        virtualds.open_virtual_dataset(tmp_path / "a", parser=parser)
+
+
+@contents
+def test_it_is_called_so_on_a_server(content: str, tmp_path: Path) -> None:
+    raw, message = CONTENTS[content]
+    (tmp_path / "a.nc").write_bytes(raw)
+    with counting_server(tmp_path) as (url, _), pytest.raises(FormatError, match=message):
+        virtualds.open_virtual_dataset(f"{url}/a.nc")
