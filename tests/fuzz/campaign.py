@@ -22,7 +22,7 @@ from fuzz.outcomes import Finding, Outcome, Values, by_last_part, differing, len
 from fuzz.workers import MODULES, Answer, Worker
 
 THREADED = ("icechunk", "obstore")
-"""Packages that are imported in workers only: what threads they start do not survive a fork."""
+"""Packages that only workers import, and what imports them: threads do not survive a fork."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Fuzzer:
         for worker in (self._ours, self._native):
             answer = worker.ask(MODULES)
             for name in [] if answer.end else answer.value:
-                if name.partition(".")[0] in THREADED:
+                if any(package in name for package in THREADED):
                     continue
                 with suppress(ImportError):
                     import_module(name)

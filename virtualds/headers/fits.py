@@ -23,6 +23,8 @@ MOST = 10_000
 """Blocks of a header beyond which it is taken for damage."""
 STRING = re.compile(r"'((?:[^']|'')*)'")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
+ONCE = re.compile(r"(BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK)$")
+"""Keywords by which data are read; what one of them twice means is not laid down."""
 FIRST = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
@@ -143,6 +145,11 @@ def _cards(header: str) -> dict[str, Any]:
             found[last] = _value(value)
         elif card[8:10] == "= ":
             last = name
+            if name in found and ONCE.match(name):
+                raise FormatError(
+                    f"FITS header: {name} stands twice, which readers take differently; the file "
+                    f"is damaged, fetch it again"
+                )
             found[name] = _value(value)
     return {name: value for name, value in found.items() if value is not None}
 
