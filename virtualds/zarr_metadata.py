@@ -182,6 +182,8 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
         raise FormatError(
             f"dtype {spelled!r}: it is none of numpy's; the reference set is damaged"
         ) from error
+    if not found.itemsize:
+        raise FormatError(f"dtype {spelled!r}: it has no bytes; the reference set is damaged")
     if found.names and found.hasobject:
         raise FormatError(
             f"dtype {spelled!r}: a field holds Python objects, which are no bytes of a file; the "

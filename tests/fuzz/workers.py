@@ -60,7 +60,7 @@ class Worker:
         self, work: Callable[[Any], Any], log: Path, seconds: float = 10, megabytes: int = 1024
     ) -> None:
         self._work, self._log = work, log
-        self._seconds, self._megabytes = seconds, megabytes
+        self.seconds, self._megabytes = seconds, megabytes
         self._pid, self._jobs = 0, 0
 
     def ask(self, job: Any) -> Answer:
@@ -75,7 +75,7 @@ class Worker:
         while not select.select([self._from], [], [], STEP)[0]:
             if self._grown() > self._megabytes:
                 return self._killed("memory")
-            if time.monotonic() - began > self._seconds:
+            if time.monotonic() - began > self.seconds:
                 return self._killed("hang")
         try:
             value, megabytes = _receive(self._from)

@@ -340,3 +340,14 @@ def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) 
     with pytest.raises(FormatError, match=r"XTENSION stands in card 37.*END is missing") as caught:
         virtualds.open_virtual_dataset(path)
     assert "two.fits" in str(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("keyword", ["BITPIX", "NAXIS2", "BZERO"])
+def test_what_data_are_read_by_stands_once_in_a_header(keyword: str, tmp_path: Path) -> None:
+    made = scaled("i2", BSCALE=0.5, BZERO=3.0)
+    made.header.append(("OTHER", 1), end=True)
+    made.writeto(tmp_path / "twice.fits")
+    data = (tmp_path / "twice.fits").read_bytes()
+    (tmp_path / "twice.fits").write_bytes(data.replace(b"OTHER   ", keyword.ljust(8).encode()))
+    with pytest.raises(FormatError, match=f"{keyword} stands twice"):
+        virtualds.open_virtual_dataset(tmp_path / "twice.fits")

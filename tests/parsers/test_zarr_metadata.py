@@ -89,6 +89,7 @@ DAMAGED_V2: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an unknown separator": ({"dimension_separator": "-"}, FormatError, "separator '-'"),
     "a length that is no integer": ({"shape": [7.0, 10]}, FormatError, r"shape \[7.0, 10\]"),
     "a dtype that is not closed": ({"dtype": "<f4,("}, FormatError, "<f4,"),
+    "a dtype of no bytes": ({"dtype": "<U0", "fill_value": None}, FormatError, "no bytes"),
     "no dtype": ({"dtype": "<q9"}, FormatError, "<q9"),
     "text for a number": ({"fill_value": "many"}, FormatError, "many"),
     "a long fill value": ({"dtype": "|S1", "fill_value": "YWJj"}, FormatError, "3 bytes"),

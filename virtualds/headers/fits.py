@@ -24,6 +24,8 @@ MOST = 10_000
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
+ONCE = re.compile(r"(BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK)$")
+"""Keywords by which data are read; what one of them twice means is not laid down."""
 FIRST = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
@@ -157,6 +159,11 @@ def _cards(header: str) -> dict[str, Any]:
             found[last] = _value(value)
         elif card[8:10] == "= ":
             last, text = name, _string(value)
+            if name in found and ONCE.match(name):
+                raise FormatError(
+                    f"FITS header: {name} stands twice, which readers take differently; the file "
+                    f"is damaged, fetch it again"
+                )
             found[name] = _value(value)
     return {name: value for name, value in found.items() if value is not None}
 
