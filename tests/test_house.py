@@ -462,7 +462,7 @@ ONLY_FROM_PIP = {"cast-value-rs", "deflate", "fastcrc", "icechunk", "isal", "pco
 ONLY_FROM_PIP |= {"zlib-into", "zlib-ng"}
 ONLY_FROM_CONDA = {"pip", "flask", "flask-cors"}
 """What installs the rest, and what moto's extra brings along."""
-NOT_FOR_DEVELOPERS = {"virtualizarr"}
+NOT_FOR_DEVELOPERS = {"rasterio", "tensorstore", "virtualizarr"}
 """Peers, with which the tests of interop run in an environment of their own."""
 
 
