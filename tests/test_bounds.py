@@ -106,7 +106,7 @@ def test_a_lazy_manifest_is_refused_when_it_becomes_columns(tmp_path: Path) -> N
 
     def refused() -> None:
         with pytest.raises(UnsupportedError, match="references"):
-            opened.virtual.to_manifest(tmp_path / "copy.json", mode="w")
+            opened["v"].variable._data.fragments[0].manifest.loaded()
 
     assert peak(refused) < 2**29
 
