@@ -23,6 +23,7 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.admission import KEEP_QUERY
 from virtualds.demo import run_demo
 from virtualds.description import describe
 from virtualds.formats import FORMATS
@@ -166,7 +167,8 @@ def test_the_tables_above_say_nothing_in_vain() -> None:
 
 def test_formats_and_their_choices_are_all_there() -> None:
     assert tuple(form.name for form in FORMATS) == options.FORMATS
-    assert set(options.CHOICES) == {choice for form in FORMATS for choice in form.choices}
+    choices = {choice for form in FORMATS for choice in form.choices}
+    assert set(options.CHOICES) == choices | {KEEP_QUERY}
     assert {name for names in options.SECTIONS.values() for name in names} >= set(options.CHOICES)
 
 

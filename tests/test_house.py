@@ -41,9 +41,9 @@ FLOORS = (
     | {"fill_values", "tiff_pages"}
     | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"record_changes", "signed_urls", "varying_array", "archived", "flat_arrays", "undecodable"},
+    | {"record_changes", "varying_array", "archived", "flat_arrays", "undecodable"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"}
-    | {"references_behind", "loaded_values"},
+    | {"references_behind", "loaded_values", "admission"},
     {"parsers", "formats", "dataset", "zarr_decoded", "duplicates"},
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},

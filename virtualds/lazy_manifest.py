@@ -21,10 +21,34 @@ BLOCK = 2**20
 """Chunks that are looked through at a time."""
 
 
-def blocks(start: int, stop: int, most: int = BLOCK) -> Iterator[Ints]:
-    """Yield the numbers of chunks, as many as are looked through at a time."""
-    for begin in range(start, stop, most):
-        yield np.arange(begin, min(begin + most, stop))
+def walked(
+    manifest: ChunkManifest, start: int = 0, most: int = BLOCK
+) -> Iterator[tuple[Ints, ChunkManifest]]:
+    """Yield the numbers of chunks and the chunks, as many as are looked through at a time.
+
+    Whoever needs all chunks of a manifest gets them here, so that a set of a few bytes that counts
+    thousands of millions of chunks keeps nobody busy for long.
+
+    Parameters
+    ----------
+    manifest : ChunkManifest
+    start : int
+        Number of the first chunk.
+    most : int
+        Chunks at a time.
+
+    Raises
+    ------
+    UnsupportedError
+        The manifest is almost empty, as far as it has been looked through.
+    """
+    references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
+    for begin in range(start, manifest.size, most):
+        ids = np.arange(begin, min(begin + most, manifest.size))
+        part = manifest.at(ids)
+        references += int(np.count_nonzero(part.file != MISSING))
+        demand_table((int(ids[-1]) + 1 - start,), max(references, 1), what)
+        yield ids, part
 
 
 class Catalogue(NamedTuple):
@@ -175,15 +199,11 @@ class LazyManifest(ChunkManifest):
         Raises
         ------
         UnsupportedError
-            They would be almost empty, as far as they have been looked through.
+            They would be almost empty.
         """
         if self.size <= MOST_CHUNKS:
             return self._load(self._numbers([np.arange(n) for n in self._shape]))
-        parts, references = [], 0
-        for ids in blocks(0, self.size):
-            parts.append(self.at(ids))
-            references += int(np.count_nonzero(parts[-1].file != MISSING))
-            demand_table((int(ids[-1]) + 1,), max(references, 1), "references of a set")
+        parts = [part for _, part in walked(self)]
         return ChunkManifest.concatenate(parts, 0).reshape(self._shape)
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
@@ -257,8 +277,8 @@ class LazyManifest(ChunkManifest):
     def sources(self) -> tuple[SourceFile, ...]:
         """All files that the chunks lie in; looked through block by block."""
         found: dict[SourceFile, None] = {}
-        for ids in blocks(0, self.size):
-            found |= dict.fromkeys(self.at(ids).files)
+        for _, part in walked(self):
+            found |= dict.fromkeys(part.files)
         return tuple(found)
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.grid import c_strides
-from virtualds.lazy_manifest import LazyManifest, MosaicTable, ReferenceTable, blocks
+from virtualds.lazy_manifest import LazyManifest, MosaicTable, ReferenceTable, walked
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
 from virtualds.text import decoded_text, encoded_text
 from virtualds.zarr_metadata import chunk_grid, dtype_from_zarr_v2
@@ -54,8 +54,8 @@ def first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
     if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shapes[0] > shapes[1]:
         return None
     first = old.size
-    for ids in blocks(_kept_rows(old, new), old.size):
-        for place in np.flatnonzero(~_same(old.at(ids), new.at(ids))).tolist():
+    for ids, rows in walked(old, _kept_rows(old, new)):
+        for place in np.flatnonzero(~_same(rows, new.at(ids))).tolist():
             row = int(ids[place])
             if not _grew(before, after, row):
                 return None
@@ -100,15 +100,20 @@ def sources_besides(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading those that lie in known tables."""
-    if isinstance(manifest, LazyManifest):
-        table = manifest.counting.table
-        if is_known(table):
-            return
-        if isinstance(table, MosaicTable):
-            for _, part in table.parts:
-                yield from sources_besides(part, is_known)
-            return
-    yield from manifest.pruned().sources
+    for part in tables_besides(manifest, is_known):
+        yield from part.pruned().sources
+
+
+def tables_besides(
+    manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
+) -> Iterator[ChunkManifest]:
+    """Yield what a manifest is put together of, but for what lies in known tables."""
+    table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
+    if isinstance(table, MosaicTable):
+        for _, part in table.parts:
+            yield from tables_besides(part, is_known)
+    elif table is None or not is_known(table):
+        yield manifest
 
 
 # ---------------------------------------------------------------------- rows that stay

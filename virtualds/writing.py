@@ -16,6 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.access import Allow, Allowed
+from virtualds.admission import KEEP_QUERY, demand_admissible, known_of
 from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
@@ -27,7 +28,6 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import arguments, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
-from virtualds.signed_urls import demand_unsigned
 from virtualds.store import StoreError
 from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
@@ -36,8 +36,6 @@ from virtualds.urls import normalise_url
 Change = Callable[[ManifestGroup], ManifestGroup]
 """What becomes of a set."""
 MODES = ("w-", "w", "a", "replace-source")
-KEEP_QUERY = "keep_query"
-"""The choice of every format: whether urls are written that have a secret in their query."""
 ATTEMPTS = 30
 """How often a change is made again because another writer was faster."""
 PAUSE = 0.05
@@ -244,19 +242,11 @@ def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..
         )
 
 
-def _judged(
-    choices: Mapping[str, Any], url: Any
-) -> tuple[dict[str, Any], Callable[[ManifestGroup], ManifestGroup]]:
-    """Return the choices that are the format's, and what refuses groups that keep secrets."""
+def _judged(choices: Mapping[str, Any], url: Any) -> tuple[dict[str, Any], Callable[..., None]]:
+    """Return the choices that are the format's, and what refuses groups that may not be written."""
     rest = dict(choices)
     keep = rest.pop(KEEP_QUERY, False)
-
-    def judge(group: ManifestGroup) -> ManifestGroup:
-        if not keep:
-            demand_unsigned(group, str(url))
-        return group
-
-    return rest, judge
+    return rest, partial(demand_admissible, target=str(url), keep_query=keep)
 
 
 def _settled(mode: str | None, append_dim: str | None) -> str:
@@ -296,7 +286,9 @@ def _create(
 ) -> None:
     write: Callable[..., None] = target.write
     rest, judge = _judged(choices, url)
-    write(judge(whole()), url, options, replace=replace, **rest)
+    group = whole()
+    judge(group)
+    write(group, url, options, replace=replace, **rest)
 
 
 def _create_first(
@@ -323,8 +315,14 @@ def _update(
 ) -> None:
     update: Callable[..., None] = target.update
     rest, judge = _judged(choices or {}, url)
+
+    def judged(before: ManifestGroup) -> ManifestGroup:
+        after = change(before)
+        judge(after, is_known=known_of(before))
+        return after
+
     with _missing_named(url):
-        update(url, lambda group: judge(change(group)), options, Allowed.of(allow), **rest)
+        update(url, judged, options, Allowed.of(allow), **rest)
 
 
 @contextmanager
@@ -494,8 +492,9 @@ def convert(
         group = _self_contained(group, f"{origin.rstrip('/')}/")
     write: Callable[..., None] = found.write
     rest, judge = _judged(choices, url)
+    judge(group)
     with storing(url):
-        write(judge(group), url, options, replace=replaces, **rest)
+        write(group, url, options, replace=replaces, **rest)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:

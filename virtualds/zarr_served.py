@@ -20,7 +20,7 @@ from virtualds.checksum import mismatch
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestVariable
 from virtualds.json_attributes import to_json
-from virtualds.lazy_manifest import blocks
+from virtualds.lazy_manifest import walked
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.store import StoreError
 from virtualds.stores import store_for
@@ -107,8 +107,8 @@ class Passed:
         """Yield the places of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
-            for ids in blocks(0, part.manifest.size, LISTED):
-                there = ids[part.manifest.at(ids).file.reshape(-1) != MISSING]
+            for ids, rows in walked(part.manifest, most=LISTED):
+                there = ids[rows.file.reshape(-1) != MISSING]
                 inner = np.stack(np.unravel_index(there, shape), -1) if shape else there[:, None]
                 for found in inner[:, : len(shape)] + np.asarray(part.origin, np.int64):
                     yield tuple(found.tolist())

@@ -283,6 +283,13 @@ OPTIONS: dict[str, Decorator] = {
     "older_than": click.option(
         "--older-than", type=Age(), help="Only those go that are at least so old: 30d, 12h."
     ),
+    "keep_query": click.option(
+        "--keep-query",
+        is_flag=True,
+        default=None,
+        help="Write urls that have a signature or token in their query, which is refused "
+        "otherwise: whoever reads the set can use them.",
+    ),
     # what a format lets one choose
     "templates": click.option(
         "--templates",
@@ -316,6 +323,7 @@ OPTIONS: dict[str, Decorator] = {
 """What is given to Python under a keyword, by that keyword."""
 
 CHOICES = (
+    "keep_query",
     "templates",
     "record_size",
     "manifest",

@@ -9,6 +9,7 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.admission import demand_admissible, demand_unsigned
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
@@ -114,6 +115,8 @@ class Target:
         if not many:
             return dataset
         found = dataset.copy()
+        # before anything lies in the set that anybody may read
+        demand_unsigned(many.values(), self.url)
         with storing(self.url):
             written = self.parts.write(many, self.place)
         for name, array in written.items():
@@ -122,8 +125,13 @@ class Target:
 
     def commit(self, dataset: xr.Dataset) -> None:
         """Make a dataset, of which parts are written, the set."""
+        group = group_from_dataset(dataset)
+        # what lies in the set was judged when it was written
+        demand_admissible(
+            group, self.url, is_known=lambda table: self.parts.holds(table, self.place)
+        )
         with storing(self.url):
-            self.parts.commit(group_from_dataset(dataset), self.place, replace=self.replace)
+            self.parts.commit(group, self.place, replace=self.replace)
 
     def abandon(self) -> None:
         """Remove what was written."""

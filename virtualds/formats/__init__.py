@@ -15,10 +15,11 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.array import ManifestArray
 from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.records import MARKER as ZMETADATA
+from virtualds.lazy_manifest import ReferenceTable
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.zarr_v3.document import FOLDER as ZARR_FOLDER
 from virtualds.zarr_v3.document import MARKER as ZARR_JSON
-from virtualds.zarr_v3.part_writing import write_parts
+from virtualds.zarr_v3.part_writing import holds_table, write_parts
 
 
 class ReadSet(Protocol):
@@ -91,13 +92,15 @@ class Parts(NamedTuple):
     ``begin`` takes the url, access options and whether a set may be replaced, and returns where
     parts go, which pickles. ``write`` takes arrays and that place, and returns arrays whose
     references lie there. ``commit`` takes a group of such arrays and the place, and makes the set
-    of them; ``abandon`` takes the place, and removes what was written.
+    of them; ``abandon`` takes the place, and removes what was written. ``holds`` takes a table of
+    references and the place, and says whether it lies in the set there.
     """
 
     begin: Callable[..., Any]
     write: Callable[[Mapping[Any, ManifestArray], Any], dict[Any, ManifestArray]]
     commit: Callable[..., None]
     abandon: Callable[[Any], None]
+    holds: Callable[[ReferenceTable, Any], bool]
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,13 @@ FORMATS: tuple[Format, ...] = (
         choices=("manifest", "relative_paths"),
         upgrade=zarr_v3.upgrade,
         history=History(zarr_v3.history, zarr_v3.expire),
-        parts=Parts(zarr_v3.begin_parts, write_parts, zarr_v3.commit_parts, zarr_v3.abandon_parts),
+        parts=Parts(
+            zarr_v3.begin_parts,
+            write_parts,
+            zarr_v3.commit_parts,
+            zarr_v3.abandon_parts,
+            holds_table,
+        ),
     ),
     Format(
         "icechunk",

@@ -30,7 +30,7 @@ from virtualds.kerchunk_references.records import (
     record,
     record_path,
 )
-from virtualds.lazy_manifest import LazyManifest, ReferenceTable
+from virtualds.lazy_manifest import LazyManifest, ReferenceTable, walked
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
 from virtualds.referenced_files import MALFORMED, malformed
@@ -267,8 +267,8 @@ def _files(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a set, the one that makes it a set last."""
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
-        for number in range(-(-manifest.size // size)):
-            yield record_path(path, number), record(_rows(manifest, number, size), size, token)
+        for number, (_, rows) in enumerate(walked(manifest, most=size)):
+            yield record_path(path, number), record(rows, size, token)
     yield MARKER, _document(hierarchy, size, {"set": token})
 
 

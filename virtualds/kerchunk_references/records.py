@@ -18,7 +18,7 @@ import numpy.typing as npt
 from virtualds.access import Allowed
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
-from virtualds.lazy_manifest import Catalogue, blocks
+from virtualds.lazy_manifest import Catalogue, LazyManifest
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.packed_columns import pack_table, unpack_table
 from virtualds.records import (
@@ -294,8 +294,7 @@ class RecordTable:
         """Return all files that the set has noted; sets of others have to be looked through."""
         if (noted := self._records.noted_files()) is not None:
             return noted
-        found = (file for ids in blocks(0, self._count) for file in self.load(ids).files)
-        return tuple(dict.fromkeys(found))
+        return LazyManifest(self, (self._count,)).sources
 
     def catalogue(self) -> Catalogue | None:
         """Return what the set has noted of its files at once."""

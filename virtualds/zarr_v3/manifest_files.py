@@ -13,7 +13,7 @@ import numpy as np
 
 from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
-from virtualds.lazy_manifest import blocks
+from virtualds.lazy_manifest import walked
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
 from virtualds.zarr_v3.manifests import Part
@@ -149,8 +149,8 @@ def records(manifest: ChunkManifest, sources: Numbering, pipelines: bool) -> Ite
     pipelines : bool
         Whether rows are to say how they decode.
     """
-    for ids in blocks(0, manifest.size, RECORD_SIZE):
-        yield _record(manifest.at(ids).pruned(), sources, pipelines)
+    for _, rows in walked(manifest, most=RECORD_SIZE):
+        yield _record(rows.pruned(), sources, pipelines)
 
 
 def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from virtualds.array import ManifestArray
 from virtualds.errors import ReadError
-from virtualds.lazy_manifest import LazyManifest
+from virtualds.lazy_manifest import LazyManifest, ReferenceTable
 from virtualds.manifest import ChunkManifest, StorageOptions
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
@@ -68,6 +68,11 @@ def write_parts(
     sources = writer.sources()
     store = StoredManifests(place.root, place.options)
     return {name: _moved(array, folders[name], store, sources) for name, array in pruned.items()}
+
+
+def holds_table(table: ReferenceTable, place: PartsFolder) -> bool:
+    """Say whether a table of references lies in the set that parts are written for."""
+    return isinstance(table, ParquetTable) and table.store.root == place.root
 
 
 def _moved(
