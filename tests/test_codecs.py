@@ -348,6 +348,52 @@ def test_szip_of_a_stream_that_ends_early_is_no_memory_of_others(
         codec.decode(there[:keep], nbytes)
 
 
+SCANLINES = [(15, 8), (33, 32), (100, 16), (255, 2), (4095, 32)]
+"""Pixels of a scanline and of a block, of which the first is no multiple."""
+
+
+@pytest.mark.parametrize("mask", [141, 169])
+@pytest.mark.parametrize("bits", [4, 8, 12, 16, 24, 32, 64])
+@pytest.mark.parametrize(("scanline", "block"), SCANLINES)
+def test_szip_of_scanlines_that_are_no_whole_blocks_is_decoded_or_refused(
+    scanline: int, block: int, bits: int, mask: int
+) -> None:
+    """libaec returns memory that it never wrote where such a stream ends early."""
+    shape = {"pixels_per_block": block, "bits_per_pixel": bits, "pixels_per_scanline": scanline}
+    config = SZIP | shape | {"options_mask": mask}
+    codec = codec_from_zarr_v2(config)
+    dtype = f"u{1 if bits <= 8 else 2 if bits <= 16 else 4 if bits <= 32 else 8}"
+    for count in (1, scanline, 2 * scanline + 7):
+        values = np.random.default_rng(count).integers(0, 2 ** min(bits, 31), count)
+        data = values.astype(dtype).tobytes()
+        there = encoded(config, data)
+        assert bytes(codec.decode(there, len(data))) == data
+        assert put(codec, there, len(data)) == data
+    for keep in (-20, len(there) // 2, 5, 4):
+        with pytest.raises(CodecError, match="szip"):
+            codec.decode(there[:keep], len(data))
+
+
+def test_szip_of_a_stream_for_other_scanlines_is_refused() -> None:
+    data = (np.arange(960) % 50).astype("<u2").tobytes()
+    there = encoded(SZIP | {"pixels_per_scanline": 32}, data)
+    with pytest.raises(CodecError, match="szip"):
+        codec_from_zarr_v2(SZIP | {"pixels_per_scanline": 255}).decode(there, len(data))
+
+
+@pytest.mark.parametrize("block", [0, -8, 7])
+@pytest.mark.parametrize("scanline", [0, -5, 33, 2**31 - 1])
+def test_parameters_that_szip_cannot_have_are_damage(scanline: int, block: int) -> None:
+    codec = codec_from_zarr_v2(SZIP | {"pixels_per_block": block, "pixels_per_scanline": scanline})
+    with pytest.raises(CodecError, match="szip"):
+        codec.decode((64).to_bytes(4, "little") + bytes(100), 64)
+
+
+def test_szip_without_its_header_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="decoded length"):
+        codec_from_zarr_v2(SZIP | {"header": False})
+
+
 def test_a_jpegls_stream_without_an_end_is_not_decoded() -> None:
     """CharLS would look for the end of a number in memory that is not the stream's."""
     there = imagecodecs.jpegls_encode(np.arange(1230).astype("u1").reshape(30, 41))

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import virtualds
 from virtualds import UnsupportedError
 from virtualds.codec import Codec, CodecError
 from virtualds.codecs import (
@@ -517,3 +518,22 @@ def test_a_missing_package_is_named_with_its_extra(
             codec, raw, nbytes = encoded_chunks[name]
             with pytest.raises(UnsupportedError, match=rf"{package}.*virtualds\[filters\]"):
                 codec.decode(raw, nbytes)
+
+
+@pytest.mark.skipif(
+    not h5py.h5z.get_filter_info(h5py.h5z.FILTER_SZIP) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED,
+    reason="this HDF5 does not write szip",
+)
+@pytest.mark.parametrize("method", ["nn", "ec"])
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i4", "<f8"])
+@pytest.mark.parametrize(("columns", "block"), [(15, 8), (33, 32), (255, 2), (4097, 32)])
+def test_szip_of_rows_that_are_no_whole_blocks_is_what_hdf5_reads(
+    columns: int, block: int, dtype: str, method: str, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(columns).integers(0, 99, (7, columns)).astype(dtype)
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        how = {"compression": "szip", "compression_opts": (method, block)}
+        file.create_dataset("v", data=values, chunks=(5, columns), **how)
+        np.testing.assert_array_equal(file["v"], values)
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(path)["v"], values)

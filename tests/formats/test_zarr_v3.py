@@ -445,6 +445,26 @@ def test_an_existing_set_is_replaced_or_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["refs.zarr"]
 
 
+AXES = [(0, 1), (0, 2), (1, 2), (1, 3), (2, 4), (2, 1), (3, 0)]
+"""How many axes an array in memory has before a set is replaced, and afterwards."""
+
+
+@pytest.mark.parametrize(("before", "after"), AXES)
+def test_an_array_in_memory_may_have_other_axes_in_a_set_that_is_replaced(
+    before: int, after: int, tmp_path: Path
+) -> None:
+    """The key of one chunk is then the folder of another: ``t/c/0`` and ``t/c/0/0``."""
+    path = tmp_path / "refs.zarr"
+    for ndim in (before, after, before, None, after):
+        ds = xr.Dataset({"u": ("a", np.arange(3.0))})
+        if ndim is not None:
+            ds["t"] = (tuple("abcd"[:ndim]), np.full((3,) * ndim, float(ndim)))
+        ds.virtual.to_manifest(path, mode="w")
+        assert_identical(xr.open_dataset(path, engine="virtual"), ds)
+    first = virtualds.snapshots(path)["snapshot"].iloc[0]
+    assert xr.open_dataset(path, engine="virtual", snapshot=first)["t"].ndim == before
+
+
 @pytest.mark.parametrize("what", ["folder", "plain zarr", "other zarr.json"])
 def test_what_is_no_set_is_never_replaced(what: str, tmp_path: Path) -> None:
     target = tmp_path / "refs.zarr"

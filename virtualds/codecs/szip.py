@@ -8,18 +8,21 @@ it has the name that imagecodecs gives it, ``imagecodecs_szip``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
 from virtualds.decompressors import demand_room
+from virtualds.errors import UnsupportedError
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 HEADER = 4
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
+LONGEST_SCANLINE = 4096
+"""Pixels that a scanline has at most (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Szip(Codec):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        if not config.get("header", True):
+            raise UnsupportedError(
+                f"{cls.zarr_v2_id}: chunks that do not begin with their decoded length are not "
+                f"decoded; open the data with zarr-python and imagecodecs"
+            )
         return cls(*(int(config[name]) for name in PARAMETERS))
 
     @classmethod
@@ -52,18 +60,48 @@ class Szip(Codec):
         return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "szip")
-        parameters = {name: getattr(self, name) for name in PARAMETERS}
         # a header of its own says how many bytes there will be (H5Zszip.c)
         size = int.from_bytes(data[:HEADER], "little")
+        stream = bytes(data[HEADER:])
         try:
             demand_room(size, nbytes, len(data))
-            room = np.empty(size, np.uint8)
-            found = imagecodecs.szip_decode(
-                bytes(data[HEADER:]), header=False, out=room, **parameters
-            )
+            if 0 < self.pixels_per_scanline <= LONGEST_SCANLINE and self._spare:
+                return self._decode_padded(stream, size)
+            return self._decode(stream, size, self)
         except (OverflowError, RuntimeError, ValueError) as error:
             raise CodecError(f"szip: {error}") from error
+
+    @property
+    def _spare(self) -> int:
+        """Pixels that the encoder adds to every scanline, which consists of whole blocks."""
+        block = self.pixels_per_block
+        return -self.pixels_per_scanline % block if block > 0 else 0
+
+    def _decode(self, stream: bytes, size: int, coded: Szip) -> memoryview:
+        """Decode ``size`` bytes of a stream that was coded with these parameters."""
+        imagecodecs = needed_package("imagecodecs", "szip")
+        parameters = {name: getattr(coded, name) for name in PARAMETERS}
+        room = np.empty(size, np.uint8)
+        found = imagecodecs.szip_decode(stream, header=False, out=room, **parameters)
         # where the stream ends early, the rest of the memory is as it was
         check_length(self, len(found), size)
         return room.data
+
+    def _decode_padded(self, stream: bytes, size: int) -> memoryview:
+        """Decode scanlines that are longer in the stream than in the chunk.
+
+        libaec, left to drop what is too much, does not tell whether the stream ended early, and
+        returns memory that it never wrote. So the whole scanlines are decoded, and cut here.
+        """
+        bits = self.bits_per_pixel
+        # libaec codes numbers of 32 and 64 bits as bytes: first all first bytes, then all second
+        planes = bits // 8 if bits in (32, 64) else 1
+        width = 1 if planes > 1 or bits <= 8 else 2 if bits <= 16 else 4
+        length = self.pixels_per_scanline + self._spare
+        coded = replace(self, bits_per_pixel=8 if planes > 1 else bits, pixels_per_scanline=length)
+        lines = -(-size // (self.pixels_per_scanline * width))
+        whole = np.frombuffer(self._decode(stream, lines * length * width, coded), np.uint8)
+        cut = whole.reshape(lines, length * width)[:, : self.pixels_per_scanline * width]
+        found = cut.reshape(-1)[:size]
+        out: memoryview = found.reshape(planes, -1).T.reshape(-1).data
+        return out

@@ -163,7 +163,8 @@ class SnapshotWriter:
             store = store_for(url)
             try:
                 store.write_version(url, data, self.options, None)
-            except ChangedError:
+            except (ChangedError, FileExistsError, NotADirectoryError):
+                # an array of fewer or more axes had a file, or a folder, of this name
                 return False
             except BaseException:
                 # perhaps somebody else's file, so only the folder goes, if it is empty
