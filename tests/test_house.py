@@ -98,6 +98,7 @@ STAGES = {
         "data_types",
         "file_bytes",
         "object_header",
+        "attribute_messages",
         "global_heap",
         "chunk_table",
         "chunk_tree",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import collections
+import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.hdf5.attribute_messages import Attribute, string_size
 from virtualds.hdf5.data_types import Class, check_values
-from virtualds.hdf5.global_heap import find_attribute, is_sequence, sequences
+from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.hdf5.global_heap import is_sequence, sequences
 
 RESERVED = frozenset(
     {
@@ -24,6 +29,34 @@ RESERVED = frozenset(
     }
 )
 """Attributes that serve dimension scales and the netCDF library, not the user."""
+
+INTEGER, FLOAT, VLEN = (0x10 | kind for kind in (Class.INTEGER, Class.FLOAT, Class.VLEN))
+"""The first byte of a type: its class and version 1 (IV.A.2.d)."""
+NULL_TERMINATED, NULL_PADDED = 0, 1
+"""Paddings of strings of fixed length."""
+
+
+def _integer(size: int, *, signed: bool) -> bytes:
+    return struct.pack("<BBHIHH", INTEGER, 8 * signed, 0, size, 0, 8 * size)
+
+
+def _float(size: int, exponent: int, fraction: int) -> bytes:
+    """Return an IEEE 754 number, whose first bit of the fraction is not stored."""
+    where = fraction, exponent, 0, fraction
+    bias = 2 ** (exponent - 1) - 1
+    head = FLOAT, 0x20, 8 * size - 1, size, 0, 8 * size
+    return struct.pack("<BBHIHHBBBBI", *head, *where, bias)
+
+
+NUMBERS = {
+    **{_integer(n, signed=True): f"<i{n}" for n in (1, 2, 4, 8)},
+    **{_integer(n, signed=False): f"<u{n}" for n in (1, 2, 4, 8)},
+    _float(4, 8, 23): "<f4",
+    _float(8, 11, 52): "<f8",
+}
+"""Types of numbers in little-endian order, as datatype messages have them (IV.A.2.d)."""
+STRINGS = {struct.pack("<BBHI", VLEN, 1, text, 16) + _integer(1, signed=False) for text in (0, 1)}
+"""Types of strings of varying length, in ASCII and UTF-8, where addresses have 8 bytes."""
 
 
 def attribute(owner: Any, name: str) -> Any:
@@ -42,11 +75,15 @@ def attribute(owner: Any, name: str) -> Any:
     import h5py
 
     raw = name.encode("utf-8", "surrogateescape")
+    known = owner.attributes and owner.attributes[raw]
+    if known and known.kind and (value := _plain_value(owner.file, known)) is not None:
+        return value
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         of_class = kind.get_class()
-        if of_class == Class.VLEN or (of_class == Class.STRING and kind.is_variable_str()):
-            _check_heap(owner, raw)
+        # of an object with many attributes, HDF5 lists them in other ways
+        if known and is_sequence(known.kind):
+            collections.deque(sequences(owner.file, known), 0)
         if of_class in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
             check_values(kind)
         value = owner.attrs[name]
@@ -69,18 +106,30 @@ def attribute(owner: Any, name: str) -> Any:
     return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
 
 
-def _check_heap(owner: Any, name: bytes) -> None:
-    """Refuse strings and sequences that the heap does not hold, before HDF5 looks for them.
+def _plain_value(file: FileBytes, known: Attribute) -> Any:
+    """Return what h5py would read, of common types; None of any other."""
+    count = known.elements
+    if count and known.kind in STRINGS:
+        texts = [_text(one.partition(b"\0")[0]) for one in sequences(file, known)]
+        return texts[0] if count == 1 else texts
+    dtype = _plain_type(known.kind)
+    if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
+        return None
+    if dtype.kind != "S":
+        values = np.frombuffer(known.data, dtype, count).reshape(known.shape)
+        return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
+    text = known.data[: dtype.itemsize].rstrip(b"\0")
+    # what follows the end of a string is for HDF5 to judge
+    return None if count > 1 or b"\0" in text else _text(text)
 
-    Those of an object with many attributes are left to HDF5: they are listed in other ways.
-    """
-    try:
-        found = find_attribute(owner.file, owner.messages, name)
-    except UnsupportedError:
-        return
-    if found is not None and is_sequence(found.kind):
-        for _ in sequences(owner.file, found):
-            pass
+
+@lru_cache(1024)
+def _plain_type(kind: bytes) -> np.dtype[Any] | None:
+    """Return the numpy type of numbers in the order of bytes of most machines, and of strings."""
+    if kind in NUMBERS:
+        return np.dtype(NUMBERS[kind])
+    size = string_size(kind, (NULL_TERMINATED, NULL_PADDED))
+    return np.dtype(f"S{size}") if size else None
 
 
 def _items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.hdf5.chunk_table import Table, as_table
-from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.hdf5.file_bytes import FORMS, FileBytes
 
 Nodes = npt.NDArray[Any]
 Keys = list[list[int]]
@@ -87,7 +87,7 @@ def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> Table:
 @cache
 def _entry_form(rank: int, offset_size: int) -> Struct:
     """Return an entry of a leaf: bytes, filter mask, a number for each axis, address."""
-    return Struct(f"<II{rank}Q{ {2: 'H', 4: 'I', 8: 'Q'}[offset_size] }")
+    return Struct(f"<II{rank}Q{FORMS[offset_size]}")
 
 
 @cache

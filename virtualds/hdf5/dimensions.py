@@ -15,7 +15,7 @@ import numpy as np
 from virtualds.errors import FormatError
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file_bytes import uint
-from virtualds.hdf5.global_heap import find_attribute, is_sequence, sequences
+from virtualds.hdf5.global_heap import is_sequence, sequences
 from virtualds.hdf5.structure import Dataset
 
 SCALES = b"DIMENSION_LIST"
@@ -35,20 +35,25 @@ def scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     FormatError
         The attribute is none that lists scales.
     """
-    import h5py
-
     rank = int(dataset.id.rank)
     none: tuple[int | None, ...] = (None,) * len(dataset.shape)
-    if not rank or not h5py.h5a.exists(dataset.id, SCALES):
+    if not rank or not _has_list(dataset):
         return none
-    listed = find_attribute(dataset.file, dataset.messages, SCALES)
-    if listed is None:
+    listed = dataset.attributes and dataset.attributes[SCALES]
+    if not listed or not listed.kind:
         return _listed_by_hdf5(dataset, rank) + none[rank:]
     if listed.elements != rank or not _lists_references(listed.kind):
         raise _no_list(dataset)
     width = dataset.file.offset_size
     lists = sequences(dataset.file, listed)
     return tuple(uint(one, len(one) - width, width) if one else None for one in lists) + none[rank:]
+
+
+def _has_list(dataset: Dataset) -> bool:
+    import h5py
+
+    known = dataset.attributes
+    return bool(h5py.h5a.exists(dataset.id, SCALES)) if known is None else SCALES in known
 
 
 def _lists_references(kind: bytes) -> bool:

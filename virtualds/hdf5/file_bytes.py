@@ -21,8 +21,9 @@ TOGETHER = 2**22
 """Bytes of a remote file that are asked for at a time, and then read."""
 LONGEST_SUPERBLOCK = 112
 """Bytes of a superblock of version 1 with addresses of 8 bytes."""
-SIZES = (2, 4, 8)
-"""Bytes that an address or a length may have here; the specification also allows 16 and 32."""
+FORMS = {2: "H", 4: "I", 8: "Q"}
+"""By the bytes that an address or a length may have here, how `struct` calls it; the specification
+also allows 16 and 32 bytes."""
 DEFAULT_HALF = 32
 """Half of the children of a node of chunks, where the file does not say (II.A, version 0)."""
 
@@ -144,7 +145,7 @@ class FileBytes:
         # a base address of another value is overruled by the place of the superblock
         sizes = data[13:15] if version < 2 else data[9:11]
         self.offset_size, self.length_size = sizes
-        if self.offset_size not in SIZES or self.length_size not in SIZES:
+        if self.offset_size not in FORMS or self.length_size not in FORMS:
             self.unknown = f"addresses of {sizes[0]} bytes and lengths of {sizes[1]}"
         self.half = uint(data, 24, 2) if version == 1 else DEFAULT_HALF
         undefined = (1 << 8 * self.offset_size) - 1

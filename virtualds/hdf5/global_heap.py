@@ -1,79 +1,25 @@
 """The global heap, in which strings and lists of varying length lie, as far as attributes name it.
 
-HDF5 File Format Specification 3.0, III.E, "Global Heap", and IV.A.2.m, "Attribute". HDF5 trusts the
+HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the
 heap: what is damaged there can keep it for ever, or end the process. So it is looked at before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from struct import Struct
 
+from virtualds.hdf5.attribute_messages import Attribute
 from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.file_bytes import FileBytes, uint
-from virtualds.hdf5.object_header import SHARED, Message
+from virtualds.hdf5.file_bytes import FORMS, FileBytes, uint
 
-ATTRIBUTE = 0x0C
-"""The type of a message that is an attribute."""
-COUNT, INDEX = 4, 4
-"""Bytes of the length of a sequence, and of its number in a collection of the heap (IV.B)."""
+REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
+"""By the bytes of an address: how many elements a sequence has, the address of a collection of the
+heap, and the number of the sequence in it (IV.B)."""
 SORTS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
 OBJECT = 8
 """Bytes of an object's number and references in a collection, before its length."""
-
-
-class Attribute(NamedTuple):
-    """An attribute as its message has it: the type of its elements, their number, their bytes."""
-
-    name: bytes
-    kind: bytes
-    elements: int
-    data: bytes
-
-
-def find_attribute(file: FileBytes, messages: Sequence[Message], name: bytes) -> Attribute | None:
-    """Return an attribute of an object; None if it lies elsewhere or has a form not known here.
-
-    An object with many attributes keeps them in a heap of its own, whose blocks have checksums.
-    """
-    for message in messages:
-        if message.kind == ATTRIBUTE and not message.flags & SHARED and name in message.data:
-            found = _attribute(file, message.data)
-            if found is not None and found.name == name:
-                return found
-    return None
-
-
-def _attribute(file: FileBytes, data: bytes) -> Attribute | None:
-    version = data[0]
-    # the type or the dataspace lies elsewhere
-    if version not in (1, 2, 3) or (version > 1 and data[1]):
-        return None
-    begin = 9 if version == 3 else 8
-    parts = []
-    for at in (2, 4, 6):
-        length = uint(data, at, 2)
-        parts.append(data[begin : begin + length])
-        begin += -(-length // 8) * 8 if version == 1 else length
-    if begin > len(data):
-        file.refuse("an attribute is longer than the message that it lies in")
-    name, kind, space = parts
-    return Attribute(name.partition(b"\0")[0], kind, _count(file, space), data[begin:])
-
-
-def _count(file: FileBytes, space: bytes) -> int:
-    """Return how many elements a dataspace has (IV.A.2.b)."""
-    if len(space) < 4 or space[0] not in (1, 2):
-        file.refuse("an attribute has no dataspace")
-    version, rank = space[:2]
-    if version == 2 and space[3] == 2:
-        return 0
-    begin = 8 if version == 1 else 4
-    count = 1
-    for axis in range(rank):
-        count *= file.length_at(space, begin + axis * file.length_size)
-    return count
 
 
 def is_sequence(kind: bytes) -> bool:
@@ -93,20 +39,18 @@ def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
 
 
 def _sequences(file: FileBytes, kind: bytes, count: int, data: bytes) -> Iterator[bytes]:
-    step = COUNT + file.offset_size + INDEX
+    form = REFERENCES[file.offset_size]
     if kind[1] & 0x0F not in SORTS:
         file.refuse(f"an attribute is neither of strings nor of sequences, but of {kind[1] & 0x0F}")
-    if uint(kind, 4, 4) != step or count * step > len(data):
+    if uint(kind, 4, 4) != form.size or count * form.size > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     base = kind[8:]
     size = uint(base, 4, 4)
-    for begin in range(0, count * step, step):
-        length = uint(data, begin, COUNT)
-        address = file.address_at(data, begin + COUNT)
+    for length, address, number in form.iter_unpack(data[: count * form.size]):
         if not address and not length:
             yield b""
             continue
-        found = heap_object(file, address, uint(data, begin + step - INDEX, INDEX))
+        found = heap_object(file, address, number)
         if length * size > len(found):
             file.refuse(f"a sequence of {length} elements of {size} bytes has {len(found)} bytes")
         if is_sequence(base):

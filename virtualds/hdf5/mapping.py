@@ -27,7 +27,7 @@ from virtualds.hdf5.file import (
     in_working_directory,
 )
 from virtualds.hdf5.storage import external_segments, fill_of, stored_array
-from virtualds.hdf5.structure import Dataset, file_of
+from virtualds.hdf5.structure import Dataset, Place, file_of
 from virtualds.manifest import SourceFile
 from virtualds.urls import scheme_of
 
@@ -229,7 +229,7 @@ def _source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
             f"virtual dataset is put together from; restore it, or use drop_variables"
         )
     source = file_of(found, file.id, mapping.file)
-    return Dataset(os.fsdecode(mapping.path), found, source, files)
+    return Dataset(os.fsdecode(mapping.path), Place(found, source, files))
 
 
 def _source_array(

@@ -5,7 +5,7 @@ HDF5 File Format Specification 3.0, IV.A. Whatever has a form that is not known 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
@@ -23,9 +23,8 @@ SUM = 4
 """Bytes of a checksum."""
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
-MESSAGE_V1 = Struct("<HHB3x")
-MESSAGE_V2 = Struct("<BHB")
-"""Type, bytes and flags of a message (IV.A.1)."""
+MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
+"""Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
 
 B_TREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, B_TREE_2 = range(6)
 """Indexes of chunks: the first of layout messages up to version 3, the others by their number
@@ -40,6 +39,7 @@ class Message(NamedTuple):
     kind: int
     flags: int
     data: bytes
+    order: int = 0
 
 
 class ChunkIndex(NamedTuple):
@@ -81,38 +81,38 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
     if file.unknown:
         file.decline(file.unknown)
     head = file.take_some(address, GUESS)
-    messages, step = _first_block(file, address, head)
+    first, form = _first_block(file, address, head)
     seen, nbytes = {address}, 0
     found: list[Message] = []
-    blocks = [messages]
-    while blocks:
-        block = blocks.pop(0)
+    blocks = [first]
+    for block in blocks:
         nbytes += len(block)
-        for message in _messages(file, block, step):
+        messages = _messages(file, block, form)
+        found += [message for message in messages if message.kind != CONTINUATION]
+        for message in messages:
             if message.kind != CONTINUATION:
-                found.append(message)
                 continue
             place = file.address_at(message.data, 0)
             length = file.length_at(message.data, file.offset_size)
             if place in seen or nbytes + length > MOST_BYTES:
                 file.refuse(f"the header of the object at {address} has no end")
             seen.add(place)
-            blocks.append(_continuation(file, place, length, step))
+            blocks.append(_continuation(file, place, length, form))
     return found
 
 
-def _first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, int]:
-    """Return the bytes of the first messages, and how many tell type and length of each."""
+def _first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
+    """Return the bytes of the first messages, and what comes before each."""
     if head[:4] == b"OHDR":
         return _first_of_version_2(file, address, head)
     if len(head) < HEAD_V1.size or head[0] != 1:
         file.refuse(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
     whole = head if stop <= len(head) else file.take(address, stop)
-    return whole[HEAD_V1.size : stop], MESSAGE_V1.size
+    return whole[HEAD_V1.size : stop], MESSAGE_V1
 
 
-def _first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, int]:
+def _first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
     if head[4] != 2:
         file.decline(f"an object header of version {head[4]}")
     flags = head[5]
@@ -123,30 +123,30 @@ def _first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[byt
     whole = head[:stop] if stop <= len(head) else file.take(address, stop)
     if not is_sound(whole):
         file.refuse(f"the header of the object at {address} has a wrong checksum")
-    # the order of creation
-    return whole[begin + width : -SUM], MESSAGE_V2.size + 2 * bool(flags & 0x4)
+    return whole[begin + width : -SUM], MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
 
 
-def _continuation(file: FileBytes, address: int, length: int, step: int) -> bytes:
+def _continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
     block = file.take(address, length)
-    if step == MESSAGE_V1.size:
+    if form is MESSAGE_V1:
         return block
     if block[:4] != b"OCHK" or not is_sound(block):
         file.refuse(f"part of an object header at {address} is none, or has a wrong checksum")
     return block[4:-SUM]
 
 
-def _messages(file: FileBytes, block: bytes, step: int) -> Iterator[Message]:
-    form = MESSAGE_V1 if step == MESSAGE_V1.size else MESSAGE_V2
-    place = 0
+def _messages(file: FileBytes, block: bytes, form: Struct) -> list[Message]:
+    found = []
+    place, step = 0, form.size
     # what is left is a gap
     while place + step <= len(block):
-        kind, length, flags = form.unpack_from(block, place)
+        kind, length, flags, *order = form.unpack_from(block, place)
         begin = place + step
         place = begin + length
         if place > len(block):
             file.refuse("a message is longer than the object header that it lies in")
-        yield Message(kind, flags, block[begin:place])
+        found.append(Message(kind, flags, block[begin:place], *order))
+    return found
 
 
 def read_extension(file: FileBytes) -> None:

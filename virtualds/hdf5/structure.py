@@ -8,14 +8,15 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from virtualds.errors import FormatError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.hdf5.attribute_messages import Attributes, read_attributes, string_size
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file import HDF5Files, damage_of, find
 from virtualds.hdf5.file_bytes import FileBytes
@@ -74,48 +75,31 @@ def chosen_fill(plist: Any, dtype: np.dtype[Any]) -> Any:
     return fill.view(dtype)
 
 
-class Dataset:
-    """A dataset with what the walk asks it more than once.
+class HDF5Object:
+    """A group or a dataset, the file that it lies in, and what has that file open."""
 
-    Parameters
-    ----------
-    name : str
-        What its group calls it.
-    found : h5py.h5d.DatasetID
-    source : SourceFile
-        The file that it lies in: links lead to other files.
-    files : HDF5Files
-        Has that file open.
-    """
+    id: Any
+    source: SourceFile
+    files: HDF5Files
+    linked: int | None = None
+    """The address that a link gives for it."""
 
-    def __init__(self, name: str, found: Any, source: SourceFile, files: HDF5Files) -> None:
+    @cached_property
+    def attrs(self) -> Any:
+        """Its attributes, as h5py reads them."""
         import h5py
 
-        self.name = name
-        self.id = found
-        self.source = source
-        self.files = files
-        self.kind = found.get_type()
-        self.plist = found.get_create_plist()
-        # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
-        self._within = _axes_within(self.kind)
-        self.shape: tuple[int, ...] = (found.shape or ()) + self._within
-        self.is_scale = _text(found, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
-        self.attrs = h5py.AttributeManager(self)
+        return h5py.AttributeManager(self)
 
     @cached_property
     def address(self) -> tuple[str, int]:
-        """What tells it from any other dataset, however links lead to it."""
+        """What tells it from any other object, however links lead to it."""
         import h5py
 
-        return self.source.url, h5py.h5o.get_info(self.id).addr
+        known = self.linked
+        return self.source.url, h5py.h5o.get_info(self.id).addr if known is None else known
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether it is a scale that stands for a dimension without a variable."""
-        return self.is_scale and _text(self.id, b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
-
-    @property
+    @cached_property
     def file(self) -> FileBytes:
         """The bytes of the file that it lies in."""
         return self.files.bytes_of(self.source)
@@ -124,6 +108,44 @@ class Dataset:
     def messages(self) -> list[Message]:
         """The messages of its object header."""
         return read_messages(self.file, self.address[1])
+
+    @cached_property
+    def attributes(self) -> Attributes | None:
+        """Its attributes, in the order of creation; None where HDF5 has to be asked."""
+        try:
+            return read_attributes(self.file, self.messages)
+        except UnsupportedError:
+            return None
+
+
+class Dataset(HDF5Object):
+    """A dataset with what the walk asks it more than once.
+
+    Parameters
+    ----------
+    name : str
+        What its group calls it.
+    place : Place
+        What a link leads to.
+    """
+
+    def __init__(self, name: str, place: Place) -> None:
+        import h5py
+
+        self.name = name
+        self.id = found = place.id
+        self.source, self.files, self.linked = place.source, place.files, place.linked
+        self.kind = found.get_type()
+        self.plist = found.get_create_plist()
+        # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
+        self._within = _axes_within(self.kind)
+        self.shape: tuple[int, ...] = (found.shape or ()) + self._within
+        self.is_scale = _text(self, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a scale that stands for a dimension without a variable."""
+        return self.is_scale and _text(self, b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
     @property
     def is_unlimited(self) -> bool:
@@ -142,11 +164,25 @@ class Dataset:
         return tuple(None if n == UNLIMITED else n for n in limits)
 
 
-def _text(owner: Any, name: bytes, paddings: Collection[int]) -> bytes:
+def _text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
     """Return an attribute that is one string of fixed length, padded so; empty if it is not.
 
     HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
     """
+    if owner.attributes is None:
+        return _text_by_hdf5(owner.id, name, paddings)
+    found = owner.attributes.get(name)
+    if found is None:
+        return b""
+    if not found.kind:
+        return _text_by_hdf5(owner.id, name, paddings)
+    size = string_size(found.kind, paddings)
+    if found.elements != 1 or not 0 < size <= min(LONGEST_TEXT, len(found.data)):
+        return b""
+    return found.data[:size].partition(b"\0")[0]
+
+
+def _text_by_hdf5(owner: Any, name: bytes, paddings: Collection[int]) -> bytes:
     import h5py
 
     if not h5py.h5a.exists(owner, name):
@@ -174,36 +210,13 @@ def _axes_within(kind: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A group, or what a link leads to, the file that it lies in, and what has that file open."""
+class Place(HDF5Object):
+    """A group, or what a link leads to."""
 
     id: Any
     source: SourceFile
     files: HDF5Files
-
-    @property
-    def attrs(self) -> Any:
-        """Its attributes, as h5py reads them."""
-        import h5py
-
-        return h5py.AttributeManager(self)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """What tells it from any other group, however links lead to it."""
-        import h5py
-
-        return self.source.url, h5py.h5o.get_info(self.id).addr
-
-    @property
-    def file(self) -> FileBytes:
-        """The bytes of the file that it lies in."""
-        return self.files.bytes_of(self.source)
-
-    @cached_property
-    def messages(self) -> list[Message]:
-        """The messages of its object header."""
-        return read_messages(self.file, self.address[1])
+    linked: int | None = None
 
 
 @dataclass(frozen=True)
@@ -239,15 +252,17 @@ def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Membe
     result = Members()
     # without it, HDF5 would complain
     tracked = bool(place.id.get_create_plist().get_link_creation_order())
-    for raw, link in _in_order(partial(_list_links, place.id), tracked=tracked):
+    for raw, link, address in _in_order(partial(_list_links, place.id), tracked=tracked):
         name = raw.decode("utf-8", "surrogateescape")
         if link != h5py.h5l.TYPE_HARD and name in skip:
             continue
         try:
             with damage_of(place.source):
                 found = follow(place, raw, link, files)
+                if link == h5py.h5l.TYPE_HARD:
+                    found = replace(found, linked=address)
                 if isinstance(found.id, h5py.h5d.DatasetID):
-                    result.datasets[name] = Dataset(name, found.id, found.source, files)
+                    result.datasets[name] = Dataset(name, found)
                 elif isinstance(found.id, h5py.h5g.GroupID):
                     result.groups[name] = found
         except VirtualdsError as error:
@@ -318,9 +333,11 @@ def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
     return find(os.fsdecode(name), source)
 
 
-def _list_links(group: Any, order: int, found: list[tuple[bytes, int]]) -> None:
-    """List links by name and type; h5py tells of all of them through one object."""
-    group.links.iterate(lambda raw, info: found.append((raw, info.type)), idx_type=order, info=True)
+def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> None:
+    """List links by name, type and address; h5py tells of all of them through one object."""
+    group.links.iterate(
+        lambda raw, info: found.append((raw, info.type, info.u)), idx_type=order, info=True
+    )
 
 
 def _list_attributes(owner: Any, order: int, found: list[bytes]) -> None:
@@ -345,7 +362,9 @@ def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True
     raise FormatError("HDF5 cannot list a group; the file is damaged")
 
 
-def attribute_names(owner: Any) -> list[str]:
+def attribute_names(owner: HDF5Object) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
-    found = _in_order(partial(_list_attributes, owner.id))
+    found: Iterable[bytes] | None = owner.attributes
+    if found is None:
+        found = _in_order(partial(_list_attributes, owner.id))
     return [name.decode("utf-8", "surrogateescape") for name in found]
