@@ -11,10 +11,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 import zarr
 
 import virtualds
-from virtualds import ReadError, UnsupportedError, VirtualdsError
+from virtualds import (
+    ChunkAxis,
+    ChunkManifest,
+    CodecPipeline,
+    Fragment,
+    ManifestArray,
+    ReadError,
+    UnsupportedError,
+    VirtualdsError,
+)
+from virtualds.manifest import SourceFile
 
 MOST = 2**26
 """Bytes that a refusal may take."""
@@ -88,27 +99,124 @@ def test_a_grid_that_is_full_enough_is_opened(tmp_path: Path) -> None:
     assert virtualds.open_virtual_dataset(path)["v"].sizes == {"x": 10**6}
 
 
-def test_a_lazy_manifest_is_refused_when_it_becomes_columns(tmp_path: Path) -> None:
-    """As long as its references stay where they are, it is opened, and read in parts."""
+def lazy_set(folder: Path) -> Path:
+    """A set of kerchunk Parquet that has one reference, and thousands of millions of chunks."""
     array = {"zarr_format": 2, "order": "C", "shape": [10**9], "chunks": [1], **OPTIONS}
     metadata = {".zgroup": {"zarr_format": 2}, "v/.zarray": array}
     metadata["v/.zattrs"] = {"_ARRAY_DIMENSIONS": ["x"]}
-    folder = tmp_path / "refs.parquet"
-    (folder / "v").mkdir(parents=True)
+    refs = folder / "lazy.parquet"
+    (refs / "v").mkdir(parents=True)
     document = {"metadata": metadata, "record_size": 2**20}
-    (folder / ".zmetadata").write_text(json.dumps(document))
-    (tmp_path / "a.bin").write_bytes(np.full(1, 7.0).tobytes())
-    table = pa.table({"path": [str(tmp_path / "a.bin")], "offset": [0], "size": [8]})
-    pq.write_table(table, folder / "v" / "refs.0.parq")
-    opened = virtualds.open_virtual_dataset(folder)
+    (refs / ".zmetadata").write_text(json.dumps(document))
+    (folder / "a.bin").write_bytes(np.full(1, 7.0).tobytes())
+    table = pa.table({"path": [str(folder / "a.bin")], "offset": [0], "size": [8]})
+    pq.write_table(table, refs / "v" / "refs.0.parq")
+    return refs
+
+
+def test_a_lazy_manifest_is_refused_when_it_becomes_columns(tmp_path: Path) -> None:
+    """As long as its references stay where they are, it is opened, and read in parts."""
+    opened = virtualds.open_virtual_dataset(lazy_set(tmp_path))
     assert np.isnan(opened["v"][1:3].to_numpy()).all()
     assert opened["v"][0] == 7
+    assert opened.virtual.nchunks == 10**9
+    assert "10" in repr(opened) + repr(opened["v"].variable._data) + opened._repr_html_()
 
     def refused() -> None:
         with pytest.raises(UnsupportedError, match="references"):
             opened["v"].variable._data.fragments[0].manifest.loaded()
 
     assert peak(refused) < 2**29
+
+
+WORK: dict[str, Callable[[Any, Path, Path], Any]] = {
+    "sources": lambda opened, path, target: opened.virtual.sources,
+    "other paths": lambda opened, path, target: opened.virtual.rename_paths({"/a": "/b"}),
+    "kerchunk JSON": lambda opened, path, target: opened.virtual.to_manifest(f"{target}.json"),
+    "Parquet": lambda opened, path, target: opened.virtual.to_manifest(f"{target}.parquet"),
+    "zarr-v3": lambda opened, path, target: opened.virtual.to_manifest(f"{target}.zarr"),
+    "converting": lambda opened, path, target: virtualds.convert(path, f"{target}.zarr"),
+    "a copy": lambda opened, path, target: opened.virtual.materialize(f"{target}.zarr"),
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_all_of_an_almost_empty_set_is_not_looked_through(work: str, tmp_path: Path) -> None:
+    path = lazy_set(tmp_path)
+    opened = virtualds.open_virtual_dataset(path)
+    there = set(tmp_path.iterdir())
+
+    def refused() -> None:
+        with pytest.raises(UnsupportedError, match="first chunks of a grid"):
+            WORK[work](opened, path, tmp_path / "other")
+
+    assert peak(refused) < 2**29
+    assert set(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("target", ["refs2.json", "refs.parquet", "refs.zarr"])
+def test_a_huge_grid_without_any_reference_is_not_written(target: str, tmp_path: Path) -> None:
+    path = kerchunk(tmp_path, shape=[10**9], chunks=[1], keys=0)
+    opened = virtualds.open_virtual_dataset(path)
+
+    def refused() -> None:
+        with pytest.raises(UnsupportedError, match="'v'"):
+            opened.virtual.to_manifest(tmp_path / target)
+
+    assert peak(refused) < MOST
+    assert not (tmp_path / target).exists()
+
+
+def test_fragments_far_apart_on_one_grid_are_not_joined(tmp_path: Path) -> None:
+    def part(start: int) -> Fragment:
+        manifest = ChunkManifest.build((1,), files=[SourceFile("file:///a.bin")], length=8, file=0)
+        return Fragment((start,), (ChunkAxis.regular(1, 1),), manifest)
+
+    pipeline = CodecPipeline(np.dtype("<f8"), (), np.float64(0).tobytes(), (0,))
+    shape, ends = (2 * 10**8,), (part(0), part(2 * 10**8 - 1))
+    array = ManifestArray(shape, np.dtype("<f8"), 0.0, (pipeline,), ends)
+    dataset = xr.Dataset({"v": ("x", array)})
+
+    def refused() -> None:
+        with pytest.raises(UnsupportedError, match="2 references"):
+            dataset.virtual.to_manifest(tmp_path / "refs.json")
+
+    assert peak(refused) < MOST
+
+
+def test_a_tiff_of_many_tiles_that_describes_one_is_refused(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.ones((16, 16), "u1"), tile=(16, 16))
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        for name in ("ImageWidth", "ImageLength"):
+            file.pages.first.tags[name].overwrite(2**18, dtype=4)
+
+    def refused() -> None:
+        with pytest.raises(VirtualdsError, match="1 references"):
+            virtualds.open_virtual_dataset(path)
+
+    assert peak(refused) < MOST
+
+
+def test_messages_of_grib_on_a_diagonal_are_refused(tmp_path: Path) -> None:
+    """Each has a time, a step and a level that no other has."""
+    eccodes = pytest.importorskip("eccodes")
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    with (tmp_path / "a.grib").open("wb") as file:
+        for number in range(220):
+            day = np.datetime64("2001-01-01") + number
+            eccodes.codes_set(handle, "dataDate", int(str(day).replace("-", "")))
+            eccodes.codes_set(handle, "step", number)
+            eccodes.codes_set(handle, "level", number + 1)
+            file.write(eccodes.codes_get_message(handle))
+    eccodes.codes_release(handle)
+
+    def refused() -> None:
+        with pytest.raises(VirtualdsError, match="220 references"):
+            virtualds.open_virtual_dataset(tmp_path / "a.grib")
+
+    assert peak(refused) < MOST
 
 
 def test_a_coordinate_of_nothing_is_not_loaded(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 """Signed urls are not given away with a reference set."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+from click.testing import CliRunner, Result
 from range_server import RangeHandler, running
 
 import virtualds
+import virtualds.building.target as target_module
 from virtualds import UnsupportedError
+from virtualds_cli.program import main
 
 pytest.importorskip("aiohttp")
 VALUES = np.arange(5000, dtype="i4")
@@ -49,6 +53,62 @@ def test_a_set_with_signed_urls_is_not_converted_unless_asked(signed: str, tmp_p
     with pytest.raises(UnsupportedError, match="keep_query=True"):
         virtualds.convert(source, target)
     virtualds.convert(source, target, keep_query=True)
+
+
+@pytest.mark.parametrize("least", [1, 4096])
+def test_a_build_into_a_set_writes_no_signed_url(
+    least: int, signed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a worker that relieves itself of its references, nor the commit."""
+    monkeypatch.setattr(target_module, "LEAST", least)
+    monkeypatch.setattr(target_module, "HELD", 0)
+    target = tmp_path / "refs.zarr"
+    with pytest.raises(UnsupportedError, match="keep_query=True") as caught:
+        virtualds.open_virtual_mfdataset([signed], combine="nested", concat_dim="x", to=target)
+    assert "hunter2" not in str(caught.value)
+    assert not target.exists()
+
+
+def test_an_append_judges_what_is_new_alone(signed: str, tmp_path: Path) -> None:
+    """What lies in a set was judged, or asked for, when it was written there."""
+    target, served = tmp_path / "refs.zarr", tmp_path / "served"
+    opened = virtualds.open_virtual_dataset(signed)
+    opened.virtual.to_manifest(target, keep_query=True, manifest="parquet")
+    for name in ("b.nc", "c.nc"):
+        shutil.copy(served / "a.nc", served / name)
+    virtualds.open_virtual_dataset(served / "b.nc").virtual.to_manifest(target, append_dim="x")
+    other = virtualds.open_virtual_dataset(signed.replace("a.nc", "c.nc"))
+    with pytest.raises(UnsupportedError, match="keep_query=True"):
+        other.virtual.to_manifest(target, append_dim="x")
+    again = virtualds.open_virtual_dataset(target)
+    np.testing.assert_array_equal(again["v"].to_numpy(), np.tile(VALUES, 2))
+
+
+@pytest.mark.parametrize("layout", ["content", "chunks"])
+def test_a_copy_holds_no_signature(layout: str, signed: str, tmp_path: Path) -> None:
+    target = tmp_path / "own.zarr"
+    virtualds.open_virtual_dataset(signed).virtual.materialize(target, layout=layout)
+    files = [path for path in target.rglob("*") if path.is_file()]
+    assert files
+    assert not any(b"hunter2" in path.read_bytes() for path in files)
+
+
+def test_the_command_line_writes_signed_urls_if_asked(signed: str, tmp_path: Path) -> None:
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(main, [*map(str, arguments)])
+
+    refs, copy = tmp_path / "refs.json", tmp_path / "copy.parquet"
+    for command in (
+        ["scan", signed, "-o", refs],
+        ["append", tmp_path / "begun.json", signed, "--dim", "x"],
+        ["convert", refs, copy],
+    ):
+        refused = run(*command)
+        assert refused.exit_code and "--keep-query" in refused.output, refused.output
+        assert "hunter2" not in refused.output
+        asked = run(*command, "--keep-query")
+        assert not asked.exit_code, asked.output
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(copy)["v"].to_numpy(), VALUES)
 
 
 def test_signatures_are_not_in_what_objects_show(signed: str) -> None:
