@@ -15,7 +15,7 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.codec import Codec
+from virtualds.codec import Codec, CodecError
 from virtualds.codecs import (
     Differences,
     FloatDifferences,
@@ -35,6 +35,8 @@ CONTIGUOUS = 1
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations."""
 PLAIN, JPEG = 1, 7
+LARGEST_TRIED = 2**26
+"""Bytes of a strip that is decoded when a file is scanned, at most: see `_is_padded`."""
 
 
 def _jpeg(page: Any) -> Jpeg:
@@ -57,6 +59,7 @@ COMPRESSIONS: dict[int, Callable[[Any], Codec | None]] = {
     8: lambda page: Zlib(),
     32946: lambda page: Zlib(),
     32773: lambda page: PackBits(),
+    34925: lambda page: codec_from_zarr_v2({"id": "lzma"}),
     34926: lambda page: codec_from_zarr_v2({"id": "zstd", "level": 0}),
     50000: lambda page: codec_from_zarr_v2({"id": "zstd", "level": 0}),
 }
@@ -102,6 +105,8 @@ def page_array(
     grid = tuple(axis.nchunks for axis in cut)
     demand_table((*leading, *grid), _described(pages, keyframe), "TIFF series")
     offsets, lengths = _places(pages, leading, keyframe, prod(grid))
+    if _is_padded(keyframe, offsets, lengths):
+        cut = _cut(keyframe, padded=True)
     if int(keyframe.compression) == PLAIN:
         # what lies behind the rows of the image is padding
         lengths = np.minimum(lengths.reshape(-1, *grid), _plain_lengths(cut, keyframe)).reshape(-1)
@@ -165,13 +170,51 @@ def _differ(page: Any, code: int) -> bool:
     return isinstance(values, tuple) and len(set(values)) > 1
 
 
-def _cut(page: Any) -> tuple[ChunkAxis, ...]:
+def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
+    """Say whether the last strip holds as many rows as the others, some beyond the image.
+
+    TIFF 6.0, section 3, has it end with the image. Some writers fill it up, and only what a strip
+    decodes to tells. So one of the last strips is decoded, the first that is there, unless it is
+    so large that it would not be small beside a scan.
+    """
+    rows = _strip_rows(page)
+    if page.is_tiled or int(page.compression) == PLAIN or not page.imagelength % rows:
+        return False
+    count = ceil(page.imagelength / rows)
+    last, sizes = (column.reshape(-1, count)[:, -1] for column in (offsets, lengths))
+    samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
+    full = rows * page.imagewidth * samples * page.dtype.itemsize
+    there = np.flatnonzero((sizes > 0) & (sizes <= LARGEST_TRIED) & (last > 0))
+    codec = COMPRESSIONS[int(page.compression)](page)
+    if not there.size or full > LARGEST_TRIED or codec is None:
+        return False
+    file = page.parent.filehandle
+    file.seek(int(last[there[0]]))
+    try:
+        found = codec.decode(file.read(int(sizes[there[0]])), full)
+    except (CodecError, UnsupportedError):
+        # whoever reads the strip is told what is wrong with it
+        return False
+    return len(found) == full
+
+
+def _strip_rows(page: Any) -> int:
+    """Return how many rows a whole strip has, which may be more than the image has."""
+    tag = page.tags.get("RowsPerStrip")
+    # tifffile has it end with the image
+    said = tag.value if tag and isinstance(tag.value, int) else 0
+    return max(int(page.rowsperstrip), said)
+
+
+def _cut(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
     """Return how the axes of a page are cut as they are stored: samples last, or planes first."""
     rows, columns, samples = page.imagelength, page.imagewidth, page.samplesperpixel
     if page.is_tiled:
         height, width, last = page.tilelength, page.tilewidth, None
     elif page.is_contiguous:
         height, width, last = rows, columns, None
+    elif padded:
+        height, width, last = _strip_rows(page), columns, None
     else:
         # the last strip ends with the image
         height, width = min(page.rowsperstrip, rows), columns

@@ -132,8 +132,6 @@ class _Bytes(Codec):
             raise CodecError(f"{name}: {error}") from error
         if nbytes is None and len(out) > most:
             raise CodecError(f"{name}: decoded to more bytes than the {most} that belong")
-        # the last strip of an image may hold more rows than the image has
-        out = out[:nbytes]
         check_length(self, len(out), nbytes)
         return out
 
