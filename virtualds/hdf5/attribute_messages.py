@@ -93,8 +93,9 @@ def _attribute(file: FileBytes, data: bytes) -> Attribute | None:
     if begin > len(data):
         file.refuse("an attribute is longer than the message that it lies in")
     name, kind, space = parts
-    name, end, _ = name.partition(b"\0")
-    if not end:
+    # HDF5 says what is wrong with another name
+    name, _, rest = name.partition(b"\0")
+    if not name or rest or len(name) + 1 != lengths[0]:
         return None
     if version > 1 and flags:
         return Attribute(name, b"", None, data[begin:])

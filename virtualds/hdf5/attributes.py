@@ -89,6 +89,8 @@ def attribute(owner: Any, name: str) -> Any:
         value = owner.attrs[name]
     except FormatError:
         raise
+    except KeyError as error:
+        owner.file.refuse(f"attribute {name!r}: {error.args[0]}")
     except (OSError, TypeError, ValueError, UnsupportedError) as error:
         raise _unsupported(name, str(error)) from error
     if isinstance(value, h5py.Empty):

@@ -28,6 +28,8 @@ HEAD, LEVEL = Struct("<4sBBH"), 5
 """Signature, type, level and number of entries of a node; where the level is."""
 KNOWN_BY = ("signature", "kind", "level")
 """Fields by which a node is known."""
+BETWEEN = "a key of a node of a B-tree lies between chunks"
+"""What is said of a key that is no multiple of a chunk."""
 
 
 def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> Table:
@@ -76,6 +78,8 @@ def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> Table:
     closing = _key_form(len(dims)).unpack_from(root, stop)
     if last >= [place // wide for place, wide in zip(closing[2:], dims, strict=True)]:
         file.refuse("the last key of a node of a B-tree is not the greatest")
+    if any(place % wide for place, wide in zip(closing[2:], dims, strict=True)):
+        file.refuse(BETWEEN)
     length, mask, *place, element, child = columns
     if any(element) or max(child) >= file.end or max(map(max, place)) >= 2**63:
         file.refuse("an entry of a B-tree is no chunk")
@@ -178,6 +182,9 @@ def _check_keys(
     used, row = nodes["used"], np.arange(len(nodes))
     if not used.all():
         return
+    keys = nodes["entries"]["place"][np.arange(nodes["entries"].shape[1]) <= used[:, None]]
+    if (keys % wide).any():
+        file.refuse(BETWEEN)
     first = _scaled(nodes["entries"][:, 0], wide)
     last = _scaled(nodes["entries"][row, used - 1], wide)
     closing = _scaled(nodes["entries"][row, used], wide)
