@@ -89,6 +89,17 @@ def test_a_grid_far_larger_than_its_references_is_refused(kind: str, tmp_path: P
     assert peak(refused) < MOST
 
 
+def test_what_is_done_about_a_refused_grid_is_chosen_as_for_other_variables(tmp_path: Path) -> None:
+    path = hdf5(tmp_path)
+    with h5py.File(path, "a") as file:
+        file["sound"] = np.arange(3)
+    with pytest.warns(UserWarning, match="dataset 'v': a grid of"):
+        kept = virtualds.open_virtual_mfdataset([path], on_error="keep")
+    np.testing.assert_array_equal(kept["sound"].to_numpy(), np.arange(3))
+    with pytest.raises(VirtualdsError, match="references"):
+        kept["v"][:3].to_numpy()
+
+
 def test_a_grid_without_any_reference_takes_no_memory(tmp_path: Path) -> None:
     path = kerchunk(tmp_path, shape=[10**9], chunks=[1], keys=0)
     assert peak(lambda: virtualds.open_virtual_dataset(path)) < MOST
