@@ -183,7 +183,7 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     count = ceil(page.imagelength / rows)
     last, sizes = (column.reshape(-1, count)[:, -1] for column in (offsets, lengths))
     samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
-    full = rows * page.imagewidth * samples * page.dtype.itemsize
+    full: int = rows * page.imagewidth * samples * page.dtype.itemsize
     there = np.flatnonzero((sizes > 0) & (sizes <= LARGEST_TRIED) & (last > 0))
     codec = COMPRESSIONS[int(page.compression)](page)
     if not there.size or full > LARGEST_TRIED or codec is None:

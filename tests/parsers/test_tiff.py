@@ -578,10 +578,12 @@ def test_what_a_strip_holds_beyond_the_image_is_dropped(
     values = np.random.default_rng(2).integers(0, 20, shape).astype("u1")
     colours = {"photometric": "rgb"} if len(shape) == 3 else {}
     padded_strips(tmp_path / "a.tif", values, 16, **PADDED[compression], **colours)
+    # tifffile refuses some strips that are longer than it expects, libtiff cuts all
     if compression in ("plain", "lzw", "lzma", "jpeg"):
-        # of the others tifffile refuses strips that are longer than it expects; libtiff cuts them
         values = tifffile.imread(tmp_path / "a.tif")
-        assert values.shape == shape
+    else:
+        values = imagecodecs.tiff_decode((tmp_path / "a.tif").read_bytes())
+    assert values.shape == shape
     dataset = virtualds.open_virtual_dataset(tmp_path / "a.tif")
     np.testing.assert_array_equal(dataset.band_data, values)
     np.testing.assert_array_equal(dataset.band_data[-3:, 3:9], values[-3:, 3:9])

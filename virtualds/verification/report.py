@@ -139,6 +139,7 @@ class Verification:
         rows = [problem._asdict() for problem in self.problems]
         lists = [row | {"chunk": row["chunk"] and list(row["chunk"])} for row in rows]
         plain = asdict(self) | {"problems": lists, "compared": dict(self.compared)}
+        plain["gaps"] = list(self.gaps)
         return {"ok": self.ok, **plain, "bad_files": self.bad_files, "counts": self.counts}
 
     def __str__(self) -> str:
