@@ -283,7 +283,7 @@ def test_a_file_that_is_not_there_or_forbidden_is_told_as_ever(folder: Path) -> 
         virtualds.open_virtual_dataset(f"{url}/none.nc")
     with (
         counting_server(folder, Forbidden) as (url, _),
-        pytest.raises(AccessError, match=r"typical\.nc: permission denied"),
+        pytest.raises(AccessError, match=r"typical\.nc.*give credentials"),
     ):
         virtualds.open_virtual_dataset(f"{url}/typical.nc")
 
@@ -309,10 +309,10 @@ def test_damage_behind_the_first_block_is_found_alike(large: Path, tmp_path: Pat
             file.seek(data.index(b"TREE", place))
             file.write(b"FREE")
     expected = virtualds.open_virtual_dataset
-    with pytest.raises(FormatError, match="damaged or truncated"):
+    with pytest.raises(FormatError, match="metadata are damaged"):
         expected(tmp_path / "bad.h5")
     with counting_server(tmp_path, SparseHandler) as (url, _):
-        with pytest.raises(FormatError, match="damaged or truncated"):
+        with pytest.raises(FormatError, match="metadata are damaged"):
             virtualds.open_virtual_dataset(f"{url}/bad.h5")
         with pytest.warns(UserWarning, match="v: "):
             left = virtualds.open_virtual_dataset(f"{url}/bad.h5", on_error="skip")
