@@ -565,7 +565,7 @@ def test_creating_a_set_through_a_link_leaves_the_link(tmp_path: Path, target: P
     real.parent.mkdir()
     virtual(paths[0]).virtual.to_manifest(real)
     target.symlink_to(real)
-    virtual(paths[1]).virtual.to_manifest(target)
+    virtual(paths[1]).virtual.to_manifest(target, mode="w")
     assert target.is_symlink()
     assert_identical(opened(real), native(paths[1:]))
     assert {path.name for path in tmp_path.glob(".refs*")} <= {f".{target.name}.lock"}

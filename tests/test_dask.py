@@ -267,7 +267,7 @@ def test_a_set_of_others_that_was_replaced_gives_no_values(tmp_path: Path) -> No
     url = tmp_path / "refs.parquet"
 
     def of_others(value: float) -> None:
-        field(tmp_path / f"{value}.nc", value).virtual.to_manifest(url)
+        field(tmp_path / f"{value}.nc", value).virtual.to_manifest(url, mode="w")
         marker = (url / ".zmetadata").read_text()
         # others note nothing about the writing of a set
         (url / ".zmetadata").write_text(marker.replace('"virtualds"', '"of nobody"'))

@@ -71,17 +71,17 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         lambda _: xr.open_groups(NONE, engine="virtual", alow="."),
     ),
     "to_manifest": (
-        "'append_dm' is no option of zarr-v3, which has ['manifest', 'relative_paths']; did you "
-        "mean 'append_dim'?",
+        "'append_dm' is no option of zarr-v3, which has ['manifest', 'relative_paths', "
+        "'keep_query']; did you mean 'append_dim'?",
         lambda folder: virtual(folder).virtual.to_manifest(folder / "a.zarr", append_dm="time"),
     ),
     "convert": (
-        "'modee' is no option of zarr-v3, which has ['manifest', 'relative_paths']; did you mean "
-        "'mode'?",
+        "'modee' is no option of zarr-v3, which has ['manifest', 'relative_paths', "
+        "'keep_query']; did you mean 'mode'?",
         lambda folder: virtualds.convert(NONE, folder / "a.zarr", modee="w"),
     ),
     "an option of another format": (
-        "'record_size' is no option of kerchunk-json, which has ['templates']",
+        "'record_size' is no option of kerchunk-json, which has ['templates', 'keep_query']",
         lambda folder: virtualds.convert(NONE, folder / "a.json", record_size=3),
     ),
     "verify": (

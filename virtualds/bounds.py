@@ -16,6 +16,8 @@ CHUNKS_PER_REFERENCE = 1000
 """How many times its references a larger table may have chunks."""
 LARGEST_ELEMENT = 2**24
 """Bytes of an element."""
+ALWAYS = 2**26
+"""Bytes that may always be taken for a chunk or a coordinate, however low the limit is."""
 
 
 def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
@@ -58,9 +60,9 @@ def demand_chunk(nbytes: int, taken: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        It takes more than `set_options(load_limit=...)` allows, and than the result.
+        It takes more than `set_options(load_limit=...)` and `ALWAYS` allow, and than the result.
     """
-    limit = get_options().load_limit
+    limit = max(get_options().load_limit, ALWAYS)
     if nbytes > max(limit, taken):
         raise UnsupportedError(
             f"{what}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
@@ -75,9 +77,9 @@ def demand_values(nbytes: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        They are more than `set_options(load_limit=...)` allows.
+        They are more than `set_options(load_limit=...)` and `ALWAYS` allow.
     """
-    limit = get_options().load_limit
+    limit = max(get_options().load_limit, ALWAYS)
     if nbytes > limit:
         raise UnsupportedError(
             f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {limit}; leave "

@@ -30,7 +30,7 @@ DAMAGE: tuple[type[Exception], ...] = (
 )
 """What is raised for damaged bytes; a damaged length asks for more memory than there is."""
 SPARE = 64
-"""Bytes of room that isal and zlib-ng want beyond the last one, to inflate in one go."""
+"""Bytes of room beyond the last one, in which libraries like zlib find the end of the stream."""
 WORTH_A_CONTEXT = 2**18
 """Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
 SMALL_TEXT, SWELLS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
@@ -78,25 +78,29 @@ def _libdeflate() -> Inflater:
 def _isal() -> Inflater:
     from isal import isal_zlib
 
-    return _like_zlib(isal_zlib, SPARE)
+    return _like_zlib(isal_zlib)
 
 
 def _zlib_ng() -> Inflater:
     from zlib_ng import zlib_ng
 
-    return _like_zlib(zlib_ng, SPARE)
+    return _like_zlib(zlib_ng)
 
 
 def _python() -> Inflater:
-    return _like_zlib(zlib, 0)
+    return _like_zlib(zlib)
 
 
-def _like_zlib(module: Any, spare: int) -> Inflater:
-    def inflate(wbits: int) -> Callable[[Buffer, int], Buffer]:
-        # to inflate in one go these libraries want spare room, and they take more where it is short
-        return lambda data, nbytes: module.decompressobj(wbits).decompress(data, nbytes + spare)
+def _like_zlib(module: Any) -> Inflater:
+    def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
+        stream = module.decompressobj(wbits)
+        found: bytes = stream.decompress(data, nbytes + SPARE)
+        # only at the end of a stream is its checksum looked at
+        if not stream.eof:
+            raise module.error("the stream is longer than its room, or ends before its end mark")
+        return found
 
-    return Inflater(inflate(15), inflate(31), (module.error,))
+    return Inflater(partial(inflate, 15), partial(inflate, 31), (module.error,))
 
 
 INFLATERS = (_libdeflate, _isal, _zlib_ng, _python)

@@ -720,6 +720,9 @@ def test_processes_that_append_first_lose_nothing(target: Target, years: list[Pa
         process.stdin.write(pickle.dumps((target, path)))
         process.stdin.close()
     assert [process.wait(300) for process in processes] == [0] * 4
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.close()
     all_are_there(target, years[:4])
 
 

@@ -425,7 +425,9 @@ def test_views_of_what_lies_in_a_set_are_written_without_being_read(
     view = virtual(tmp_path / "refs.zarr").isel(y=slice(3, 17)).transpose("x", "y")
     asked.clear()
     view.virtual.to_manifest(tmp_path / "refs.zarr", mode="w")
-    assert not [name for name in asked if name.endswith(".parquet")]
+    # which files it refers to is judged; the references themselves are not read
+    tables = [name for name in asked if name.endswith(".parquet")]
+    assert not [name for name in tables if "/sources/" not in name]
     np.testing.assert_array_equal(lazy(tmp_path / "refs.zarr")["v"].values, values[3:17].T)
     np.testing.assert_array_equal(Set(tmp_path / "refs.zarr").read("v"), values[3:17].T)
 

@@ -87,7 +87,8 @@ def get_whole(filesystem: Any, path: str) -> bytes:
 
 def within(filesystem: Any, verb: str, path: str) -> Any:
     """Do what a filesystem does by a few short answers, in the time that one request may take."""
-    if not filesystem.async_impl:
+    # a filesystem that wraps another one may say that it is asynchronous, and be as the other is
+    if not getattr(filesystem, "fs", filesystem).async_impl:
         return getattr(filesystem, verb)(path)
     from fsspec.asyn import sync
 
