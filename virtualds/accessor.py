@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import pandas as pd
@@ -152,7 +153,12 @@ class VirtualDatasetAccessor:
         >>> loaded.virtual.nchunks, loaded["t"].shape
         (0, (12, 6, 8))
         """
-        return self._map(lambda array: array.read())
+        loaded = self._map(lambda array: array.read())
+        # as of any dimension coordinate in memory
+        bare = [
+            name for name in loaded.dims if name in loaded.coords.keys() - loaded.xindexes.keys()
+        ]
+        return reduce(lambda ds, name: ds.set_xindex(name), bare, loaded)
 
     def to_lazy(self, chunks: Any = None) -> xr.Dataset:
         """Return the dataset with xarray's own lazy arrays, or dask arrays.

@@ -322,7 +322,7 @@ WRITES_WRONG: dict[str, dict[str, tuple[type[Exception], str]]] = {
         "filter_mask_per_chunk": (ReadError, "do not decode"),
         # it forgets the bytes between members, and that opaque bytes are no fill value
         "compound_types": (ReadError, "do not decode"),
-        "opaque_types": (TypeError, "unhashable"),
+        "opaque_types": (FormatError, "cannot be decoded .TypeError: unhashable"),
     },
 }
 
@@ -337,6 +337,14 @@ ZARR_PYTHON_READS_WRONG: dict[str, set[str]] = {
     },
 }
 
+LISTED_WRONG = {
+    name
+    for axis in ("second", "middle", "last")
+    for name in HDF5
+    if name.startswith(f"chunk_index_{axis}_axis_unlimited")
+}
+"""Of these HDF5's own list of chunks is wrong, which the others take for their references."""
+
 NO_FILL_OF_HDF5 = {
     # VirtualiZarr writes HDF5's fill value for _FillValue, so that unwritten values are masked
     "crs"
@@ -345,7 +353,9 @@ NO_FILL_OF_HDF5 = {
 
 @pytest.mark.parametrize("inline", [0, 300])
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("name", [name for name in HDF5 if CASES[name].group is None])
+@pytest.mark.parametrize(
+    "name", [name for name in HDF5 if CASES[name].group is None and name not in LISTED_WRONG]
+)
 def test_we_read_what_others_write(
     name: str, writer: str, inline: int, archive: Archive, tmp_path: Path
 ) -> None:
