@@ -154,11 +154,10 @@ class VirtualDatasetAccessor:
         (0, (12, 6, 8))
         """
         loaded = self._map(lambda array: array.read())
-        # as of any dimension coordinate in memory
-        bare = [
-            name for name in loaded.dims if name in loaded.coords.keys() - loaded.xindexes.keys()
-        ]
-        return reduce(lambda ds, name: ds.set_xindex(name), bare, loaded)
+        # xarray has an index of every dimension coordinate in memory
+        without = loaded.coords.keys() - loaded.xindexes.keys()
+        bare = [name for name in loaded.dims if name in without and loaded[name].ndim == 1]
+        return reduce(lambda ds, name: ds.set_xindex([name]), bare, loaded)
 
     def to_lazy(self, chunks: Any = None) -> xr.Dataset:
         """Return the dataset with xarray's own lazy arrays, or dask arrays.
