@@ -537,7 +537,7 @@ def test_gaps_of_a_regular_axis_are_told(name: str, tmp_path: Path) -> None:
         () if gap is None else (f"'time' has nothing between {gap[0]} and {gap[1]}",)
     )
     assert ("gaps" in str(verified)) == (gap is not None)
-    assert verified.to_dict()["gaps"] == verified.gaps
+    assert verified.to_dict()["gaps"] == list(verified.gaps)
     if gap and name != "within a file":
         (row,) = rows
         assert (row.variable, row.before, row.after, row.files) == ("time", *gap, 1)

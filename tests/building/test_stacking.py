@@ -160,8 +160,12 @@ def test_trees_are_stacked_group_by_group(tmp_path: Path) -> None:
         groups = {"/": with_scalar(int)(n), "/a": plain(n + 10), "/a/b": several_variables(n)}
         xr.DataTree.from_dict(groups).to_netcdf(path)
     found = virtualds.open_virtual_mfdatatree(paths, concat_dim="member")
+    trees = []
+    for path in paths:
+        with xr.open_datatree(path) as tree:
+            trees.append(tree.load())
     expected = xr.combine_nested(
-        [xr.open_datatree(path) for path in paths],
+        trees,
         concat_dim="member",
         data_vars="all",
         coords="different",
@@ -169,7 +173,7 @@ def test_trees_are_stacked_group_by_group(tmp_path: Path) -> None:
         join="outer",
         combine_attrs="override",
     )
-    xr.testing.assert_identical(found.virtual.load(), expected.load())
+    xr.testing.assert_identical(found.virtual.load(), expected)
 
 
 def test_what_is_said_of_variables_is_done(tmp_path: Path) -> None:
