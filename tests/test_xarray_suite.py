@@ -26,6 +26,10 @@ __all__ = ["time_unit", "use_dask"]
 
 pytestmark = pytest.mark.filterwarnings("default")
 
+# Importing xarray's tests sets this for the whole process, so that what other tests leave open
+# would fail them in a run of all tests only.
+xr.set_options(warn_for_unclosed_files=False)
+
 xarray_open_dataset = xr.open_dataset
 
 
@@ -56,8 +60,10 @@ class VirtualSuite(NetCDF4Suite):
     opener: Callable[..., xr.Dataset]
 
     @pytest.fixture(autouse=True)
-    def _open_by_us(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _open_by_us(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(test_backends, "open_dataset", self.opener)
+        with xr.set_options(warn_for_unclosed_files=True):
+            yield
 
     @contextlib.contextmanager
     def open(self, path: Any, **options: Any) -> Iterator[xr.Dataset]:

@@ -156,7 +156,7 @@ class VirtualDatasetAccessor:
         loaded = self._map(lambda array: array.read())
         # xarray has an index of every dimension coordinate in memory
         without = loaded.coords.keys() - loaded.xindexes.keys()
-        bare = [name for name in loaded.dims if name in without and loaded[name].ndim == 1]
+        bare = [name for name in loaded.dims if name in without and loaded[name].dims == (name,)]
         return reduce(lambda ds, name: ds.set_xindex([name]), bare, loaded)
 
     def to_lazy(self, chunks: Any = None) -> xr.Dataset:
