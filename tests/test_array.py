@@ -920,6 +920,16 @@ def test_a_fragment_outside_of_its_array_is_refused(folder: Path) -> None:
             replace(array, shape=shape)
 
 
+@pytest.mark.parametrize("layout", [(0, 2), (1, 1), (-1, 0)])
+def test_a_layout_of_axes_that_there_are_not_is_refused(
+    layout: tuple[int, ...], folder: Path
+) -> None:
+    array = virtual(np.zeros((2, 4)), folder)
+    pipeline = replace(array.pipelines[0], layout=layout)
+    with pytest.raises(ValueError, match="not different axes of an array of 2"):
+        replace(array, pipelines=(pipeline,))
+
+
 # ---------------------------------------------------------------------- by hand
 
 

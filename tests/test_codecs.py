@@ -334,6 +334,16 @@ def test_client_data_of_which_no_codec_is_made_are_named() -> None:
         codec_from_hdf5(4, (1, 2), 4)
 
 
+@pytest.mark.parametrize("dtype", ["|O", "O"])
+@pytest.mark.parametrize("nbytes", [None, 16])
+def test_codecs_that_make_python_objects_give_no_addresses_as_numbers(
+    dtype: str, nbytes: int | None
+) -> None:
+    codec = codec_from_zarr_v2({"id": "astype", "encode_dtype": "<f8", "decode_dtype": dtype})
+    with pytest.raises(CodecError, match="Python objects"):
+        codec.decode(np.array([np.nan, 3.0]).tobytes(), nbytes)
+
+
 @pytest.mark.parametrize("nbytes", [1280, None])
 @pytest.mark.parametrize("keep", [-1, -100, 60, 5, 4])
 def test_szip_of_a_stream_that_ends_early_is_no_memory_of_others(

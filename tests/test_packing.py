@@ -186,6 +186,14 @@ def test_a_dtype_without_nan_cannot_hold_fill_values() -> None:
         Packing(np.dtype("i4"), fills=(np.int32(7),))
 
 
+@pytest.mark.parametrize("name", ["scale_factor", "add_offset"])
+@pytest.mark.parametrize("number", [10**30, -(10**30), 2**63])
+def test_integers_are_not_packed_by_numbers_beyond_their_type(name: str, number: int) -> None:
+    with pytest.raises(ValueError, match=f"{name} is outside of what int64 holds"):
+        Packing(np.dtype("i8"), **{name: number})
+    Packing(np.dtype("f8"), **{name: number})
+
+
 # ---------------------------------------------------------------------- time
 
 TIMES: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]] = {

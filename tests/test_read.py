@@ -33,7 +33,15 @@ from virtual_arrays import (
     virtual,
 )
 
-from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, ReadError
+from virtualds import (
+    ChunkAxis,
+    ChunkManifest,
+    CodecPipeline,
+    Fragment,
+    ManifestArray,
+    ReadError,
+    UnsupportedError,
+)
 from virtualds import set_options as set_virtualds_options
 from virtualds.checksum import PRESENT, checksum_of
 from virtualds.concatenation import concatenate
@@ -238,6 +246,19 @@ def test_nothing_is_read_for_nothing(folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------- bytes and memory
+
+
+def test_nothing_of_what_cannot_be_read_says_why() -> None:
+    array = ManifestArray.unreadable((5, 0), "V4", "its chunks lie outside")
+    with pytest.raises(UnsupportedError, match="lie outside"):
+        array.read()
+
+
+def test_a_result_larger_than_any_array_is_refused() -> None:
+    # of no elements, and yet beyond what numpy counts
+    array = ManifestArray((2**61, 0, 6), np.dtype("f8"), 0.0, (), ())
+    with pytest.raises(UnsupportedError, match="select a part"):
+        array.read()
 
 
 def test_only_the_chunks_of_a_selection_are_read_and_each_once(folder: Path) -> None:

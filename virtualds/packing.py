@@ -68,6 +68,10 @@ class Packing:
     def __post_init__(self) -> None:
         if self.fills and self.dtype.kind not in "fc" and self.dtype != np.int64:
             raise ValueError(f"Packing: {self.dtype} has no NaN to stand for the fill values")
+        if self.dtype.kind in "iu":
+            for name in ("scale_factor", "add_offset"):
+                if not _fits(getattr(self, name), self.dtype):
+                    raise ValueError(f"Packing: {name} is outside of what {self.dtype} holds")
 
     @classmethod
     def from_attributes(
@@ -113,6 +117,12 @@ class Packing:
         out = np.empty(stored.shape, self.dtype)
         self.decode_into(out, stored)
         return out
+
+
+def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
+    """Say whether a number, if it is a Python integer, is one of an integer dtype."""
+    limits = np.iinfo(dtype)
+    return not isinstance(number, int) or bool(limits.min <= number <= limits.max)
 
 
 def _scalar(value: Any) -> Any:

@@ -39,8 +39,14 @@ class ReferencedFiles:
         self._files: dict[str, SourceFile] = {}
         self._sizes: dict[SourceFile, int | None] = {}
 
-    def file(self, url: str) -> SourceFile:
+    def file(self, url: str, noted: Any = None) -> SourceFile:
         """Return the file that a url of the set means, with the fingerprint noted for it.
+
+        Parameters
+        ----------
+        url : str
+        noted : sequence of size, mtime and etag, optional
+            The fingerprint, where it does not stand in the set's table.
 
         Raises
         ------
@@ -52,19 +58,25 @@ class ReferencedFiles:
         if url not in self._files:
             meant = absolute(url, self._source.url)
             self._allow.check(meant, self._source.url)
-            self._files[url] = SourceFile(meant, *self._fingerprint(url), self._options_for(meant))
-        return self._files[url]
+            known = self._fingerprint(url, self._noted.get(url))
+            self._files[url] = SourceFile(meant, *known, self._options_for(meant))
+        found = self._files[url]
+        if noted is None:
+            return found
+        size, mtime, etag = self._fingerprint(url, noted)
+        return found._replace(size=size, mtime=mtime, etag=etag)
 
-    def _fingerprint(self, url: str) -> tuple[int | None, int | None, str | None]:
-        noted = self._noted.get(url) or (None, None, None)
-        try:
-            size, mtime, etag = noted
-        except (TypeError, ValueError) as error:
-            raise FormatError(
-                f"{self._source.url}: {noted!r} is noted of {url}, which is no size, time and "
-                f"etag; write the set anew"
-            ) from error
-        return size, mtime, etag
+    def _fingerprint(self, url: str, noted: Any) -> tuple[int | None, int | None, str | None]:
+        if noted is None:
+            return None, None, None
+        match noted:
+            case (int() | None as size, int() | None as mtime, str() | None as etag):
+                if all(n is None or -(2**63) <= n < 2**63 for n in (size, mtime)):
+                    return size, mtime, etag
+        raise FormatError(
+            f"{self._source.url}: {noted!r:.80} is noted of {url}, which is no size, time and "
+            f"etag; write the set anew"
+        )
 
     def _options_for(self, url: str) -> StorageOptions | None:
         """Pass access options on to remote files, but never to a host that nobody named."""

@@ -38,10 +38,11 @@ class Failure(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of opening files: an error, or arrays and errors by name."""
+    """What became of opening files: an error, or arrays and errors by name, and the warnings."""
 
     error: Failure | None
     found: dict[str, Values | Failure]
+    warned: str = ""
 
 
 Reader = Callable[[str], Iterable[tuple[str, Callable[[], Any]]]]
@@ -135,7 +136,7 @@ def differing(ours: Outcome, native: Outcome, known: set[str] | None) -> dict[st
         if not isinstance(theirs, Values) or (known is not None and name not in known):
             continue
         mine = ours.found.get(name)
-        if mine is None and ours.error is None:
+        if mine is None and ours.error is None and f"  {name}: " not in ours.warned:
             found[name] = Finding("dropped", "dropped", f"{name}: we have only {list(ours.found)}")
         elif isinstance(mine, Values) and not same(mine, theirs):
             found[name] = Finding(

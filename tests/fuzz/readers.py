@@ -79,9 +79,10 @@ WHOLE = (0, 1, 2)
 def ours(job: tuple[str, str, int]) -> Outcome:
     """Read files through virtualds, by one of its doors."""
     folder, entry, way = job
-    with _in(folder), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return outcome(WAYS[way], entry, is_typed)
+    with _in(folder), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        found = outcome(WAYS[way], entry, is_typed)
+    return found._replace(warned="\n".join(str(one.message) for one in warned))
 
 
 class _in:

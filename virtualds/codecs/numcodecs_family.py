@@ -265,7 +265,10 @@ def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
         The parameters make no sense, or not for these bytes: they stand in the file as they do.
     """
     try:
-        return memoryview(_instance(parameters or json.dumps({"id": name})).decode(data)).cast("B")
+        out = memoryview(_instance(parameters or json.dumps({"id": name})).decode(data))
+        if "O" in out.format:
+            raise TypeError("it makes Python objects, which are no numbers")
+        return out.cast("B")
     except COMPLAINTS as error:
         said = f", {parameters}" if parameters else ""
         raise CodecError(f"{name}: {error} (decoded by numcodecs{said})") from error

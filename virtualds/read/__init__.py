@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.errors import UnsupportedError
 from virtualds.read.fetch import execute, execute_batch
 from virtualds.read.plan import Readable, only_chunk, plan, plan_points
 
@@ -34,13 +35,15 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
         A position lies outside the array.
     ReadError
         Bytes cannot be had, have changed, or do not decode.
+    UnsupportedError
+        The array cannot be read, or the result is larger than any array.
     """
     if (batch := only_chunk(source, key)) is not None:
         out = np.empty(source.shape, source.dtype)
         execute_batch(source, batch, out)
         return out
     selection = plan(source, key)
-    out = np.empty(selection.shape, source.dtype)
+    out = _allocate(source, selection.shape)
     execute(source, selection, out)
     return selection.arrange(out)
 
@@ -56,8 +59,19 @@ def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
         A position lies outside the array.
     ReadError
         Bytes cannot be had, have changed, or do not decode.
+    UnsupportedError
+        The array cannot be read, or the result is larger than any array.
     """
     selection = plan_points(source, key)
-    out = np.empty(selection.shape, source.dtype)
+    out = _allocate(source, selection.shape)
     execute(source, selection, out)
     return selection.arrange(out)
+
+
+def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    try:
+        return np.empty(shape, source.dtype)
+    except ValueError as error:
+        raise UnsupportedError(
+            f"{source.name}: numpy holds no array of shape {shape} ({error}); select a part"
+        ) from error

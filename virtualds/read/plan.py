@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from virtualds.bounds import demand_chunk
+from virtualds.codecs import Unreadable
+from virtualds.errors import UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import AxisKey, Projection, as_slice, counted_positions
 from virtualds.manifest import MISSING
@@ -78,6 +80,8 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     if dropped:
         steps.append(lambda values: values.squeeze(dropped))
     shape = tuple(axis.size for axis in axes)
+    if not prod(shape):
+        _demand_readable(source)
     parts = _project_all(source, [axis.key for axis in axes]) if prod(shape) else []
     covered = sum(prod(_shown(p) for p in part.projections) for part in parts)
     return Selection(
@@ -87,6 +91,20 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
         chain.from_iterable(map(box_batches, parts)),
         tuple(steps),
     )
+
+
+def _demand_readable(source: Readable) -> None:
+    """Refuse an empty selection of what nobody can read: even its type is not known.
+
+    Raises
+    ------
+    UnsupportedError
+        The array says why it cannot be read.
+    """
+    codecs = [codec for pipeline in source.pipelines for codec in pipeline.codecs]
+    for codec in codecs:
+        if isinstance(codec, Unreadable) and len(source.pipelines) == 1:
+            raise UnsupportedError(codec.reason)
 
 
 def only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:

@@ -95,14 +95,8 @@ class StoredManifests:
 
     def file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
         """Return the file that a path of the set means."""
-        if not _is_fingerprint(fingerprint):
-            raise FormatError(
-                f"{self.root}: {fingerprint!r:.80} is noted of {path}, which is no size, time and "
-                f"etag; write the set anew"
-            )
-        size, mtime, etag = fingerprint
         files = self._own if _is_inside(path) else self._files
-        return files.file(path)._replace(size=size, mtime=mtime, etag=etag)
+        return files.file(path, fingerprint)
 
     def size(self, file: SourceFile) -> int:
         """Return the length of a file that is a chunk as a whole."""
@@ -243,13 +237,6 @@ def _is_inside(path: str) -> bool:
         return path.startswith("./") and bool(inside("", path))
     except FormatError:
         return False
-
-
-def _is_fingerprint(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        return False
-    numbers = all(n is None or (type(n) is int and abs(n) < 2**63) for n in value[:2])
-    return numbers and (value[2] is None or isinstance(value[2], str))
 
 
 def sources_of(folder: str, said: Any) -> Sources:
