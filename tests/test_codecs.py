@@ -399,6 +399,13 @@ def test_parameters_that_szip_cannot_have_are_damage(scanline: int, block: int) 
         codec.decode((64).to_bytes(4, "little") + bytes(100), 64)
 
 
+def test_blocks_that_szip_cannot_have_take_no_memory() -> None:
+    codec = codec_from_zarr_v2(SZIP | {"pixels_per_block": 2**32, "pixels_per_scanline": 32})
+    chunk = (1920).to_bytes(4, "little") + bytes(500)
+    with pytest.raises(CodecError, match="szip"):
+        codec.decode(chunk, 1920)
+
+
 def test_szip_without_its_header_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="decoded length"):
         codec_from_zarr_v2(SZIP | {"header": False})

@@ -146,9 +146,13 @@ def differing(ours: Outcome, native: Outcome, known: set[str] | None) -> dict[st
 
 
 def by_last_part(outcome: Outcome) -> Outcome:
-    """Return arrays by the last part of their names, but for those that share one."""
+    """Return arrays by the last part of their names; those that share one are not compared."""
     last = [name.rpartition("/")[2] for name in outcome.found]
-    found = {n: v for n, v in zip(last, outcome.found.values(), strict=True) if last.count(n) == 1}
+    shared = Failure("LookupError", "several arrays have this name", "", True)
+    found = {
+        n: v if last.count(n) == 1 else shared
+        for n, v in zip(last, outcome.found.values(), strict=True)
+    }
     return outcome._replace(found=found)
 
 

@@ -151,6 +151,19 @@ def by_tifffile(entry: str, closing: ExitStack) -> Found:
                 yield "/".join([*group, "band_data"]), image.asarray
 
 
+def by_pages(entry: str, closing: ExitStack) -> Found:
+    """Read every page where its own tags say: tifffile takes those of ImageJ for one block."""
+    import tifffile
+
+    tiff = closing.enter_context(tifffile.TiffFile(entry))
+    if len(tiff.series) == 1:
+        [series] = tiff.series
+        yield (
+            "band_data",
+            lambda: np.stack([page.asarray() for page in series.pages]).reshape(series.shape),
+        )
+
+
 UNSIGNED = {(8, -128), (16, 2**15), (32, 2**31), (64, 2**63)}
 """BITPIX and BZERO of integers without a sign, and of bytes with one."""
 
@@ -271,7 +284,7 @@ NATIVES: dict[str, tuple[Any, ...]] = {
     "hdf5": (_xarray("h5netcdf", phony_dims="sort"), by_h5py, _xarray("netcdf4")),
     "netcdf3": (_flat_xarray("netcdf4"), _flat_xarray("scipy")),
     "grib": (by_cfgrib,),
-    "tiff": (by_tifffile,),
+    "tiff": (by_tifffile, by_pages),
     "fits": (by_astropy,),
     "npy": (by_numpy,),
     "npz": (by_numpy_archive,),

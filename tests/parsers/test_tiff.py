@@ -432,6 +432,24 @@ def outcome(path: Path, expected: Any) -> str:
     return "equal" if expected is not None and np.array_equal(values, expected) else "other"
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("back", [0, 1])
+def test_pages_that_go_round_in_a_circle_come_to_an_end(back: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as file:
+        for _ in range(3):
+            file.write(np.arange(12, dtype="u2").reshape(3, 4), metadata=None)
+    with tifffile.TiffFile(path) as file:
+        pages = [page.offset for page in file.pages]
+        tags = [len(page.tags) for page in file.pages]
+    with path.open("r+b") as raw:
+        # the last page says that another follows, which came before it
+        raw.seek(pages[2] + 2 + 12 * tags[2])
+        raw.write(struct.pack("<I", pages[back]))
+    opened = virtualds.open_virtual_dataset(path)
+    assert opened["band_data"].sizes["y"] == 3
+
+
 @pytest.mark.parametrize("tag", ["SampleFormat", "BitsPerSample", "Predictor", "Compression"])
 @pytest.mark.parametrize("bigtiff", [False, True])
 def test_a_tag_that_cannot_be_read_is_damage_and_not_its_default(

@@ -23,6 +23,8 @@ NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
 LONGEST_SCANLINE = 4096
 """Pixels that a scanline has at most (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
+LARGEST_BLOCK = 64
+"""Pixels that a block has at most (libaec; szlib has 32)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Szip(Codec):
     def _spare(self) -> int:
         """Pixels that the encoder adds to every scanline, which consists of whole blocks."""
         block = self.pixels_per_block
-        return -self.pixels_per_scanline % block if block > 0 else 0
+        return -self.pixels_per_scanline % block if 0 < block <= LARGEST_BLOCK else 0
 
     def _decode(self, stream: bytes, size: int, coded: Szip) -> memoryview:
         """Decode ``size`` bytes of a stream that was coded with these parameters."""

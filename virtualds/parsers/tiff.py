@@ -92,7 +92,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         open_source(source) as file,
         tifffile.TiffFile(file, name=_name(source)) as tiff,
     ):
-        if not tiff.series:
+        # counting pages ends where they go round in a circle; looking for images would not
+        if not len(tiff.pages) or not tiff.series:
             raise FormatError(f"{source.url}: the TIFF file has no image; it is damaged")
         images = list(_images(tiff))
         for _, levels, number in images:
