@@ -1,7 +1,7 @@
-"""S3 servers of others on loopback, each in a process of its own, which ignore conditions.
+"""S3 servers on loopback that ignore conditions, each in a process of its own.
 
-``.ci/run`` installs them. On a machine that has none their tests are skipped, but in continuous
-integration a test that cannot run is an error.
+Those of others are what ``.ci/run`` installs. On a machine that has none their tests are skipped,
+but in continuous integration a test that cannot run is an error.
 """
 
 import os
@@ -9,13 +9,28 @@ import shutil
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from s3_server import CONDITIONS, s3_server
 
+OURS: dict[str, tuple[str, ...]] = {
+    "no If-None-Match": CONDITIONS[1:],
+    "no If-Match": CONDITIONS[:1],
+    "neither": CONDITIONS,
+}
+"""Servers of ours, by what they ignore."""
+OTHERS = ("s3rver", "rclone")
+"""Servers of others, by the program."""
+IGNORANT = (*OURS, *OTHERS)
+
+NAME = "S3RVER"
+"""Who asks, and the secret: s3rver takes no others."""
 SECONDS = 60
 """A server answers within these."""
 
@@ -35,8 +50,34 @@ def command(program: str, folder: Path, port: int) -> list[str]:
     """Return how a server is started that keeps its objects in a folder."""
     commands = {
         "s3rver": ["-d", str(folder), "-a", "127.0.0.1", "-p", str(port), "--silent"],
+        "rclone": [
+            *("serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}"),
+            *("--auth-key", f"{NAME},{NAME}", "--config", "", "--log-level", "ERROR"),
+        ],
     }
     return [needed(program), *commands[program]]
+
+
+@contextmanager
+def ignorant_server(kind: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """Run one of the `IGNORANT`; give the storage options that lead s3fs to it."""
+    server = s3_server(*OURS[kind]) if kind in OURS else other_s3_server(kind, folder)
+    with server as options:
+        yield options
+
+
+def bucket_at(options: dict[str, Any]) -> str:
+    """Return the url of a bucket that nobody else uses."""
+    name = f"bucket-{uuid.uuid4().hex}"
+    fsspec.filesystem("s3", **options).call_s3("create_bucket", Bucket=name)
+    return f"s3://{name}"
+
+
+def names_at(url: str, options: dict[str, Any]) -> list[str]:
+    """Return the names of all objects of a bucket, as the server lists them."""
+    filesystem, path = fsspec.core.url_to_fs(url, **options)
+    answer = filesystem.call_s3("list_objects_v2", Bucket=path)
+    return [found["Key"] for found in answer.get("Contents", [])]
 
 
 @contextmanager
@@ -49,8 +90,8 @@ def other_s3_server(program: str, folder: Path) -> Iterator[dict[str, Any]]:
     try:
         wait_for(process, port)
         yield {
-            "key": "S3RVER",
-            "secret": "S3RVER",
+            "key": NAME,
+            "secret": NAME,
             "client_kwargs": {
                 "endpoint_url": f"http://127.0.0.1:{port}",
                 "region_name": "us-east-1",

@@ -113,7 +113,7 @@ STAGES = {
         "groups",
         "mapping",
     ),
-    "icechunk_references": ("places", "adapter", "chunks", "opened"),
+    "icechunk_references": ("places", "writers", "adapter", "chunks", "opened"),
     "zarr_v3": (
         "data_types",
         "axes",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +9,8 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
-from other_s3_servers import other_s3_server
-from s3_server import CONDITIONS, requests_to, s3_server
+from other_s3_servers import IGNORANT, bucket_at, ignorant_server, names_at
+from s3_server import requests_to, s3_server
 
 import virtualds
 import virtualds.stores.versions as versions
@@ -19,47 +18,20 @@ from virtualds import UnsupportedError
 from virtualds.manifest import StorageOptions
 from virtualds.stores import store_for
 
-IGNORANT: dict[str, tuple[str, ...]] = {
-    "no If-None-Match": CONDITIONS[1:],
-    "no If-Match": CONDITIONS[:1],
-    "neither": CONDITIONS,
-}
-"""Servers of ours, by what they ignore."""
-OTHERS = ["s3rver"]
-"""Servers of others."""
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
-
-
-def bucket_at(options: dict[str, Any]) -> str:
-    """Return the url of a bucket that nobody else uses."""
-    name = f"bucket-{uuid.uuid4().hex}"
-    fsspec.filesystem("s3", **options).call_s3("create_bucket", Bucket=name)
-    return f"s3://{name}"
-
-
-def names_at(url: str, options: dict[str, Any]) -> list[str]:
-    """Return the names of all objects of a bucket, as the server lists them."""
-    filesystem, path = fsspec.core.url_to_fs(url, **options)
-    answer = filesystem.call_s3("list_objects_v2", Bucket=path)
-    return [found["Key"] for found in answer.get("Contents", [])]
 
 
 def dataset(begin: int, end: int) -> xr.Dataset:
     return xr.Dataset({"v": ("time", np.arange(begin, end))}, {"time": np.arange(begin, end)})
 
 
-@pytest.fixture(scope="module", params=[*IGNORANT, *OTHERS])
+@pytest.fixture(scope="module", params=IGNORANT)
 def ignorant(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
     """A server that writes where a condition does not hold: the options that lead to it."""
-    kind = request.param
-    if kind in IGNORANT:
-        with s3_server(*IGNORANT[kind]) as options:
-            yield options
-    else:
-        with other_s3_server(kind, tmp_path_factory.mktemp(kind)) as options:
-            yield options
+    with ignorant_server(request.param, tmp_path_factory.mktemp("server")) as options:
+        yield options
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -185,7 +185,7 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
     if begun:
         raise FileNotFoundError(
             f"{url}: there is no set yet, somebody has begun to create one; open it when that is "
-            f"done"
+            f"done, or, if whoever began has failed, create it again"
         )
 
 

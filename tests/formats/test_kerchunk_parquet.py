@@ -36,6 +36,7 @@ from virtualds.kerchunk_references import records
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.stores.local import LocalStore
+from virtualds.writing import check_target
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 
@@ -621,9 +622,15 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
         patch.setattr(kerchunk_parquet, "record", failing)
         with pytest.raises(KeyboardInterrupt):
             ds.virtual.to_manifest(url, record_size=10)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="create it again"):
         virtual(url)
+    with pytest.raises(FileNotFoundError, match="create it again"):
+        virtualds.drop_sources(url, "a.nc")
+    assert check_target(url) == "kerchunk-parquet"
+    # by default a set is created: there must be none
     ds.virtual.to_manifest(url)
+    with pytest.raises(FileExistsError):
+        check_target(url)
     found = virtualds.open_virtual_dataset(url, allow=str(tmp_path))
     np.testing.assert_array_equal(found["v"].values, values)
 

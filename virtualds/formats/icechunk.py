@@ -28,6 +28,7 @@ from virtualds.icechunk_references.chunks import (
 )
 from virtualds.icechunk_references.opened import OpenedStore, OpenedTable
 from virtualds.icechunk_references.places import Place, containers, location, place_of, url_of
+from virtualds.icechunk_references.writers import writers_kept_apart
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
 from virtualds.referenced_files import ReferencedFiles, stored_bytes
@@ -209,14 +210,15 @@ def write(
     target = _Target.of(url, options, branch)
     with zarr_v3_suggested(group, target.name):
         planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    store = target.opened(_needed(planned, target))
-    there = bool(adapter().documents(store, target.name))
-    if there and not replace:
-        raise _occupied(target, store)
-    if there:
-        adapter().cleared(store, target.name)
-    _Writer(store, target).write_all(planned)
-    target.commit(store, message or "Written by virtualds")
+    with writers_kept_apart(target.place, target.name, options):
+        store = target.opened(_needed(planned, target))
+        there = bool(adapter().documents(store, target.name))
+        if there and not replace:
+            raise _occupied(target, store)
+        if there:
+            adapter().cleared(store, target.name)
+        _Writer(store, target).write_all(planned)
+        target.commit(store, message or "Written by virtualds")
 
 
 def holds(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
@@ -280,6 +282,17 @@ def update(
     target = _Target.of(url, options, branch)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
+    with writers_kept_apart(target.place, target.name, options):
+        _commit_change(target, change, allow, message, rectilinear)
+
+
+def _commit_change(
+    target: _Target,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    allow: Allowed,
+    message: str | None,
+    rectilinear: bool | None,
+) -> None:
     store = target.opened({})
     known = _Known(store, target, allow)
     before = _reader(store, target.name, known.manifest).group(None)

@@ -90,7 +90,10 @@ def read(
 def _demand_whole(marker: bytes, url: str) -> None:
     """Take a set that somebody is creating for none."""
     if is_claim(marker):
-        raise FileNotFoundError(f"{url}: it is being created; open it when that is done")
+        raise FileNotFoundError(
+            f"{url}: it is being created; open it when that is done, or, if whoever began has "
+            f"failed, create it again"
+        )
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class LocalStore:
         """Exchange folders while nobody can replace the marker of the old one."""
         try:
             # a writer who waits for this lock finds the new folder, and its marker, when it is free
-            with exclusive(_lock_of(local_path(marker))):
+            with exclusive(lock_of(local_path(marker))):
                 if self.version(marker, None) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 _exchange(temporary, path)
@@ -202,7 +202,7 @@ class LocalStore:
             return version_of(data)
 
         def replace(temporary: str) -> None:
-            with exclusive(_lock_of(path)):
+            with exclusive(lock_of(path)):
                 if self.version(url, options) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 os.replace(temporary, path)
@@ -256,7 +256,8 @@ def _listed(path: str, folder: str, inside: str) -> Listed:
     return Listed(inside, SourceFile(url, found.st_size, found.st_mtime_ns), modified)
 
 
-def _lock_of(path: str) -> str:
+def lock_of(path: str) -> str:
+    """Return the name of the lock beside a file or folder."""
     folder, name = os.path.split(path)
     # a name may have 255 bytes
     if len(os.fsencode(name)) > 240:
