@@ -467,6 +467,17 @@ def test_an_array_in_place_stays_what_it_was(pair: Pair) -> None:
     exactly(array, values)
 
 
+@pytest.mark.parametrize(
+    "indices", [[2, 0, 0], [-1], [[0, 1], [1, 2]], [True, False, True]], ids=str
+)
+def test_take_is_that_of_numpy(indices: list[Any]) -> None:
+    """To whom booleans are the numbers 0 and 1, not a mask as in indexing."""
+    values = np.arange(12.0).reshape(4, 3)
+    array = ManifestArray.from_values(values)
+    found = np.asarray(np.take(array, indices, axis=1))
+    np.testing.assert_array_equal(found, np.take(values, indices, axis=1))
+
+
 def test_a_number_is_taken_from_an_array_of_one(folder: Path) -> None:
     array = virtual(np.array([[3]]), folder)
     assert bool(array)

@@ -188,6 +188,47 @@ def test_options_mean_what_they_mean_to_the_native_engine(which: str, archive: A
         assert found[variable].dtype == expected[variable].dtype
 
 
+def write_times(path: Path) -> None:
+    """Dates and durations that are no coordinates, with missing ones, and scaled numbers."""
+    hours = np.arange(30).reshape(10, 3)
+    when = np.datetime64("2000-01-01", "ns") + hours.astype("m8[h]")
+    when[1, 1] = np.datetime64("NaT")
+    ds = xr.Dataset(
+        {
+            "when": (("time", "x"), when),
+            "last": (("time", "x"), hours.astype("m8[h]").astype("m8[ns]")),
+            "t": (("time", "x"), hours * 0.5),
+        }
+    )
+    scaled = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -9}
+    dates = {"units": "hours since 2000-01-01", "dtype": "int32", "_FillValue": -1}
+    coding = {"when": dates, "last": {"dtype": "int64"}, "t": scaled}
+    ds.to_netcdf(path, engine="netcdf4", encoding=coding)
+
+
+OF_TIMES: dict[str, dict[str, Any]] = {
+    "numbers as they are": {"mask_and_scale": False},
+    "one variable as it is": {"mask_and_scale": {"when": False}},
+    "no times": {"decode_times": False},
+    "no times of one variable": {"decode_times": {"when": False}},
+    "dates in seconds": {"decode_times": xr.coders.CFDatetimeCoder(time_unit="s")},
+    "no durations": {"decode_timedelta": False},
+    "durations in seconds": {"decode_timedelta": xr.coders.CFTimedeltaCoder(time_unit="s")},
+    "durations, numbers as they are": {"decode_timedelta": True, "mask_and_scale": False},
+    "nothing decoded": {"decode_cf": False},
+}
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+@pytest.mark.parametrize("which", OF_TIMES)
+def test_options_mean_the_same_for_times(which: str, chunks: Any, tmp_path: Path) -> None:
+    path, options = tmp_path / "times.nc", {"chunks": chunks, **OF_TIMES[which]}
+    write_times(path)
+    with xr.open_dataset(path, engine="netcdf4", **options) as known:
+        found, part = lazy(path, **options), {"time": slice(1, 9, 3)}
+        xr.testing.assert_identical(found.isel(part).load(), known.isel(part).load())
+
+
 def test_groups_are_opened_by_path(archive: Archive) -> None:
     found = lazy(archive.path("groups_root"), group="a/b").load()
     xr.testing.assert_identical(found, archive.native("groups_grandchild"))

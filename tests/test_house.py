@@ -22,7 +22,6 @@ FLOORS = (
     {"checksum", "decompressors", "errors", "grid", "in_turn", "joined_table", "options"}
     | {"scatter_read"}
     | {
-        "build_report",
         "grib_sections",
         "json_numbers",
         "keywords",
@@ -30,7 +29,7 @@ FLOORS = (
         "regular_axis",
     }
     | {"urls"},
-    {"manifest", "codec", "packing", "json_attributes"}
+    {"manifest", "codec", "packing", "json_attributes", "build_report"}
     | {"access", "bounds", "file_lock", "libdeflate", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest", "store_errors"},

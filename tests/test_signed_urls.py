@@ -1,7 +1,8 @@
 """Signed urls are not given away with a reference set."""
 
 import shutil
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -115,3 +116,53 @@ def test_signatures_are_not_in_what_objects_show(signed: str) -> None:
     opened = virtualds.open_virtual_dataset(signed)
     manifest = opened["v"].variable._data
     assert "hunter2" not in repr(opened) + repr(manifest) + opened._repr_html_()
+
+
+def test_reports_show_no_signature(signed: str, tmp_path: Path) -> None:
+    gone = signed.replace("a.nc", "gone.nc")
+    how = {"combine": "nested", "concat_dim": "x"}
+    with pytest.warns(UserWarning, match="could not be opened") as warned:
+        opened = virtualds.open_virtual_mfdataset([signed, gone], on_error="skip", **how)
+    report, found = opened.virtual.report, virtualds.diagnose([signed, gone])
+    (tmp_path / "served/a.nc").unlink()
+    verified = opened.virtual.verify()
+    assert not verified.ok
+    shown = [str(report), repr(report), repr(found), found._repr_html_()]
+    shown += [str(verified), verified._repr_html_(), *(str(w.message) for w in warned)]
+    assert not any("hunter2" in text for text in shown), shown
+
+
+FAILING: dict[str, Callable[[str], object]] = {
+    "no such file": lambda url: virtualds.open_virtual_dataset(url.replace("a.nc", "gone.nc")),
+    "no such group": lambda url: virtualds.open_virtual_dataset(url, group="none"),
+    "no such file of xarray": lambda url: xr.open_dataset(
+        url.replace("a.nc", "gone.nc"), engine="virtual"
+    ),
+    "one of many is missing": lambda url: virtualds.open_virtual_mfdataset(
+        [url, url.replace("a.nc", "gone.nc")], combine="nested", concat_dim="x"
+    ),
+    "they do not combine": lambda url: virtualds.open_virtual_mfdataset(
+        [url, url], combine="nested", concat_dim="x", preprocess=_of_many_shapes
+    ),
+}
+
+
+def _of_many_shapes(ds: xr.Dataset) -> xr.Dataset:
+    return ds.expand_dims("x2").assign_coords(y=("x2", np.random.default_rng().random(1)))
+
+
+@pytest.mark.parametrize("which", FAILING)
+def test_errors_show_no_signature(which: str, signed: str) -> None:
+    with pytest.raises(Exception, match=r"\w") as caught:
+        FAILING[which](signed)
+    shown = "".join(traceback.format_exception(caught.value, limit=0))
+    assert "hunter2" not in shown, shown
+
+
+def test_a_password_of_a_url_is_not_written_unless_asked(signed: str, tmp_path: Path) -> None:
+    plain = signed.partition("?")[0].replace("http://", "http://me:hunter2@")
+    opened = virtualds.open_virtual_dataset(plain)
+    with pytest.raises(UnsupportedError, match="keep_query=True") as caught:
+        opened.virtual.to_manifest(tmp_path / "refs.json")
+    assert "hunter2" not in str(caught.value) + repr(opened.virtual.arrays)
+    opened.virtual.to_manifest(tmp_path / "refs.json", keep_query=True)

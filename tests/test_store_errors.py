@@ -184,6 +184,26 @@ def test_a_folder_that_may_not_be_written_to_is_told_by_the_name_of_the_set(
     assert str(tmp_path / name) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", SETS)
+def test_a_source_that_is_gone_is_not_taken_for_the_set(name: str, tmp_path: Path) -> None:
+    source = tmp_path / "source.nc"
+    xr.Dataset({"v": ("x", np.arange(4.0))}).to_netcdf(source, engine="netcdf4")
+    with xr.open_dataset(source, engine="netcdf4", chunks={}) as ds:
+        ds.close()
+        source.unlink()
+        with pytest.raises(FileNotFoundError, match=r"source\.nc") as caught:
+            ds.virtual.to_manifest(tmp_path / name)
+    assert name not in str(caught.value)
+
+
+@pytest.mark.parametrize("inside", ["chunks", "snapshots"])
+def test_a_folder_of_common_names_is_no_set(inside: str, tmp_path: Path) -> None:
+    (tmp_path / inside).mkdir()
+    (tmp_path / inside / "notes.txt").write_text("mine")
+    with pytest.raises(FileNotFoundError, match="this folder is no reference set; perhaps"):
+        virtualds.open_virtual_dataset(tmp_path)
+
+
 # ---------------------------------------------------------------------- what was left over
 
 

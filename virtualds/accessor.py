@@ -258,7 +258,7 @@ class VirtualDatasetAccessor:
             Access options of the target, for fsspec.
         **choices
             What the format lets one choose. Any: ``keep_query=True`` writes urls that have a
-            signature or token in their query, which is refused otherwise.
+            password, or a signature or token in their query, which is refused otherwise.
             kerchunk-json: ``templates=True`` writes every folder
             that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
             many references a record holds. zarr-v3: ``manifest=`` is the form of manifests

@@ -18,7 +18,7 @@ from virtualds.manifest import MISSING, ChunkManifest, SourceFile
 from virtualds.record_changes import tables_besides
 
 KEEP_QUERY = "keep_query"
-"""The choice of every format: whether urls are written that have a secret in their query."""
+"""The choice of every format: whether urls are written that hold a secret."""
 IsKnown = Callable[[ReferenceTable], bool]
 """Says whether a table of references lies in the set that is written to, which has judged it."""
 
@@ -39,13 +39,13 @@ def demand_admissible(
     target : str
         Where it would be written; for errors.
     keep_query : bool
-        Whether urls may have a signature or a token in their query.
+        Whether urls may have a password, or a signature or token in their query.
     is_known : callable
 
     Raises
     ------
     UnsupportedError
-        A url has a secret in its query, or an array is almost empty and its grid of chunks huge.
+        A url holds a secret, or an array is almost empty and its grid of chunks huge.
     """
     arrays = {
         f"{path}/{name}" if path else name: variable.data
@@ -64,7 +64,7 @@ def demand_admissible(
 
 
 def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = nothing) -> None:
-    """Refuse references to urls with a signature or a token in their query.
+    """Refuse references to urls with a password, or with a signature or token in their query.
 
     A set is given away, and such a url lets in whoever reads it there. All files are judged that
     the sets which arrays lie in list, without reading their references.
@@ -77,10 +77,11 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = noth
     for file in _files(arrays, is_known):
         if (shown := without_secrets(file.url)) != file.url:
             raise UnsupportedError(
-                f"{target}: {shown} has a signature or token in its query, which everybody could "
-                f"use who reads the set; open the source by its plain url with storage_options, "
-                f"rename_paths to plain urls, or write it all the same: keep_query=True of "
-                f"ds.virtual.to_manifest and virtualds.convert, --keep-query of the command line"
+                f"{target}: {shown} has a password, or a signature or token in its query, and "
+                f"everybody who reads the set could use it; open the source by its plain url with "
+                f"storage_options, rename_paths to plain urls, or write it all the same: "
+                f"keep_query=True of ds.virtual.to_manifest and virtualds.convert, --keep-query of "
+                f"the command line"
             )
 
 

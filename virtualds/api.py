@@ -15,7 +15,7 @@ from virtualds.access import Allow, Allowed
 from virtualds.archived import in_plain_files
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import demand_data, detected, named
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format, format_of_object
 from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
@@ -189,7 +189,7 @@ def open_virtual_datatree(
         try:
             tree = virtual_tree(found, loadable_variables, decode_cf, on_error)
         except (VirtualdsError, ValueError) as error:
-            error.add_note(f"file {absolute}")
+            error.add_note(f"file {without_secrets(absolute)}")
             raise
     tree.encoding["source"] = _source_of(url)
     return tree
@@ -211,12 +211,13 @@ def dataset_of(
     VirtualdsError, ValueError
         As `virtual_dataset`; its notes name the file.
     """
+    shown = without_secrets(called(url))
     try:
         dataset = decoded(
-            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), called(url)
+            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), shown
         )
     except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {called(url)}")
+        error.add_note(f"file {shown}")
         raise
     dataset.encoding["source"] = _source_of(url)
     return dataset
@@ -258,7 +259,8 @@ def open_group(
     if problems := found.all_problems() if below else found.problems:
         found = ON_ERROR[on_error](found, problems)
         listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
-        warnings.warn(f"{absolute}: could not be read\n{listed}", stacklevel=4)
+        shown = without_secrets(absolute)
+        warnings.warn(f"{shown}: could not be read\n{listed}", stacklevel=4)
     return found
 
 

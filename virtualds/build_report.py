@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from virtualds.errors import without_secrets
+
 SHOWN = 10
 """Files that a text names; of the others it says how many they are."""
 
@@ -21,7 +23,12 @@ class LeftOut(NamedTuple):
     def of(cls, file: object, error: BaseException) -> LeftOut:
         """Return the file that an error is about, with the notes of the error."""
         notes: list[str] = getattr(error, "__notes__", [])
-        return cls(str(file), type(error).__name__, "; ".join([str(error), *notes]))
+        said = without_secrets("; ".join([str(error), *notes]))
+        return cls(str(file), type(error).__name__, said)
+
+    def __repr__(self) -> str:
+        shown = without_secrets(self.url)
+        return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,7 @@ class BuildReport:
 def told(left_out: Iterable[LeftOut]) -> list[str]:
     """Return a line for each of the first files that were left out, and one for the rest."""
     everything = list(left_out)
-    lines = [f"  {url}: {error}: {text}" for url, error, text in everything[:SHOWN]]
+    shown = everything[:SHOWN]
+    lines = [f"  {without_secrets(url)}: {error}: {text}" for url, error, text in shown]
     more = len(everything) - SHOWN
     return [*lines, f"  and {more} more"] if more > 0 else lines

@@ -378,17 +378,17 @@ def _packing(
     stored: ManifestVariable, dtype: np.dtype[Any], decoded: xr.Variable
 ) -> Decoding | None:
     """Return the decoding step that xarray applied, as told by the attributes that it used up."""
+    used = {
+        name: value
+        for name, value in stored.attributes.items()
+        if name in TIME_ATTRIBUTES and not (name in PACKING_ATTRIBUTES and name in decoded.attrs)
+    }
     if decoded.dtype.kind in "Mm" and dtype.kind not in "Mm":
-        used = {n: v for n, v in stored.attributes.items() if n in TIME_ATTRIBUTES}
         # bounds have the units of the variable that they belong to
         used |= {n: decoded.encoding[n] for n in ("units", "calendar") if n in decoded.encoding}
         return TimePacking.from_attributes(used, decoded.dtype)
-    used = {
-        name: stored.attributes[name]
-        for name in PACKING_ATTRIBUTES
-        if name in stored.attributes and name not in decoded.attrs
-    }
-    packing = Packing.from_attributes(dtype, used, decoded.dtype)
+    packed = {name: used[name] for name in PACKING_ATTRIBUTES if name in used}
+    packing = Packing.from_attributes(dtype, packed, decoded.dtype)
     if packing is None and decoded.dtype != dtype.newbyteorder("=") and decoded.dtype != dtype:
         raise UnsupportedError(
             f"xarray decodes {dtype} to {decoded.dtype} by a rule that is not known here; load it "

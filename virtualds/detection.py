@@ -184,8 +184,8 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
             begun |= is_claim(store.read_all(below(url, name), options))
     if begun:
         raise FileNotFoundError(
-            f"{url}: there is no set yet, somebody has begun to create one; open it when that is "
-            f"done, or, if whoever began has failed, create it again"
+            f"{url}: this folder is no reference set; perhaps somebody is creating one in it, then "
+            f"open it when that is done, or, if it has failed, create it again; else check the path"
         )
 
 

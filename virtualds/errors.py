@@ -21,21 +21,25 @@ SIGNATURES = re.compile(
     r"|awsaccesskeyid|(?:api|access|subscription)[_-]?key|sig|auth|jwt)=)[^&#\s'\"<>)\]]+"
 )
 """Parts of a query that let whoever has them in, and what belongs to them."""
+PASSWORDS = re.compile(r"(://[^/?#\s:@'\"]*:)[^/?#\s@'\"]+(?=@)")
+"""Passwords before the host of a url (RFC 3986, section 3.2.1), and what comes before them."""
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with the signatures and tokens of its urls left out.
+    """Return a text with the signatures, tokens and passwords of its urls left out.
 
     Examples
     --------
     >>> without_secrets("https://example.org/a.nc?token=abc&n=1: it is gone")
     'https://example.org/a.nc?token=...&n=1: it is gone'
+    >>> without_secrets("ftp://me:hunter2@example.org/a.nc")
+    'ftp://me:...@example.org/a.nc'
     """
-    return SIGNATURES.sub(r"\1...", text)
+    return PASSWORDS.sub(r"\1...", SIGNATURES.sub(r"\1...", text))
 
 
 class VirtualdsError(Exception):
-    """The root of all errors that virtualds raises itself; none shows the signature of a url."""
+    """The root of all errors that virtualds raises itself; none shows a secret of a url."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in args))
@@ -93,6 +97,6 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
 def exists_already(url: str, remedy: str = "remove anything else") -> FileExistsError:
     """Return the error that says that a set is not created where something is, and the ways on."""
     return FileExistsError(
-        f"{url}: exists already; pass mode='w' to replace a reference set, append_dim= to append "
-        f"to it, or {remedy}"
+        f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w' "
+        f"(--mode w); to append to it, pass append_dim= (virtualds append); or {remedy}"
     )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from virtualds.errors import without_secrets
 from virtualds.manifest import StorageOptions
 from virtualds.stores.fsspec_ranges import located
 from virtualds.urls import ARCHIVES, local_path, scheme_of
@@ -47,7 +48,7 @@ def _of(pattern: str, options: StorageOptions | None) -> list[str]:
         return [pattern]
     found = _local(pattern) if scheme == "file" else _far(pattern, options)
     if not found:
-        raise FileNotFoundError(f"{pattern}: no file matches; check the path")
+        raise FileNotFoundError(f"{without_secrets(pattern)}: no file matches; check the path")
     return found
 
 

@@ -146,8 +146,12 @@ def take(
     """Index one axis."""
     if axis is None or out is not None or mode != "raise" or not isinstance(array, ManifestArray):
         return NotImplemented
+    positions = np.asarray(indices)
+    if positions.dtype.kind not in "iu":
+        # numpy takes booleans for numbers, and indexing takes them for a mask
+        return NotImplemented
     axis = normalize_axis_index(axis, array.ndim)
-    return array[(slice(None),) * axis + (np.asarray(indices),)]
+    return array[(slice(None),) * axis + (positions,)]
 
 
 @implements(np.reshape)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from virtualds.errors import AccessError, FormatError, ReadError, VirtualdsError
+from virtualds.errors import AccessError, FormatError, ReadError, VirtualdsError, without_secrets
 from virtualds.store import RequestError, StoreError
 
 REMEDIES = {
@@ -23,6 +23,7 @@ REMEDIES = {
 @contextmanager
 def opening(url: str) -> Iterator[None]:
     """Tell what a store says of a file that does not open, with its url and what to do."""
+    url = without_secrets(url)
     try:
         yield
     except PermissionError as error:
@@ -33,11 +34,13 @@ def opening(url: str) -> Iterator[None]:
         remedy = f"{url}: permission denied; ask for read access to it"
         raise AccessError(told or remedy) from error
     except FileNotFoundError as error:
-        if error.errno is None and error.args and url in str(error.args[0]):
+        said = without_secrets(str(error))
+        cause = error if said == str(error) else None
+        if error.errno is not None or url not in said:
+            said = f"{url}: there is no such file or group ({said}); check the path"
+        elif cause is not None:
             raise
-        raise FileNotFoundError(
-            f"{url}: there is no such file or group ({error}); check the path"
-        ) from error
+        raise FileNotFoundError(said) from cause
     except RequestError as error:
         raise ReadError(str(error) if url in str(error) else f"{url}: {error}") from error
     except (StoreError, IsADirectoryError) as error:

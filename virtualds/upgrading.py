@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from virtualds.store_errors import storing
 from virtualds.writing import format_there, settling_conflicts, target_of
 
 
@@ -59,7 +60,8 @@ def upgrade(
 
     def attempt() -> None:
         nonlocal changed
-        changed = found.upgrade is not None and found.upgrade(absolute, options)
+        with storing(absolute):
+            changed = found.upgrade is not None and found.upgrade(absolute, options)
 
-    settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(attempt, conflict)
     return changed

@@ -95,7 +95,7 @@ def write_manifest(
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
     if mode in ("w", "w-"):
-        settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
+        settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return Added.all_of(dataset, append_dim)
     change: Change
     added = Added.all_of(dataset, append_dim)
@@ -128,7 +128,7 @@ def write_manifest(
             _create_first(create, target, absolute, options)
             added = Added.all_of(dataset, append_dim)
 
-    settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(attempt, conflict)
     return added
 
 
@@ -216,7 +216,7 @@ def write_tree(
     _check_choices(target, choices or {}, write_tree)
     whole = partial(group_from_tree, tree, inherited)
     create = partial(_create, target, whole, absolute, options, choices or {})
-    settling_conflicts(absolute, partial(create, replace=mode == "w"), conflict)
+    settling_conflicts(partial(create, replace=mode == "w"), conflict)
 
 
 def _destination(
@@ -288,7 +288,9 @@ def _create(
     rest, judge = _judged(choices, url)
     group = whole()
     judge(group)
-    write(group, url, options, replace=replace, **rest)
+    # not around what reads values: another file would be told to be in the way
+    with storing(url):
+        write(group, url, options, replace=replace, **rest)
 
 
 def _create_first(
@@ -321,7 +323,7 @@ def _update(
         judge(after, is_known=known_of(before))
         return after
 
-    with _missing_named(url):
+    with storing(url), _missing_named(url):
         update(url, judged, options, Allowed.of(allow), **rest)
 
 
@@ -342,15 +344,14 @@ def _check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def settling_conflicts(url: Any, attempt: Callable[[], None], conflict: str) -> None:
+def settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
     """Make a change to a set, again if wanted and another writer was faster."""
     _check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1
     pause = PAUSE
     while True:
         try:
-            with storing(url):
-                return attempt()
+            return attempt()
         except ConflictError:
             left -= 1
             if not left:
@@ -418,7 +419,7 @@ def drop_sources(
     given = names_of("sources", sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
     attempt = partial(_update, target, absolute, change, options, allow)
-    settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(attempt, conflict)
 
 
 def convert(
@@ -607,10 +608,10 @@ def expire_snapshots(
     gone: list[str] = []
 
     def attempt() -> None:
-        with _missing_named(absolute):
+        with storing(absolute), _missing_named(absolute):
             gone[:] = history.expire(absolute, options, keep, older_than)
 
-    settling_conflicts(absolute, attempt, conflict)
+    settling_conflicts(attempt, conflict)
     return gone
 
 

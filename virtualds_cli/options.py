@@ -287,8 +287,8 @@ OPTIONS: dict[str, Decorator] = {
         "--keep-query",
         is_flag=True,
         default=None,
-        help="Write urls that have a signature or token in their query, which is refused "
-        "otherwise: whoever reads the set can use them.",
+        help="Write urls that have a password, or a signature or token in their query, which is "
+        "refused otherwise: whoever reads the set can use them.",
     ),
     # what a format lets one choose
     "templates": click.option(

@@ -9,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.building.arrangement import by_rows, is_ragged, leaves
-from virtualds.errors import CombineError, VirtualdsError
+from virtualds.errors import CombineError, VirtualdsError, without_secrets
 from virtualds.keywords import check_choice, meant
 from virtualds.structure import first_difference
 
@@ -190,16 +190,17 @@ def named(
     try:
         return combine(datasets)
     except WRONG as error:
-        error.add_note(f"while combining {len(files)} files, {files[0]} to {files[-1]}")
+        shown = [without_secrets(str(file)) for file in files]
+        error.add_note(f"while combining {len(files)} files, {shown[0]} to {shown[-1]}")
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
             error.add_note("concat_dim is not given, so they are merged; name the joined dimension")
         for dim in dims or ():
             if dim is not None and _is_new(dim, list(opened)):
                 error.add_note(f"no file has the dimension {dim!r}, so they are stacked along it")
         if (number := _first_that_fails(combine, datasets)) is not None:
-            before = f"the {number} before it" if number > 1 else str(files[0])
-            error.add_note(f"{files[number]} is the first that does not combine with {before}")
-        if (difference := first_difference(files, opened, dims)) is not None:
+            before = f"the {number} before it" if number > 1 else shown[0]
+            error.add_note(f"{shown[number]} is the first that does not combine with {before}")
+        if (difference := first_difference(shown, opened, dims)) is not None:
             error.add_note(difference)
         raise
 

@@ -16,7 +16,7 @@ import xarray as xr
 
 from virtualds.building.cache import FileCache
 from virtualds.building.stored_file import StoredFile
-from virtualds.errors import VirtualdsError
+from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import Options, get_options, set_options
 from virtualds.stores.retry import causes, may_pass, pause, wait_before
 
@@ -193,7 +193,7 @@ class Job(Generic[Opened]):
             for step in self.steps:
                 found = step(file, found)
         except FAULTS as error:
-            error.add_note(f"file {file}")
+            error.add_note(without_secrets(f"file {file}"))
             return Outcome(number, error=error)
         return replace(outcome, found=found)
 

@@ -14,7 +14,7 @@ from virtualds.api import called, dataset_of, open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable, known_outline
 from virtualds.decoding.outline import Outline
-from virtualds.errors import ReadError, VirtualdsError
+from virtualds.errors import ReadError, VirtualdsError, without_secrets
 from virtualds.group import ManifestGroup
 from virtualds.keywords import names_of
 from virtualds.options import get_options
@@ -195,6 +195,6 @@ def open_stored(
     try:
         values = outline.values(group)
     except VirtualdsError as error:
-        error.add_note(f"file {called(url)}")
+        error.add_note(without_secrets(f"file {called(url)}"))
         raise
     return StoredFile(url, group, outline, values, loadable_variables, decode_cf)

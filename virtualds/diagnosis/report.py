@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from virtualds.diagnosis.forms import MOST_ROWS, Row, cut, html_table, more, text_table
+from virtualds.errors import without_secrets
 
 Verdict = Literal["combines", "costs", "blocks"]
 VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
@@ -185,7 +186,7 @@ class Diagnosis:
                 lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
             lines += [line for row in found[:MOST_ROWS] for line in self._told(row)]
             lines += [f"  {more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
-        return "\n".join(lines)
+        return without_secrets("\n".join(lines))
 
     def _repr_html_(self) -> str:
         heading = "".join(f"<div>{html.escape(line)}</div>" for line in self._heading())
@@ -195,18 +196,18 @@ class Diagnosis:
             if rows:
                 caption = f"{verdict}: {TITLES[verdict]} ({len(rows)})"
                 tables.append(html_table(caption, COLUMNS, rows))
-        return f"<div>{heading}{''.join(tables)}</div>"
+        return without_secrets(f"<div>{heading}{''.join(tables)}</div>")
 
     @property
     def folder(self) -> str:
         """The folder of all files, where it is one."""
-        folders = {
-            name.rpartition("/")[0] for era in self.eras for name in (era.first_file, era.last_file)
-        }
+        names = [name for era in self.eras for name in (era.first_file, era.last_file)]
+        folders = {without_secrets(name).rpartition("/")[0] for name in names}
         return folders.pop() if len(folders) == 1 else ""
 
     def _short(self, file: str) -> str:
-        return file.removeprefix(self.folder).removeprefix("/") if self.folder else file
+        shown = without_secrets(file)
+        return shown.removeprefix(f"{self.folder}/") if self.folder else shown
 
     def _heading(self) -> list[str]:
         looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"

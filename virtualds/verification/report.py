@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from virtualds.errors import without_secrets
+
 KINDS: dict[str, str] = {
     "missing": "there is no such file",
     "unreachable": "the file, or bytes of it, cannot be had: no permission, no answer",
@@ -45,7 +47,8 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         at = f", chunk {self.chunk}" if self.chunk is not None else ""
         who = f"{self.variable}{at}" if self.variable else ""
-        return ": ".join(part for part in (self.url, who, self.message) if part)
+        said = ": ".join(part for part in (self.url, who, self.message) if part)
+        return without_secrets(said)
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,8 @@ class Verification:
         rest = f"<p>... and {more:,} more, see to_dataframe()</p>" if more else ""
         problems = _table(("kind", "file", "variable", "chunk", "what"), cells) if shown else ""
         rows = _table((), self._rows.items())
-        return f"<div><b>{html.escape(self._verdict)}</b>{rows}{problems}{rest}</div>"
+        verdict = html.escape(self._verdict)
+        return without_secrets(f"<div><b>{verdict}</b>{rows}{problems}{rest}</div>")
 
     def _first_of(self, kind: str) -> list[Problem]:
         return [problem for problem in self.problems if problem.kind == kind][:SHOWN]
