@@ -31,6 +31,7 @@ from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
 from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
+from virtualds.undecodable import ON_ERROR
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -317,6 +318,9 @@ def _update(
     rest, judge = _judged(choices or {}, url)
 
     def judged(before: ManifestGroup) -> ManifestGroup:
+        if problems := before.all_problems():
+            # what cannot be read would be lost
+            ON_ERROR["raise"](before, problems)
         after = change(before)
         judge(after, is_known=known_of(before))
         return after
