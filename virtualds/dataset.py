@@ -263,7 +263,7 @@ def _read_ahead(group: ManifestGroup) -> ManifestGroup:
 
 
 def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default whatever they decode to, if they are not too large."""
+    """Return the arrays that are loaded by default whatever they decode to, large ones too."""
     return {
         name: v.data
         for name, v in group.variables.items()
