@@ -80,7 +80,7 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = noth
                 f"{target}: {shown} has a signature or token in its query, which everybody could "
                 f"use who reads the set; open the source by its plain url with storage_options, "
                 f"rename_paths to plain urls, or write it all the same: keep_query=True of "
-                f"ds.virtual.to_manifest and virtualds.convert, --keep-query of the command line"
+                f"to_manifest, virtualds.convert and to=, or --keep-query of the command line"
             )
 
 

@@ -62,6 +62,7 @@ def open_virtual_dataset(
         Variables to load at once; by default dimension coordinates, scalars, other coordinates of
         at most ``set_options(small_variable=...)`` bytes, and what exists only once it is loaded
         (characters that become strings, dates as objects). A predicate takes a name and a variable.
+        A name that no variable has loads nothing, since files of one archive differ.
     storage_options : dict, optional
         Access options, for fsspec. The arrays carry them along.
     parser : str, optional
