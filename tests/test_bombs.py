@@ -1,7 +1,6 @@
 """A chunk that decodes to far more than belongs takes no memory for it, whatever its codec."""
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
+from memory import peak
 
 import virtualds
 import virtualds.decompressors as decompressors
@@ -103,15 +103,6 @@ KNOW_THEIR_SIZE = {
     "virtualds_grib",
 }
 """Parameters or headers tell the size before a decoder is asked; their own tests damage these."""
-
-
-def peak(work: Callable[[], Any]) -> int:
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", BOMBS)

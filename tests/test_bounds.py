@@ -1,7 +1,6 @@
 """A small file that says it is huge is refused before memory is taken for it."""
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import xarray as xr
 import zarr
+from memory import peak
 
 import virtualds
 from virtualds import (
@@ -67,15 +67,6 @@ SPARSE: dict[str, Callable[[Path], Path]] = {
     "HDF5": hdf5,
     "zarr": zarr_store,
 }
-
-
-def peak(work: Callable[[], Any]) -> int:
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("kind", SPARSE)

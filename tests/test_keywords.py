@@ -256,6 +256,112 @@ def test_an_option_of_a_wrong_type_is_named(name: str, tmp_path: Path) -> None:
         virtualds.open_virtual_mfdataset(archive(tmp_path), **NESTED, **options)
 
 
+def joined(folder: Path, **wrong: Any) -> Any:
+    return virtualds.open_virtual_mfdataset(archive(folder), **NESTED, **wrong)
+
+
+def written(folder: Path, **wrong: Any) -> Any:
+    return virtual(folder).virtual.to_manifest(folder / "refs.zarr", **wrong)
+
+
+def verified(folder: Path, **wrong: Any) -> Any:
+    return virtual(folder).virtual.verify(**wrong)
+
+
+def copied(folder: Path, **wrong: Any) -> Any:
+    return virtual(folder).virtual.materialize(folder / "copy.zarr", **wrong)
+
+
+def of_file(function: Callable[..., Any], *target: str) -> Callable[..., Any]:
+    def called(folder: Path, **wrong: Any) -> Any:
+        virtual(folder)
+        return function(folder / "a.nc", *(folder / name for name in target), **wrong)
+
+    return called
+
+
+WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "open_virtual_dataset": (
+        of_file(virtualds.open_virtual_dataset),
+        {
+            **dict.fromkeys(("group", "drop_variables", "loadable_variables", "parser"), 5),
+            **dict.fromkeys(("storage_options", "on_error", "allow", "snapshot"), 5),
+            "decode_cf": "no",
+        },
+    ),
+    "open_virtual_mfdataset": (
+        joined,
+        {
+            **dict.fromkeys(("preprocess", "data_vars", "coords", "compat", "join", "to"), 5),
+            **dict.fromkeys(("attrs_file", "coordinates", "overlap", "cache", "allow"), 5),
+            **dict.fromkeys(("combine_attrs", "mode", "target_options", "progress"), 5),
+            **dict.fromkeys(("decode_cf", "sort", "retries", "keep_query"), "x"),
+        },
+    ),
+    "to_manifest": (
+        written,
+        {
+            **dict.fromkeys(("format", "mode", "append_dim", "position", "on_duplicate"), 5),
+            **dict.fromkeys(("conflict", "allow", "storage_options", "manifest"), 5),
+            **dict.fromkeys(("relative_paths", "keep_query"), "x"),
+        },
+    ),
+    "verify": (verified, dict.fromkeys(("against", "sample", "seed"), "x")),
+    "convert": (
+        of_file(virtualds.convert, "other.zarr"),
+        {
+            **dict.fromkeys(("format", "mode", "drop_variables", "allow", "manifest"), 5),
+            **dict.fromkeys(("storage_options", "target_options"), 5),
+            "keep_query": "x",
+        },
+    ),
+    "materialize": (copied, {"layout": 5, "mode": 5, "storage_options": 5, "checksums": "x"}),
+    "zarr_store": (
+        of_file(virtualds.zarr_store),
+        {
+            **dict.fromkeys(("group", "drop_variables", "parser", "storage_options"), 5),
+            **dict.fromkeys(("on_error", "allow", "snapshot"), 5),
+        },
+    ),
+    "set_options": (
+        lambda _, **wrong: virtualds.set_options(**wrong),
+        {
+            **dict.fromkeys(("load_limit", "small_variable", "chunk_cache", "retries"), "x"),
+            **dict.fromkeys(("request_timeout", "least_rate", "max_requests"), None),
+            **dict.fromkeys(("check_sources", "only_writer"), "x"),
+        },
+    ),
+}
+OTHERWISE_NAMED = {"storage_options": "access options", "to": "file", "attrs_file": "file"}
+"""What messages call arguments that are told of as what they are."""
+
+
+@pytest.mark.parametrize(
+    ("call", "keyword"),
+    [(call, keyword) for call, (_, wrong) in WRONG.items() for keyword in wrong],
+)
+def test_a_wrong_value_is_told_with_its_keyword(call: str, keyword: str, tmp_path: Path) -> None:
+    function, wrong = WRONG[call]
+    told = OTHERWISE_NAMED.get(keyword, keyword)
+    with pytest.raises((TypeError, ValueError), match=told) as caught:
+        function(tmp_path, **{keyword: wrong[keyword]})
+    assert "object" not in str(caught.value) and "instances" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [5, "a", None, [("a", "b")]])
+def test_prefixes_of_paths_are_a_dict(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"rename_paths .*: it is a dict"):
+        virtual(tmp_path).virtual.rename_paths(given)
+
+
+def test_names_that_no_variable_has_are_none(tmp_path: Path) -> None:
+    virtual(tmp_path)
+    how: Any = {"drop_variables": ["a"], "loadable_variables": ["b"]}
+    found = virtualds.open_virtual_dataset(tmp_path / "a.nc", **how)
+    assert set(found.variables) == {"t", "time"}
+    assert set(found.virtual.arrays) == {"t", "time"}
+
+
 def test_files_that_are_merged_for_want_of_a_dimension_are_told_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="conflicting values") as caught:
         virtualds.open_virtual_mfdataset(archive(tmp_path), combine="nested")

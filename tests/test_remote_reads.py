@@ -18,6 +18,7 @@ import fsspec
 import pytest
 from range_server import Fault, RangeHandler, Served, faulty_server, running
 
+import virtualds
 from virtualds import SourceFile, set_options
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
@@ -281,6 +282,18 @@ def test_files_that_cannot_be_had_are_named(
                 verb(f"{served.url}/a.bin", None)
             assert str(caught.value).startswith(f"{served.url}/a.bin: ")
             assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("name", ["typical.nc", "refs.json", "refs.zarr"])
+def test_a_forbidden_file_or_set_is_named_as_it_was_given(
+    served: Served, name: str, status: int
+) -> None:
+    served.always = Fault("status", status)
+    with pytest.raises(virtualds.AccessError) as caught:
+        virtualds.open_virtual_dataset(f"{served.url}/{name}")
+    assert str(caught.value).startswith(f"{served.url}/{name}: ")
+    assert f"{name}/" not in str(caught.value)
 
 
 def test_an_unreachable_server_is_named(served: Served, tmp_path: Path) -> None:

@@ -68,6 +68,10 @@ def test_a_build_into_a_set_writes_no_signed_url(
         virtualds.open_virtual_mfdataset([signed], combine="nested", concat_dim="x", to=target)
     assert "hunter2" not in str(caught.value)
     assert not target.exists()
+    kept = virtualds.open_virtual_mfdataset(
+        [signed], combine="nested", concat_dim="x", to=target, keep_query=True
+    )
+    np.testing.assert_array_equal(kept["v"].to_numpy(), VALUES)
 
 
 def test_an_append_judges_what_is_new_alone(signed: str, tmp_path: Path) -> None:

@@ -105,7 +105,9 @@ class Allowed:
         """
         if allow is None:
             return cls()
-        given = [allow] if isinstance(allow, str | os.PathLike) else list(allow)
+        given = [allow] if isinstance(allow, str | os.PathLike) else allow
+        if not isinstance(given, Iterable):
+            raise TypeError(f"allow {allow!r}: it is a folder, as path or url, or several of them")
         return cls(tuple(_prefix(prefix) for prefix in given))
 
     @cached_property

@@ -80,7 +80,7 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = noth
                 f"{target}: {shown} has a password, or a signature or token in its query, and "
                 f"everybody who reads the set could use it; open the source by its plain url with "
                 f"storage_options, rename_paths to plain urls, or write it all the same: "
-                f"keep_query=True of ds.virtual.to_manifest and virtualds.convert, --keep-query of "
+                f"keep_query=True of to_manifest, virtualds.convert and to=, or --keep-query of "
                 f"the command line"
             )
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +11,7 @@ import xarray as xr
 
 from virtualds.access import Allow, Allowed
 from virtualds.archived import in_plain_files
+from virtualds.bounds import loads_unasked
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import demand_data, detected, named
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
@@ -26,7 +25,7 @@ from virtualds.scan import fetch_ahead, scanning
 from virtualds.store import Range
 from virtualds.store_errors import opening
 from virtualds.tree import virtual_tree
-from virtualds.undecodable import decoded
+from virtualds.undecodable import ON_ERROR, decided, decoded
 from virtualds.urls import normalise_url, scheme_of
 
 
@@ -63,6 +62,7 @@ def open_virtual_dataset(
         Variables to load at once; by default dimension coordinates, scalars, other coordinates of
         at most ``set_options(small_variable=...)`` bytes, and what exists only once it is loaded
         (characters that become strings, dates as objects). A predicate takes a name and a variable.
+        A name that no variable has loads nothing, since files of one archive differ.
     storage_options : dict, optional
         Access options, for fsspec. The arrays carry them along.
     parser : str, optional
@@ -257,10 +257,7 @@ def open_group(
         else:
             found = _read_named(absolute, group, below, skip, settled, parser, allowed, snapshot)
     if problems := found.all_problems() if below else found.problems:
-        found = ON_ERROR[on_error](found, problems)
-        listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
-        shown = without_secrets(absolute)
-        warnings.warn(f"{shown}: could not be read\n{listed}", stacklevel=4)
+        found = decided(found, problems, on_error, absolute, depth=4)
     return found
 
 
@@ -319,7 +316,7 @@ def _fetch_coordinates(url: str, *groups: ManifestGroup) -> None:
     """Fetch the coordinates that are going to be loaded at once, not one after the other."""
     wanted: dict[SourceFile, list[Range]] = {}
     arrays = (array for group in groups for array in loaded_first(group).values())
-    for array in arrays:
+    for array in filter(lambda array: loads_unasked(array.nbytes), arrays):
         for fragment in array.fragments:
             manifest = fragment.manifest
             if not manifest.is_in_set and len(manifest.listed) == 1:
@@ -329,31 +326,3 @@ def _fetch_coordinates(url: str, *groups: ManifestGroup) -> None:
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
     with opening(url):
         fetch_ahead(wanted)
-
-
-Problems = Mapping[str, VirtualdsError]
-
-
-def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    first, *others = problems.values()
-    for error in others:
-        first.add_note(f"and also: {error}")
-    raise first
-
-
-def _keep(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    return group
-
-
-def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    kept = {name: v for name, v in group.variables.items() if name not in group.problems}
-    below = {name: _skip(child, problems) for name, child in group.groups.items()}
-    return replace(group, variables=kept, groups=below)
-
-
-ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
-    "raise": _raise,
-    "skip": _skip,
-    "keep": _keep,
-}
-"""What is done about a group of which, or below which, something cannot be read."""

@@ -31,6 +31,7 @@ from virtualds.source_positions import (
     positions_of,
     urls_of,
 )
+from virtualds.undecodable import decoded
 
 Stretch = tuple[int, int]
 """Where a stretch along a dimension begins and stops."""
@@ -170,7 +171,7 @@ def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
 
 def _opened(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
     """Return the set as a dataset that has the dimension, as the new one has."""
-    present = virtual_dataset(old)
+    present = decoded(old, "raise", virtual_dataset)
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim is not None and dataset is not None and dim not in dataset.dims:
             raise ValueError(

@@ -62,13 +62,21 @@ def demand_chunk(nbytes: int, taken: int, what: str) -> None:
     UnsupportedError
         It takes more than `set_options(load_limit=...)` and `ALWAYS` allow, and than the result.
     """
-    limit = max(get_options().load_limit, ALWAYS)
-    if nbytes > max(limit, taken):
+    if nbytes > max(_limit(), taken):
         raise UnsupportedError(
             f"{what}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
-            f"and {limit} may be taken for it; load all of it with ds.virtual.load(), raise the "
+            f"and {_limit()} may be taken for it; load all of it with ds.virtual.load(), raise the "
             f"limit with virtualds.set_options(load_limit=...), or store it in smaller chunks"
         )
+
+
+def loads_unasked(nbytes: int) -> bool:
+    """Say whether the values of a coordinate are few enough to be loaded when it is opened."""
+    return nbytes <= _limit()
+
+
+def _limit() -> int:
+    return max(get_options().load_limit, ALWAYS)
 
 
 def demand_values(nbytes: int, what: str) -> None:
@@ -79,10 +87,9 @@ def demand_values(nbytes: int, what: str) -> None:
     UnsupportedError
         They are more than `set_options(load_limit=...)` and `ALWAYS` allow.
     """
-    limit = max(get_options().load_limit, ALWAYS)
-    if nbytes > limit:
+    if not loads_unasked(nbytes):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {limit}; leave "
-            f"it out with drop_variables, or raise the limit with "
+            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {_limit()}; "
+            f"leave it out with drop_variables or on_error='skip', or raise the limit with "
             f"virtualds.set_options(load_limit=...)"
         )

@@ -73,6 +73,7 @@ def open_virtual_mfdataset(
     to: str | os.PathLike[str] | None = None,
     mode: str = "w-",
     target_options: Mapping[str, Any] | None = None,
+    keep_query: bool = False,
     **kwargs: Any,
 ) -> xr.Dataset:
     """Open many source files as one dataset of virtual arrays.
@@ -145,6 +146,9 @@ def open_virtual_mfdataset(
         With ``to``: ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     target_options : dict, optional
         Access options of the set, for fsspec.
+    keep_query : bool, default False
+        With ``to``: whether urls are written that have a signature or token in their query, which
+        is refused otherwise.
 
     Returns
     -------
@@ -214,7 +218,9 @@ def open_virtual_mfdataset(
     )
     number = _number(attrs_file, build)
     replaces = replaces_by(mode)
-    target = None if to is None else Target.begin(to, target_options, replace=replaces)
+    target = None
+    if to is not None:
+        target = Target.begin(to, target_options, replace=replaces, keep_query=keep_query)
     whole = Whole(build, combination, arrangement, client, target)
     with abandoning(target):
         combined, found, report = whole.built()

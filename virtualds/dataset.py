@@ -32,7 +32,12 @@ from virtualds.options import get_options
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.references_behind import with_references
 from virtualds.time_packing import TimePacking, may_be_finer
-from virtualds.undecodable import COMPLAINTS, complaints_about, complaints_about_one
+from virtualds.undecodable import (
+    COMPLAINTS,
+    UndecodableError,
+    complaints_about,
+    decoded_together,
+)
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
@@ -65,7 +70,7 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
         array = stored.data
         if not isinstance(array, ManifestArray):
             continue
-        with complaints_about_one(str(name)):
+        with complaints_about(str(name)):
             unread = str(name) in group.problems
             data = array if unread else _decoded_by_chunk(name, stored, array, variable)
         if data is not None:
@@ -173,7 +178,7 @@ def _decoded_dataset(
             continue
         try:
             is_wanted = wanted(str(name), variable)
-            with complaints_about_one(str(name)):
+            with complaints_about(str(name)):
                 if is_wanted or (loadable is None and _needs_loading(stored, variable)):
                     variables[name] = variable.compute()
                     loaded.add(name)
@@ -188,7 +193,7 @@ def _decoded_dataset(
     names = [n for n, v in variables.items() if v.dims == (n,) and _in_memory(v)]
     made = {}
     for name in names:
-        with complaints_about_one(str(name)):
+        with complaints_about(str(name)):
             made[name] = indexed(name, variables[name])
     variables |= {name: variable for name, (variable, _) in made.items()}
     indexes = {name: index for name, (_, index) in made.items()}
@@ -236,32 +241,36 @@ def _named(group: ManifestGroup) -> ManifestGroup:
 
 
 def _read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read what is loaded in any case once: decoding dates would look at it again and again."""
-    read = {
-        name: replace(group.variables[name], data=array.read())
-        for name, array in loaded_first(group).items()
-    }
+    """Read what is loaded in any case once: decoding dates would look at it again and again.
+
+    Raises
+    ------
+    UndecodableError
+        Some of it cannot be loaded: it is too large.
+    """
+    read: dict[str, ManifestVariable] = {}
+    problems: dict[str, VirtualdsError] = {}
+    for name, array in loaded_first(group).items():
+        try:
+            with complaints_about(name):
+                demand_values(array.nbytes, f"variable {name!r}")
+                read[name] = replace(group.variables[name], data=array.read())
+        except UndecodableError as error:
+            problems |= error.problems
+    if problems:
+        raise UndecodableError(problems)
     return replace(group, variables={**group.variables, **read})
 
 
 def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default whatever they decode to.
-
-    Raises
-    ------
-    UnsupportedError
-        One of them is too large for that.
-    """
-    found = {
+    """Return the arrays that are loaded by default whatever they decode to, large ones too."""
+    return {
         name: v.data
         for name, v in group.variables.items()
         if isinstance(v.data, ManifestArray)
         and v.dims in ((), (name,))
         and name not in group.problems
     }
-    for name, array in found.items():
-        demand_values(array.nbytes, f"variable {name!r}")
-    return found
 
 
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
@@ -272,8 +281,7 @@ def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, An
     UndecodableError
         xarray cannot decode some of them.
     """
-    with complaints_about(group, lambda part: _by_xarray(part, decoders)):
-        return _by_xarray(group, decoders)
+    return decoded_together(group, lambda part: _by_xarray(part, decoders))
 
 
 def _by_xarray(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:

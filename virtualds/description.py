@@ -108,7 +108,7 @@ def describe(
             allow=allow,
             snapshot=snapshot,
         )
-        tree = virtual_tree(found, loadable_variables, True)
+        tree = virtual_tree(found, loadable_variables, True, on_error="keep")
     manifests = list(_manifests(found))
     is_set = isinstance(reader, Format)
     keeps = isinstance(reader, Format) and reader.history is not None

@@ -206,7 +206,9 @@ def _marked_by(
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
         except PermissionError as error:
-            denied = error
+            # what was named is the folder
+            denied = type(error)(str(error).replace(below(url, name), url))
+            denied.__cause__ = error
             continue
         for reader in readers:
             if name in reader.markers and reader.detect(marker):

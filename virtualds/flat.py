@@ -20,6 +20,7 @@ from virtualds.keywords import strict
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.scan import described
 from virtualds.store_errors import opening
+from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url
 
 
@@ -98,7 +99,7 @@ def open_flat(
             raise FormatError(f"{absolute}: {error}") from error
         variable = flat_variable(data, tuple(axes), source)
         group = in_plain_files(ManifestGroup({name: variable}))
-    dataset = virtual_dataset(group, [])
+    dataset = decoded(group, "raise", lambda part: virtual_dataset(part, []))
     dataset.encoding["source"] = os.fspath(url)
     return dataset
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
+from numbers import Integral
+from os import PathLike
 from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -21,6 +25,29 @@ ELSEWHERE = {
     "mask_and_scale": "decode_cf=False decodes nothing at all",
 }
 """What there is in place of arguments that other functions of xarray have."""
+
+FLAG = ((bool, np.bool_), "True or False")
+TEXT = ((str, type(None)), "a string, or None")
+NAMES = ((str, Iterable), "a word, or an iterable of names")
+OPTIONS = ((Mapping, type(None)), "a dict of access options for fsspec, or None")
+PATH = ((str, PathLike, type(None)), "a path or url, or None")
+KINDS: dict[str, tuple[Any, str]] = {
+    "cache": PATH,
+    "checksums": FLAG,
+    "coords": NAMES,
+    "data_vars": NAMES,
+    "decode_cf": FLAG,
+    "keep_query": FLAG,
+    "rectilinear": FLAG,
+    "progress": ((bool, np.bool_, Callable, type(None)), "True, False, None, or a function"),
+    "relative_paths": FLAG,
+    "seed": ((Integral,), "an integer"),
+    "snapshot": TEXT,
+    "sort": FLAG,
+    "target_options": OPTIONS,
+    "templates": FLAG,
+}
+"""What arguments of one name are, whatever function has them, where nothing else checks it."""
 
 
 def meant(name: object, known: Iterable[object]) -> str | None:
@@ -100,6 +127,23 @@ def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
     return tuple(names)
 
 
+def check_types(given: Mapping[str, Any]) -> None:
+    """Refuse values of arguments that are of another type than `KINDS` has.
+
+    >>> check_types({"decode_cf": "no"})
+    Traceback (most recent call last):
+    TypeError: decode_cf 'no': it is True or False
+
+    Raises
+    ------
+    TypeError
+    """
+    for name in given.keys() & KINDS.keys():
+        types, told = KINDS[name]
+        if not isinstance(given[name], types):
+            raise TypeError(f"{name} {given[name]!r}: it is {told}")
+
+
 def arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a function that may be given by name, with their defaults."""
     parameters = signature(function).parameters.values()
@@ -110,7 +154,7 @@ def arguments(function: Callable[..., Any]) -> dict[str, Any]:
 def strict(
     call: str | None = None, more: Iterable[str] = ()
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """Have a function say which keyword does not exist, and which one was meant.
+    """Have a function say which keyword does not exist, or is of a wrong type.
 
     Python does so from version 3.13 on, and cannot for functions that take any keyword.
 
@@ -130,6 +174,7 @@ def strict(
         def checked(*given: Given.args, **named: Given.kwargs) -> Result:
             if not named.keys() <= known:
                 check_keywords(name, named, known)
+            check_types(named)
             return function(*given, **named)
 
         return checked

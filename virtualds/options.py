@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any
 
@@ -24,8 +25,10 @@ class Options:
     least_rate: float = 1024.0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), field.default)
         limits = (self.load_limit, self.small_variable, self.chunk_cache, self.retries)
-        if any(limit < 0 for limit in limits):
+        if not all(limit >= 0 for limit in limits):
             raise ValueError(f"set_options: limits are numbers of at least 0, got {self}")
         if self.max_requests < 1:
             raise ValueError(f"set_options: max_requests is at least 1, got {self.max_requests}")
@@ -34,6 +37,21 @@ class Options:
                 f"set_options: request_timeout and least_rate are above 0, got {self}; "
                 f"request_timeout=float('inf') sets no bound"
             )
+
+
+COUNTS = ("max_requests", "retries")
+"""Settings that are counted with: bytes and seconds may be any number."""
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    """Refuse a setting of another type than the default."""
+    if isinstance(default, bool):
+        fits, wanted = isinstance(value, bool), "True or False"
+    else:
+        kind, wanted = (Integral, "an integer") if name in COUNTS else (Real, "a number")
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+    if not fits:
+        raise TypeError(f"set_options: {name} {value!r}: it is {wanted}, by default {default!r}")
 
 
 _current = Options()
@@ -78,6 +96,8 @@ class set_options:
 
     Raises
     ------
+    TypeError
+        A setting is of another type: a number, or True and False.
     ValueError
         An unknown name, or a limit that makes no sense.
 

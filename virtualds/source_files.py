@@ -35,9 +35,16 @@ def prefix_changer(
 
     Raises
     ------
+    TypeError
+        They are no dict.
     ValueError
         No url of the arrays begins with one of them.
     """
+    if not isinstance(prefixes, Mapping):
+        raise TypeError(
+            f"rename_paths {prefixes!r}: it is a dict of old to new prefixes of urls, or a "
+            f"function of a url"
+        )
     absolute = {_prefix(old): _prefix(new) for old, new in prefixes.items()}
     urls = {file.url for array in arrays for file in array.sources}
     for old in absolute:

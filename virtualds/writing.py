@@ -25,12 +25,13 @@ from virtualds.detection import detected
 from virtualds.errors import ConflictError, FormatError, UnsupportedError, exists_already
 from virtualds.formats import FORMATS, Format, History, format_of_object, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.keywords import arguments, names_of, strict, suggestion
+from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
 from virtualds.store import StoreError
 from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
+from virtualds.undecodable import ON_ERROR
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -91,6 +92,7 @@ def write_manifest(
     """
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
+    Allowed.of(allow)
     absolute, options, target = _destination(url, format, storage_options, choices or {})
     whole = partial(group_from_dataset, dataset)
     create = partial(_create, target, whole, absolute, options, choices or {})
@@ -240,6 +242,7 @@ def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..
             f"{name!r} is no option of {target.name}, which has {known}"
             f"{suggestion(name, {*known, *arguments(call)} - {name})}"
         )
+    check_types(choices)
 
 
 def _judged(choices: Mapping[str, Any], url: Any) -> tuple[dict[str, Any], Callable[..., None]]:
@@ -319,6 +322,9 @@ def _update(
     rest, judge = _judged(choices or {}, url)
 
     def judged(before: ManifestGroup) -> ManifestGroup:
+        if problems := before.all_problems():
+            # what cannot be read would be lost
+            ON_ERROR["raise"](before, problems)
         after = change(before)
         judge(after, is_known=known_of(before))
         return after
@@ -473,6 +479,7 @@ def convert(
     --------
     >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
     """
+    check_types({"target_options": target_options})
     replaces = replaces_by(mode)
     url, options = target_of(target, target_options)
     found = format_for(url, format, options)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import declared, restored_encoding
 from virtualds.text import checked_text, encoded_text
+from virtualds.undecodable import variable_or_problem
 from virtualds.varying_array import varying_from_zarr_v2
 from virtualds.zarr_metadata import (
     ZarrArray,
@@ -43,7 +44,6 @@ from virtualds.zarr_metadata import (
     fill_to_attribute,
     fill_to_zarr_v2,
     is_exact,
-    is_shape,
     obstacles,
     to_zarr_v2,
 )
@@ -90,8 +90,6 @@ class HierarchyReader:
         Where the chunks of an array lie.
     skip : set of str
         Names of variables to leave out.
-    keeps_problems : bool
-        Whether a variable that cannot be read is one of the problems of its group, or an error.
     """
 
     source: SourceFile
@@ -99,7 +97,6 @@ class HierarchyReader:
     notes: Mapping[str, Any]
     chunks: Chunks
     skip: frozenset[str] = frozenset()
-    keeps_problems: bool = False
 
     def tree(self, path: str | None = None) -> ManifestGroup:
         """Return the group at a path with everything below it.
@@ -149,18 +146,11 @@ class HierarchyReader:
         prefix = f"{path}/" if path else ""
         here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
-        variables = {}
-        for name in here.arrays:
-            if name in self.skip:
-                continue
-            try:
-                variables[name] = self._variable(prefix + name)
-            except VirtualdsError as error:
-                error.add_note(f"variable {prefix}{name} of {self.source.url}")
-                if not self.keeps_problems:
-                    raise
-                problems[name] = error
-                variables[name] = self._unreadable(prefix + name, error)
+        variables = {
+            name: self._named_variable(prefix + name, problems)
+            for name in here.arrays
+            if name not in self.skip
+        }
         notes = self._noted("groups", path)
         groups = {name: self._group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
@@ -179,6 +169,12 @@ class HierarchyReader:
         found = self.metadata.get(f"{path}/.zattrs" if path else ".zattrs", {})
         types = notes.get("attributes", {})
         return {name: from_json(value, types.get(name)) for name, value in found.items()}
+
+    def _named_variable(self, path: str, problems: dict[str, VirtualdsError]) -> ManifestVariable:
+        shape = _member(self.metadata[f"{path}/.zarray"], "shape")
+        names = _member(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
+        read = partial(self._variable, path)
+        return variable_or_problem(read, path, self.source.url, shape, names, problems)
 
     def _variable(self, path: str) -> ManifestVariable:
         metadata = self.metadata[f"{path}/.zarray"]
@@ -201,12 +197,10 @@ class HierarchyReader:
         encoding = restored_encoding(array, dims, notes, self.source.url)
         return ManifestVariable(dims, array, attributes, encoding)
 
-    def _unreadable(self, path: str, error: VirtualdsError) -> ManifestVariable:
-        shape = self.metadata[f"{path}/.zarray"]["shape"]
-        if not is_shape(shape):
-            raise error
-        dims = _dims(shape, self.metadata.get(f"{path}/.zattrs", {}).get(DIMENSIONS))
-        return ManifestVariable(dims, ManifestArray.unreadable(shape, "V1", str(error)))
+
+def _member(document: object, key: str) -> object:
+    """Return what a JSON object has under a key, None of anything else."""
+    return document.get(key) if isinstance(document, Mapping) else None
 
 
 def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.errors import UnsupportedError
-from virtualds.keywords import strict
+from virtualds.keywords import names_of, strict
 from virtualds.manifest import StorageOptions
 from virtualds.urls import normalise_url
 
@@ -82,7 +82,7 @@ def zarr_store(
         raise UnsupportedError(
             f"zarr_store: it needs zarr-python 3 ({error}); pip install 'virtualds[zarr]'"
         ) from error
-    skip = (drop_variables,) if isinstance(drop_variables, str) else tuple(drop_variables or ())
+    skip = names_of("drop_variables", drop_variables)
     found = open_group(
         url,
         group=group,

@@ -40,6 +40,8 @@ class Target:
         References of all arrays of a dataset that may wait.
     replace : bool
         Whether a set that is there is replaced.
+    keep_query : bool
+        Whether urls are written that have a signature or a token in their query.
 
     Raises
     ------
@@ -53,6 +55,7 @@ class Target:
     enough: int
     held: int
     replace: bool = False
+    keep_query: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.enough:
@@ -60,7 +63,12 @@ class Target:
 
     @classmethod
     def begin(
-        cls, url: Any, storage_options: Mapping[str, Any] | None, *, replace: bool = False
+        cls,
+        url: Any,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        replace: bool = False,
+        keep_query: bool = False,
     ) -> Target:
         """Look whether the set may be written, before anything is done for it.
 
@@ -82,7 +90,7 @@ class Target:
             )
         with storing(absolute):
             place = form.parts.begin(absolute, options, replace=replace)
-        return cls(form.parts, place, LEAST, ENOUGH, HELD, replace)
+        return cls(form.parts, place, LEAST, ENOUGH, HELD, replace, keep_query)
 
     @property
     def url(self) -> str:
@@ -116,7 +124,8 @@ class Target:
             return dataset
         found = dataset.copy()
         # before anything lies in the set that anybody may read
-        demand_unsigned(many.values(), self.url)
+        if not self.keep_query:
+            demand_unsigned(many.values(), self.url)
         with storing(self.url):
             written = self.parts.write(many, self.place)
         for name, array in written.items():
@@ -128,7 +137,10 @@ class Target:
         group = group_from_dataset(dataset)
         # what lies in the set was judged when it was written
         demand_admissible(
-            group, self.url, is_known=lambda table: self.parts.holds(table, self.place)
+            group,
+            self.url,
+            keep_query=self.keep_query,
+            is_known=lambda table: self.parts.holds(table, self.place),
         )
         with storing(self.url):
             self.parts.commit(group, self.place, replace=self.replace)

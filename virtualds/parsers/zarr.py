@@ -210,7 +210,7 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         found = store.all_json((V3,))
         nodes = {path.removesuffix(V3).rstrip("/"): node for path, node in found.items()}
     parts_of = partial(_parts_of, store, folder_of)
-    return NodesReader(store.root, nodes, {}, parts_of, skip, keeps_problems=True).group(group)
+    return NodesReader(store.root, nodes, {}, parts_of, skip).group(group)
 
 
 def _parts_of(
@@ -255,6 +255,4 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
         return store.chunks(folder_of.get(path, path), Separated("v2", separator), grid)
 
-    return HierarchyReader(store.source, metadata, {}, chunks, skip, keeps_problems=True).tree(
-        group
-    )
+    return HierarchyReader(store.source, metadata, {}, chunks, skip).tree(group)

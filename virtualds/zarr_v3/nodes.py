@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_attributes import from_json
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import restored_encoding
-from virtualds.zarr_metadata import fill_from_attribute, is_shape
+from virtualds.undecodable import variable_or_problem
+from virtualds.zarr_metadata import fill_from_attribute
 from virtualds.zarr_v3.arrays import Manifests, array_from_v3
 from virtualds.zarr_v3.document import CONSOLIDATED
 from virtualds.zarr_v3.metadata import check_extras, check_zarr_v3
@@ -48,8 +48,6 @@ class NodesReader:
         Takes path and metadata of an array, and returns what says where its chunks lie.
     skip : set of str
         Names of variables to leave out.
-    keeps_problems : bool
-        Whether a variable that cannot be read is one of the problems of its group, or an error.
     """
 
     root: str
@@ -57,7 +55,6 @@ class NodesReader:
     notes: Mapping[str, Any]
     parts_of: Callable[[str, Mapping[str, Any]], Manifests]
     skip: frozenset[str] = frozenset()
-    keeps_problems: bool = False
 
     def group(self, path: str | None) -> ManifestGroup:
         """Return the group at a path with everything below it.
@@ -139,25 +136,12 @@ class NodesReader:
     def _named_variable(
         self, path: str, node: Mapping[str, Any], problems: dict[str, VirtualdsError]
     ) -> ManifestVariable:
-        try:
+        def read() -> ManifestVariable:
             check_zarr_v3(node)
             return self._variable(path, node)
-        except VirtualdsError as error:
-            error.add_note(f"variable {path} of {self.root}")
-            if not self.keeps_problems:
-                raise
-            problems[path.rpartition("/")[2]] = error
-            if not _has_shape(node):
-                raise
-            return _unreadable(node, error)
-        except MALFORMED as error:
-            found = malformed(self.root, error)
-            found.add_note(f"variable {path} of {self.root}")
-            if not self.keeps_problems or not _has_shape(node):
-                raise found from error
-            found.__cause__ = error
-            problems[path.rpartition("/")[2]] = found
-            return _unreadable(node, found)
+
+        shape, names = node.get("shape"), node.get("dimension_names")
+        return variable_or_problem(read, path, self.root, shape, names, problems)
 
     def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._noted("arrays", path)
@@ -172,24 +156,6 @@ class NodesReader:
             attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
         encoding = restored_encoding(array, dims, notes, self.root)
         return ManifestVariable(dims, array, attributes, encoding)
-
-
-def _has_shape(node: Mapping[str, Any]) -> bool:
-    """Say whether a variable of an array whose metadata are malformed can stand for it."""
-    shape: Any = node.get("shape")
-    names = node.get("dimension_names")
-    if not is_shape(shape):
-        return False
-    return names is None or (
-        isinstance(names, list)
-        and len(names) == len(shape)
-        and all(name is None or isinstance(name, str) for name in names)
-    )
-
-
-def _unreadable(node: Mapping[str, Any], error: VirtualdsError) -> ManifestVariable:
-    array = ManifestArray.unreadable(tuple(node["shape"]), "V1", str(error))
-    return ManifestVariable(_dims(node), array)
 
 
 def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
