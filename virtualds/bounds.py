@@ -16,6 +16,8 @@ CHUNKS_PER_REFERENCE = 1000
 """How many times its references a larger table may have chunks."""
 LARGEST_ELEMENT = 2**24
 """Bytes of an element."""
+SWELLS_BY = 1000
+"""How many times its bytes in files a large coordinate may have once it is decoded."""
 ALWAYS = 2**26
 """Bytes that may always be taken for a chunk or a coordinate, however low the limit is."""
 
@@ -92,4 +94,19 @@ def demand_values(nbytes: int, what: str) -> None:
             f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {_limit()}; "
             f"leave it out with drop_variables or on_error='skip', or raise the limit with "
             f"virtualds.set_options(load_limit=...)"
+        )
+
+
+def demand_backed(nbytes: int, stored: int, what: str) -> None:
+    """Refuse a coordinate that xarray would load for its index, and that is in no file.
+
+    Raises
+    ------
+    UnsupportedError
+        It is large, and far larger than its bytes in files.
+    """
+    if not loads_unasked(nbytes) and nbytes > SWELLS_BY * stored:
+        raise UnsupportedError(
+            f"{what}: this coordinate has {nbytes} bytes, of which {stored} are in files; the "
+            f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
         )

@@ -18,7 +18,7 @@ import xarray as xr
 
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray, default_fill
-from virtualds.bounds import demand_values
+from virtualds.bounds import demand_backed, demand_values, loads_unasked
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import UnsupportedError, VirtualdsError
@@ -71,11 +71,26 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
         if not isinstance(array, ManifestArray):
             continue
         with complaints_about(str(name)):
+            if variable.dims == (name,) and not loads_unasked(array.nbytes):
+                demand_backed(array.nbytes, _bytes_in_files(array), f"variable {name!r}")
             unread = str(name) in group.problems
             data = array if unread else _decoded_by_chunk(name, stored, array, variable)
         if data is not None:
             variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
     return _dataset(variables, attributes, coordinates, group)
+
+
+def _bytes_in_files(array: ManifestArray) -> int:
+    """Return how many bytes files have for an array, as far as their sizes are known."""
+    total = 0
+    for fragment in array.fragments:
+        manifest = fragment.manifest.loaded()
+        total += sum(map(len, manifest.inline))
+        for number in np.unique(manifest.file[manifest.file >= 0]):
+            wanted = int(manifest.length[manifest.file == number].sum())
+            size = manifest.files[number].size
+            total += wanted if size is None else min(wanted, size)
+    return total
 
 
 def _decoded_by_chunk(

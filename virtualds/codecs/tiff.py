@@ -70,7 +70,8 @@ class _Predictor(Codec):
         row = pixels * samples * np.dtype(self.dtype).itemsize
         if not row or len(data) % row:
             raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes are no rows of {row}")
-        return np.frombuffer(data, dtype).reshape(len(data) // row, -1, samples)
+        parts = np.dtype(self.dtype).itemsize // np.dtype(dtype).itemsize
+        return np.frombuffer(data, dtype).reshape(len(data) // row, pixels * parts, samples)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.bounds import demand_values
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.grib_sections import ContradictionError, check_first_edition
 
@@ -110,19 +111,23 @@ def messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[Message]:
         file.seek(place)
         start = file.read(16)
         edition = start[7] if len(start) == 16 else 0
-        if edition == 2:
-            length, header = _second_edition(file, place, start)
-        elif edition == 1:
-            length, header = _first_edition(file, place, start)
-        else:
+        if edition not in (1, 2):
             raise FormatError(
                 f"GRIB message at byte {place}: it is of edition {edition}; the file is damaged"
+            )
+        length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
+        if edition == 1 and length >= LARGE:
+            raise UnsupportedError(
+                f"GRIB message at byte {place}: edition 1 with more than {LARGE} bytes, whose "
+                f"length is told in other ways; convert it with grib_set -s edition=2"
             )
         if place + length > size:
             raise FormatError(
                 f"GRIB message at byte {place}: it has {length} bytes, the file ends at {size}; it "
                 f"is truncated"
             )
+        read = _second_edition if edition == 2 else _first_edition
+        header = read(file, place, start, length)
         yield Message(place, length, header, _keys(header, place, eccodes))
         place += length
 
@@ -143,9 +148,8 @@ def _next(file: BinaryIO, place: int, size: int) -> int:
     return place + at if at >= 0 else size
 
 
-def _second_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, bytes]:
-    """Return the length of a message, and what stands for it without its values."""
-    total = int.from_bytes(start[8:16], "big")
+def _second_edition(file: BinaryIO, place: int, start: bytes, total: int) -> bytes:
+    """Return what stands for a message without its values."""
     header, inside = start, 16
     while inside + 5 <= total:
         file.seek(place + inside)
@@ -158,7 +162,7 @@ def _second_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, byte
         elif number == 7:
             _refuse_more_fields(file, place, inside + length, total)
             header += NO_VALUES
-            return total, header[:8] + len(header).to_bytes(8, "big") + header[16:]
+            return header[:8] + len(header).to_bytes(8, "big") + header[16:]
         inside += length
     raise FormatError(f"GRIB message at byte {place}: its sections do not add up; it is damaged")
 
@@ -171,14 +175,8 @@ def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> 
         )
 
 
-def _first_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, bytes]:
-    """Return the length of a message, and the message."""
-    length = int.from_bytes(start[4:7], "big")
-    if length >= LARGE:
-        raise UnsupportedError(
-            f"GRIB message at byte {place}: edition 1 with more than {LARGE} bytes, whose length "
-            f"is told in other ways; convert it with grib_set -s edition=2"
-        )
+def _first_edition(file: BinaryIO, place: int, start: bytes, length: int) -> bytes:
+    """Return a message, whose values are small."""
     file.seek(place)
     message = file.read(length)
     if len(message) < length or length < 16 or message[-4:] != END:
@@ -190,7 +188,7 @@ def _first_edition(file: BinaryIO, place: int, start: bytes) -> tuple[int, bytes
         check_first_edition(message)
     except ContradictionError as error:
         raise FormatError(f"GRIB message at byte {place}: {error}; the file is damaged") from error
-    return length, message
+    return message
 
 
 def _keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
@@ -221,7 +219,15 @@ def _keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
 
 
 def places(message: Message, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the latitudes and longitudes of all points in their order; nothing if unknown."""
+    """Return the latitudes and longitudes of all points in their order; nothing if unknown.
+
+    Raises
+    ------
+    UnsupportedError
+        They are more than may be loaded.
+    """
+    count = message.keys.get("numberOfDataPoints")
+    demand_values(16 * int(count or 0), "latitude and longitude")
     handle = eccodes.codes_new_from_message(message.header)
     try:
         found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
@@ -229,5 +235,4 @@ def places(message: Message, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]
         return {}
     finally:
         eccodes.codes_release(handle)
-    count = message.keys.get("numberOfDataPoints")
     return {n: np.asarray(v, np.float64) for n, v in found.items() if len(v) == count}
