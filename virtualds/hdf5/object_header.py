@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from virtualds.hdf5.file_bytes import FileBytes, uint
 
-LAYOUT, CONTINUATION, TREE_K, CACHE_IMAGE = 0x08, 0x10, 0x13, 0x18
+DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
+SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
 SHARED = 0b10
 """The flag of a message that lies elsewhere (IV.A.1)."""
@@ -157,6 +158,9 @@ def read_extension(file: FileBytes) -> None:
         if message.kind == CACHE_IMAGE:
             # then they lie there, and not at their addresses (IV.A.2.y)
             file.unknown = "a metadata cache image"
+        if message.kind == SHARED_TABLE:
+            table = file.address_at(message.data, 1)
+            file.shared_messages = table, uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
             file.half = uint(message.data, 1, 2) or file.half
 

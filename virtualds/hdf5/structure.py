@@ -8,14 +8,14 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, VirtualdsError
 from virtualds.hdf5.attribute_messages import Attributes, read_attributes, string_size
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file import HDF5Files, damage_of, find
@@ -110,12 +110,9 @@ class HDF5Object:
         return read_messages(self.file, self.address[1])
 
     @cached_property
-    def attributes(self) -> Attributes | None:
-        """Its attributes, in the order of creation; None where HDF5 has to be asked."""
-        try:
-            return read_attributes(self.file, self.messages)
-        except UnsupportedError:
-            return None
+    def attributes(self) -> Attributes:
+        """Its attributes, in the order of creation where the file kept it."""
+        return read_attributes(self.file, self.messages)
 
 
 class Dataset(HDF5Object):
@@ -169,35 +166,13 @@ def _text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
 
     HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
     """
-    if owner.attributes is None:
-        return _text_by_hdf5(owner.id, name, paddings)
     found = owner.attributes.get(name)
     if found is None:
         return b""
-    if not found.kind:
-        return _text_by_hdf5(owner.id, name, paddings)
     size = string_size(found.kind, paddings)
     if found.elements != 1 or not 0 < size <= min(LONGEST_TEXT, len(found.data)):
         return b""
     return found.data[:size].partition(b"\0")[0]
-
-
-def _text_by_hdf5(owner: Any, name: bytes, paddings: Collection[int]) -> bytes:
-    import h5py
-
-    if not h5py.h5a.exists(owner, name):
-        return b""
-    found = h5py.h5a.open(owner, name)
-    kind = found.get_type()
-    if kind.get_class() != Class.STRING or kind.is_variable_str():
-        return b""
-    size, padding = kind.get_size(), kind.get_strpad()
-    one = found.get_space().get_simple_extent_npoints() == 1
-    if not one or padding not in paddings or size > LONGEST_TEXT:
-        return b""
-    value = np.zeros(found.shape, f"S{size}")
-    found.read(value)
-    return value.tobytes().partition(b"\0")[0]
 
 
 def _axes_within(kind: Any) -> tuple[int, ...]:
@@ -340,12 +315,6 @@ def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> 
     )
 
 
-def _list_attributes(owner: Any, order: int, found: list[bytes]) -> None:
-    import h5py
-
-    h5py.h5a.iterate(owner, lambda raw, *_: found.append(raw), index_type=order)
-
-
 def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True) -> list[Any]:
     """Return what is listed in the order of creation where the file kept it, else by name."""
     import h5py
@@ -364,7 +333,4 @@ def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True
 
 def attribute_names(owner: HDF5Object) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
-    found: Iterable[bytes] | None = owner.attributes
-    if found is None:
-        found = _in_order(partial(_list_attributes, owner.id))
-    return [name.decode("utf-8", "surrogateescape") for name in found]
+    return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
