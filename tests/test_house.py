@@ -114,9 +114,10 @@ STAGES = {
         "dimensions",
         "chunk_indexes",
         "storage",
-        "values",
         "groups",
         "mapping",
+        "heap_check",
+        "values",
     ),
     "icechunk_references": ("places", "adapter", "chunks", "opened"),
     "zarr_v3": (

@@ -5,11 +5,20 @@ HDF5 File Format Specification 3.0, IV.A.2, "Shared Message", and IV.A.2.p, "Sha
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.hdf5.file_bytes import FileBytes, uint
 from virtualds.hdf5.fractal_heap import FractalHeap
-from virtualds.hdf5.object_header import SHARED, SUM, Message, is_sound, read_messages
+from virtualds.hdf5.object_header import (
+    FILL,
+    OLD_FILL,
+    SHARED,
+    SUM,
+    Message,
+    is_sound,
+    read_messages,
+)
 
 IN_HEAP = 1
 """The type of a shared message that lies in a heap of the file, not in a header."""
@@ -62,3 +71,18 @@ def _heap_of(file: FileBytes, kind: int) -> int:
         if INDEX.unpack_from(data, place)[2] & 1 << kind:
             return file.address_at(data, place + INDEX.size + file.offset_size)
     file.refuse(f"its table of shared messages has none of type {kind}")
+
+
+def fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[bytes]:
+    """Yield the fill values of a dataset as they lie in the file (IV.A.2.e and IV.A.2.f)."""
+    for message in messages:
+        if message.kind not in (FILL, OLD_FILL):
+            continue
+        data = unshared(file, message)
+        # before its length: nothing, four bytes, or a version and flags
+        begin = 0 if message.kind == OLD_FILL else 4 if data[0] < 3 else 2
+        size = uint(data, begin, 4)
+        raw = data[begin + 4 : begin + 4 + size]
+        # there may be none, and then what follows is none of it
+        if raw and len(raw) == size:
+            yield raw

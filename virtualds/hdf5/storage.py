@@ -26,6 +26,7 @@ from virtualds.hdf5.chunk_indexes import read_chunks
 from virtualds.hdf5.chunk_table import FEW, Table
 from virtualds.hdf5.data_types import StoredType
 from virtualds.hdf5.file import Places, beside, find, in_working_directory
+from virtualds.hdf5.object_header import compact_data
 from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 
@@ -70,12 +71,37 @@ def stored_array(
             return None
         raise
     if chunks is None:
-        elsewhere = layout != COMPACT and plist.get_external_count() and prod(dataset.shape)
-        read = _in_external_files if elsewhere else _in_one_piece
-        return read(dataset, pipeline)
+        return _unchunked(dataset, pipeline)
     for codec in pipeline.codecs:
         encoding |= codec.encoding
     return _chunked(dataset, pipeline, chunks)
+
+
+def raw_elements(dataset: Dataset, size: int) -> ManifestArray:
+    """Return elements as the bytes that lie in the file, of some size; zeros where none lie.
+
+    Raises
+    ------
+    UnsupportedError
+        A filter is one that we cannot undo.
+    """
+    plist, within = dataset.plist, dataset.shape[dataset.id.rank :]
+    chunks = plist.get_chunk() + within if plist.get_layout() == CHUNKED else None
+    filters = () if chunks is None else _filters(plist)
+    dtype = np.dtype(f"V{size}")
+    pipeline = _known_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
+    if chunks is not None:
+        return _chunked(dataset, pipeline, chunks)
+    found = _unchunked(dataset, pipeline)
+    if found is None:
+        dataset.file.decline("references to the heap that lie in other files")
+    return found
+
+
+def _unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+    compact = dataset.plist.get_layout() == COMPACT
+    elsewhere = not compact and dataset.plist.get_external_count() and prod(dataset.shape)
+    return (_in_external_files if elsewhere else _in_one_piece)(dataset, pipeline)
 
 
 def _pipeline(dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]) -> CodecPipeline:
@@ -255,14 +281,14 @@ def _by_mask(
 
 def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
     """Return a compact or contiguous dataset as one chunk."""
-    import h5py
-
     axes, grid = _cut(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     if dataset.plist.get_layout() == COMPACT:
         # it lies in the object header, at no address that HDF5 tells
-        values = np.asarray(h5py.Dataset(dataset.id)[()]).astype(pipeline.dtype)
-        manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(values.tobytes(),))
+        raw = compact_data(dataset.file, dataset.messages)[:nbytes]
+        if len(raw) < nbytes:
+            dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")
+        manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(raw,))
     elif (offset := dataset.id.get_offset()) is None:
         manifest = ChunkManifest.missing(grid)
     else:

@@ -20,7 +20,10 @@ from virtualds.hdf5.attribute_messages import Attributes, read_attributes, strin
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file import HDF5Files, damage_of, find
 from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.object_header import Message, read_messages
+from virtualds.hdf5.global_heap import check_elements
+from virtualds.hdf5.object_header import DATATYPE, Message, read_messages
+from virtualds.hdf5.shared_messages import fill_values, unshared
+from virtualds.hdf5.type_messages import Type, read_type
 from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
@@ -133,11 +136,35 @@ class Dataset(HDF5Object):
         self.id = found = place.id
         self.source, self.files, self.linked = place.source, place.files, place.linked
         self.kind = found.get_type()
+        # HDF5 follows the fill value into the heap as soon as it is asked for the properties
+        self._check_fill()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
         self._within = _axes_within(self.kind)
         self.shape: tuple[int, ...] = (found.shape or ()) + self._within
         self.is_scale = _text(self, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
+
+    @cached_property
+    def referring(self) -> Type | None:
+        """The type of its elements if they refer to the global heap, else None."""
+        of_class = self.kind.get_class()
+        is_text = of_class == Class.STRING and self.kind.is_variable_str()
+        if not is_text and of_class not in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+            return None
+        found = [m for m in self.messages if m.kind == DATATYPE]
+        if len(found) != 1:
+            self.file.refuse(f"a dataset has {len(found)} types")
+        kind = read_type(self.file, unshared(self.file, found[0]))
+        return kind if kind.refers else None
+
+    def _check_fill(self) -> None:
+        """Refuse a fill value that refers to what the heap does not hold."""
+        if self.referring is None:
+            return
+        for raw in fill_values(self.file, self.messages):
+            if len(raw) != self.referring.size:
+                self.file.refuse(f"a fill value has {len(raw)} bytes of {self.referring.size}")
+            check_elements(self.file, self.referring, np.frombuffer(raw, np.uint8)[None])
 
     @property
     def is_bare(self) -> bool:
