@@ -62,8 +62,9 @@ def _name_elsewhere(dataset: Dataset, axis: int) -> str:
     h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
     reference = found[axis][-1]
     try:
+        h5py.h5r.dereference(reference, dataset.id)
         path = h5py.h5r.get_name(reference, dataset.id)
-    except (RuntimeError, ValueError):
+    except (KeyError, RuntimeError, ValueError):
         path = None
     if not path:
         raise FormatError(

@@ -205,6 +205,11 @@ def compact_data(file: FileBytes, messages: Sequence[Message]) -> bytes:
     return data[begin + width : begin + width + uint(data, begin, width)]
 
 
+def filters_edges(messages: Sequence[Message]) -> bool:
+    """Say whether chunks that reach past the end are filtered (IV.A.2.i, version 4, "Flags")."""
+    return not any(m.data[0] >= 4 and m.data[2] & 1 for m in messages if m.kind == LAYOUT)
+
+
 def _layout_1(file: FileBytes, data: bytes) -> ChunkIndex:
     """Read versions 1 and 2: dimensionality, class, five bytes of nothing, address, dimensions."""
     place = 8 + file.offset_size

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.errors import FormatError, ReadError
 from virtualds.hdf5.attributes import path_of
 from virtualds.hdf5.data_types import TEXT, StoredType
 from virtualds.hdf5.file import HDF5Files
@@ -65,7 +65,7 @@ class HDF5Array:
                 _check(file)
             with HDF5Files(self.source) as files:
                 values = self._read(files, box)
-        except (FormatError, UnsupportedError, OSError, KeyError) as error:
+        except (FormatError, OSError, KeyError) as error:
             if isinstance(error, ReadError):
                 raise
             raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
