@@ -189,7 +189,7 @@ def write_variables(file: h5py.File) -> None:
     lists = file.create_dataset("lists", (3,), NUMBERS)
     lists[0], lists[2] = [1, 2, 3], []
     records = file.create_dataset("records", (4,), COMPOUND)
-    records[1] = (1, "a", [4, 5], ["b", "c"])
+    records[1] = (1, "a", np.array([4, 5], "i4"), ["b", "c"])
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.COMPACT)
     kind, space = h5py.h5t.py_create(TEXT, logical=True), h5py.h5s.create_simple((5,))

@@ -11,8 +11,9 @@ from struct import Struct
 
 from virtualds.hdf5.file_bytes import FileBytes
 from virtualds.hdf5.fractal_heap import FractalHeap
-from virtualds.hdf5.object_header import MOST_BYTES, Message
+from virtualds.hdf5.object_header import MOST_BYTES, SHARED, Message
 from virtualds.hdf5.record_tree import read_records
+from virtualds.hdf5.shared_messages import shared_heap
 
 BY_NAME = 8
 """The type of records that are in the order of hashes of names."""
@@ -44,13 +45,16 @@ def dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
     if not file.is_defined(address):
         return []
     heap = FractalHeap(file, address)
+    shared: FractalHeap | None = None
     found, nbytes = [], 0
     index = file.address_at(data, place + file.offset_size)
     for record in read_records(file, index, BY_NAME, RECORD.size):
         identity, flags, order = RECORD.unpack(record)
-        message = heap.object(identity)
+        if flags & SHARED and shared is None:
+            shared = shared_heap(file, kind)
+        message = (shared if shared and flags & SHARED else heap).object(identity)
         nbytes += len(message)
         if nbytes > file.end + MOST_BYTES:
             file.refuse("its attributes have more bytes than the file")
-        found.append(Message(kind, flags, message, order))
+        found.append(Message(kind, flags & ~SHARED, message, order))
     return found

@@ -44,7 +44,7 @@ def shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
         file.decline("a shared message of another version than 1 to 3")
     if data[0] == 3 and data[1] == IN_HEAP:
-        return FractalHeap(file, _heap_of(file, kind)).object(data[2:10])
+        return shared_heap(file, kind).object(data[2:10])
     # before version 2 the place of the name of the object comes first
     place = 8 + file.length_size if data[0] == 1 else 2
     return _committed(file, kind, file.address_at(data, place))
@@ -58,8 +58,8 @@ def _committed(file: FileBytes, kind: int, address: int) -> bytes:
     return unshared(file, found[0])
 
 
-def _heap_of(file: FileBytes, kind: int) -> int:
-    """Return the address of the heap in which messages of a kind lie."""
+def shared_heap(file: FileBytes, kind: int) -> FractalHeap:
+    """Return the heap in which messages of a kind lie that objects share."""
     address, count = file.shared_messages
     if not count:
         file.refuse("it has shared messages, and no table of them")
@@ -69,7 +69,7 @@ def _heap_of(file: FileBytes, kind: int) -> int:
         file.refuse(f"there is no table of shared messages at {address}, or its checksum is wrong")
     for place in range(4, 4 + count * step, step):
         if INDEX.unpack_from(data, place)[2] & 1 << kind:
-            return file.address_at(data, place + INDEX.size + file.offset_size)
+            return FractalHeap(file, file.address_at(data, place + INDEX.size + file.offset_size))
     file.refuse(f"its table of shared messages has none of type {kind}")
 
 
