@@ -7,8 +7,10 @@ heap: what is damaged there can keep it for ever, or end the process. So it is l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
+from operator import gt
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +36,12 @@ Elements = npt.NDArray[np.uint8]
 
 
 class Collection(NamedTuple):
-    """A collection of the heap: its bytes, and where in them its objects lie, by their numbers."""
+    """A collection of the heap, and by their numbers where its objects begin, and their lengths."""
 
+    address: int
     data: bytes
-    places: dict[int, tuple[int, int]]
+    begins: dict[int, int]
+    lengths: dict[int, int]
 
 
 class Budget:
@@ -51,19 +55,27 @@ class Budget:
         self.file = file
         self.left = file.end + MOST_BYTES
 
-    def place_of(self, collection: Collection, address: int, number: int, nbytes: int) -> int:
-        """Return where in a collection an object begins that has at least so many bytes."""
-        if not number or number not in collection.places:
-            self.file.refuse(f"the global heap at {address} has no object {number}")
-        begin, length = collection.places[number]
-        if nbytes > length:
-            self.file.refuse(
-                f"a sequence of {nbytes} bytes lies in {length} bytes of the global heap"
-            )
-        self.left -= nbytes
+    def places(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> list[int]:
+        """Return where in a collection objects begin that have at least so many bytes each."""
+        # there are as many as a file has strings: no step of Python for each
+        found = list(map(collection.lengths.get, numbers, repeat(-1)))
+        if any(map(gt, nbytes, found)):
+            self._refuse(collection, numbers, nbytes)
+        self.left -= sum(nbytes)
         if self.left < 0:
             self.file.refuse("its sequences have more bytes than the file")
-        return begin
+        return list(map(collection.begins.__getitem__, numbers))
+
+    def _refuse(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> NoReturn:
+        """Say which object is not there, or too short."""
+        where = f"the global heap at {collection.address}"
+        for number, wanted in zip(numbers, nbytes, strict=True):
+            there = collection.lengths.get(number, -1)
+            if there < wanted:
+                break
+        if there < 0:
+            self.file.refuse(f"{where} has no object {number}")
+        self.file.refuse(f"{where} has {there} bytes of an object of {wanted}")
 
 
 def is_sequence(kind: bytes) -> bool:
@@ -92,7 +104,7 @@ def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
         if address not in file.collections:
             file.collections[address] = read_collection(file, address)
         collection = file.collections[address]
-        begin = budget.place_of(collection, address, number, length * size)
+        begin = budget.places(collection, [number], [length * size])[0]
         yield collection.data[begin : begin + length * size]
 
 
@@ -143,11 +155,11 @@ def _check_in_collection(budget: Budget, base: Type, references: npt.NDArray[Any
     """Refuse references into one collection that do not lie in it."""
     address = int(references["address"][0])
     collection = read_collection(budget.file, address)
-    lengths, numbers = references["length"].tolist(), references["number"].tolist()
-    for length, number in zip(lengths, numbers, strict=True):
-        begin = budget.place_of(collection, address, number, length * base.size)
-        if base.refers:
-            within = np.frombuffer(collection.data, np.uint8, length * base.size, begin)
+    nbytes = (references["length"].astype(np.int64) * base.size).tolist()
+    begins = budget.places(collection, references["number"].tolist(), nbytes)
+    if base.refers:
+        for begin, length in zip(begins, nbytes, strict=True):
+            within = np.frombuffer(collection.data, np.uint8, length, begin)
             _check(budget, base, within.reshape(-1, base.size))
 
 
@@ -165,18 +177,24 @@ def read_collection(file: FileBytes, address: int) -> Collection:
         file.refuse(f"there is no global heap at {address}")
     size = file.length_at(head, 8)
     data = file.take(address, size)
-    found: dict[int, tuple[int, int]] = {}
+    begins: dict[int, int] = {}
+    lengths: dict[int, int] = {}
     form = OBJECTS[file.length_size]
-    prefix, unpack = form.size, form.unpack_from
+    prefix, unpack, count, stop = form.size, form.unpack_from, 0, begin
     # what is left is too little to be free space
-    while begin + prefix <= size:
+    last = size - prefix
+    while begin <= last:
         number, length = unpack(data, begin)
-        # the length of free space, which has the number 0, counts what comes before it
-        place = begin + prefix
-        stop = place + length if number else begin + length
-        # HDF5 would go round for ever where nothing follows
-        if not place <= stop <= size or number in found:
-            file.refuse(f"the global heap at {address} contradicts itself")
-        found[number] = place, length
-        begin = place + -(-length // 8) * 8 if number else stop
-    return Collection(data, found)
+        if number:
+            count += 1
+            begins[number] = begin + prefix
+            lengths[number] = length
+            stop = begin + prefix + length
+            begin += prefix + (length + 7 & -8)
+        else:
+            # the length of free space counts what comes before it; HDF5 would go round for ever
+            # where nothing follows
+            stop = begin = begin + length if length >= prefix else size + 1
+    if stop > size or count > len(begins):
+        file.refuse(f"the global heap at {address} contradicts itself")
+    return Collection(address, data, begins, lengths)
