@@ -14,7 +14,7 @@ from virtualds.hdf5.attribute_messages import Attribute, string_size
 from virtualds.hdf5.data_types import Class, check_values
 from virtualds.hdf5.file_bytes import FileBytes
 from virtualds.hdf5.global_heap import check_elements, sequences
-from virtualds.hdf5.type_messages import read_type
+from virtualds.hdf5.type_messages import is_region, read_type
 
 RESERVED = frozenset(
     {
@@ -78,6 +78,9 @@ def attribute(owner: Any, name: str) -> Any:
     known = owner.attributes[raw]
     if (value := _plain_value(owner.file, known)) is not None:
         return value
+    if is_region(known.kind):
+        # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
+        raise _unsupported(name, "it refers to regions")
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         if kind.get_class() in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
@@ -94,8 +97,6 @@ def attribute(owner: Any, name: str) -> Any:
         return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
     if isinstance(value, str | bytes):
         return _text(value)
-    if isinstance(value, h5py.RegionReference):
-        raise _unsupported(name, "it refers to a region")
     if isinstance(value, h5py.Reference):
         return path_of(value, owner)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
@@ -147,8 +148,6 @@ def _items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
     import h5py
 
     found: list[Any] = values.ravel().tolist()
-    if any(isinstance(item, h5py.RegionReference) for item in found):
-        raise _unsupported(name, "it refers to regions")
     found = [
         path_of(item, owner) if isinstance(item, h5py.Reference) else _text(item) for item in found
     ]

@@ -14,6 +14,8 @@ from virtualds.hdf5.file_bytes import FileBytes, uint
 
 HEAD = 8
 """Bytes of what all types have: version and class, bits of the class, bytes of an element."""
+REGION = 1
+"""The sort of references to regions."""
 DEEPEST = 64
 """Types within types that are followed."""
 LENGTHS = {
@@ -54,6 +56,11 @@ class Type(NamedTuple):
     def refers(self) -> bool:
         """Whether elements refer to the heap."""
         return self.kind == Class.VLEN or any(part.refers for _, part in self.parts)
+
+
+def is_region(kind: bytes) -> bool:
+    """Say whether elements of a type are references to regions of datasets."""
+    return len(kind) >= HEAD and kind[0] & 0x0F == Class.REFERENCE and kind[1] & 0x0F == REGION
 
 
 def read_type(file: FileBytes, data: bytes, depth: int = 0) -> Type:
