@@ -82,6 +82,30 @@ def dense(libver: str) -> Callable[[Path], None]:
     return write
 
 
+def heaps(libver: str) -> Callable[[Path], None]:
+    """Attributes in dense storage, huge ones among them, and values that refer to the heap."""
+
+    def write(path: Path) -> None:
+        text = h5py.string_dtype()
+        with h5py.File(path, "w", libver=libver) as file:
+            record = [("n", "i4"), ("text", text), ("pair", text, (2,))]
+            made = file.create_dataset("record", (3,), record, chunks=(2,), compression="gzip")
+            made[:2] = [(1, "a", ["b", "c"]), (2, "de", ["", "f"])]
+            lists = file.create_dataset("lists", (3,), h5py.vlen_dtype(np.dtype("i4")))
+            lists[0], lists[1] = [1, 2, 3], [4]
+            file.create_dataset("filled", (4,), text, fillvalue="fill")
+            file["type"] = np.dtype("f4")
+            group = file.create_group("many", track_order=True)
+            for number in range(12):
+                group.attrs[f"attribute {number}"] = np.full(number + 1, number)
+            group.attrs["words"] = np.array(["a", "bcd"], text)
+            group.attrs.create("committed", 1.5, dtype=file["type"])
+            if libver == "latest":
+                group.attrs["huge"] = np.arange(600.0)
+
+    return write
+
+
 def hdf5() -> list[Seed]:
     hdf5plugin.register(force=True)
     chosen = [
@@ -95,7 +119,10 @@ def hdf5() -> list[Seed]:
         *(name for name in CASES if name.startswith("chunk_index_")),
     ]
     found = [made(name, ".nc", CASES[name].write) for name in chosen if name in CASES]
-    return _small([*found, *(made(f"dense {v}", ".h5", dense(v)) for v in ("earliest", "latest"))])
+    for libver in ("earliest", "latest"):
+        found.append(made(f"dense {libver}", ".h5", dense(libver)))
+        found.append(made(f"heaps {libver}", ".h5", heaps(libver)))
+    return _small(found)
 
 
 def netcdf3() -> list[Seed]:

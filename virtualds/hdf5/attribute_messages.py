@@ -11,13 +11,18 @@ from struct import Struct
 from typing import NamedTuple
 
 from virtualds.hdf5.data_types import Class
+from virtualds.hdf5.dense_attributes import dense_messages
 from virtualds.hdf5.file_bytes import FileBytes, uint
-from virtualds.hdf5.object_header import SHARED, Message
+from virtualds.hdf5.object_header import DATATYPE, Message
+from virtualds.hdf5.shared_messages import shared_data, unshared
 
-ATTRIBUTE, ATTRIBUTE_INFO = 0x0C, 0x15
-"""Types of messages: an attribute, and where attributes lie that are not in the header."""
+DATASPACE, ATTRIBUTE, ATTRIBUTE_INFO = 0x01, 0x0C, 0x15
+"""Types of messages: a dataspace, an attribute, and where attributes lie that are not in the
+header."""
 HEAD = Struct("<BBHHH")
 """Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
+TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
+"""Flags of what lies elsewhere."""
 NULL = 2
 """The type of a dataspace that has no elements (IV.A.2.b, version 2)."""
 
@@ -29,7 +34,7 @@ class Attribute(NamedTuple):
     ----------
     name : bytes
     kind : bytes
-        The datatype message of its elements; empty if the type or the shape lies elsewhere.
+        The datatype message of its elements.
     shape : tuple of int or None
         None where it has no elements (a null dataspace).
     data : bytes
@@ -50,41 +55,34 @@ class Attribute(NamedTuple):
 Attributes = dict[bytes, Attribute]
 
 
-def read_attributes(file: FileBytes, messages: Sequence[Message]) -> Attributes | None:
+def read_attributes(file: FileBytes, messages: Sequence[Message]) -> Attributes:
     """Return the attributes of an object in the order of creation, by name.
-
-    Returns
-    -------
-    dict or None
-        None where some lie elsewhere, or have a form that is not known here.
 
     Raises
     ------
     FormatError
-        One of them contradicts itself.
+        One of them, or where they lie, contradicts itself.
+    UnsupportedError
+        One of them has a form that is not known here.
     """
+    listed = [m for m in messages if m.kind == ATTRIBUTE]
+    for message in messages:
+        if message.kind == ATTRIBUTE_INFO:
+            listed += dense_messages(file, ATTRIBUTE, message.data)
     found: Attributes = {}
-    # a header that does not keep their order has them in it
-    for message in sorted(messages, key=lambda m: m.order):
-        if message.kind == ATTRIBUTE_INFO and _lie_elsewhere(file, message.data):
-            return None
-        if message.kind == ATTRIBUTE:
-            attribute = None if message.flags & SHARED else _attribute(file, message.data)
-            if attribute is None:
-                return None
-            found.setdefault(attribute.name, attribute)
+    # what does not keep their order has them in it
+    for message in sorted(listed, key=lambda m: m.order):
+        attribute = _attribute(file, unshared(file, message))
+        if attribute.name in found:
+            file.refuse(f"an object has two attributes {attribute.name!r}")
+        found[attribute.name] = attribute
     return found
 
 
-def _lie_elsewhere(file: FileBytes, data: bytes) -> bool:
-    # the greatest number of creation comes before the address of the heap
-    return file.is_defined(file.address_at(data, 2 + 2 * (data[1] & 1)))
-
-
-def _attribute(file: FileBytes, data: bytes) -> Attribute | None:
+def _attribute(file: FileBytes, data: bytes) -> Attribute:
     version, flags, *lengths = HEAD.unpack_from(data) if len(data) >= HEAD.size else (0, 0)
     if version not in (1, 2, 3):
-        return None
+        file.decline(f"an attribute of version {version}")
     begin = HEAD.size + (version == 3)
     parts = []
     for length in lengths:
@@ -93,12 +91,13 @@ def _attribute(file: FileBytes, data: bytes) -> Attribute | None:
     if begin > len(data):
         file.refuse("an attribute is longer than the message that it lies in")
     name, kind, space = parts
-    # HDF5 says what is wrong with another name
     name, _, rest = name.partition(b"\0")
     if not name or rest or len(name) + 1 != lengths[0]:
-        return None
-    if version > 1 and flags:
-        return Attribute(name, b"", None, data[begin:])
+        file.refuse("the name of an attribute has no end, or more than one")
+    if version > 1 and flags & TYPE_SHARED:
+        kind = shared_data(file, DATATYPE, kind)
+    if version > 1 and flags & SPACE_SHARED:
+        space = shared_data(file, DATASPACE, space)
     return Attribute(name, kind, _shape(file, space), data[begin:])
 
 

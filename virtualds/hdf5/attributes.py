@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import struct
 from collections.abc import Iterable
 from functools import lru_cache
@@ -14,7 +13,8 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.hdf5.attribute_messages import Attribute, string_size
 from virtualds.hdf5.data_types import Class, check_values
 from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.global_heap import is_sequence, sequences
+from virtualds.hdf5.global_heap import check_elements, sequences
+from virtualds.hdf5.type_messages import is_region, read_type
 
 RESERVED = frozenset(
     {
@@ -75,17 +75,17 @@ def attribute(owner: Any, name: str) -> Any:
     import h5py
 
     raw = name.encode("utf-8", "surrogateescape")
-    known = owner.attributes and owner.attributes[raw]
-    if known and known.kind and (value := _plain_value(owner.file, known)) is not None:
+    known = owner.attributes[raw]
+    if (value := _plain_value(owner.file, known)) is not None:
         return value
+    if is_region(known.kind):
+        # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
+        raise _unsupported(name, "it refers to regions")
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
-        of_class = kind.get_class()
-        # of an object with many attributes, HDF5 lists them in other ways
-        if known and is_sequence(known.kind):
-            collections.deque(sequences(owner.file, known), 0)
-        if of_class in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+        if kind.get_class() in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
             check_values(kind)
+        _check_heap(owner.file, known)
         value = owner.attrs[name]
     except FormatError:
         raise
@@ -97,8 +97,6 @@ def attribute(owner: Any, name: str) -> Any:
         return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
     if isinstance(value, str | bytes):
         return _text(value)
-    if isinstance(value, h5py.RegionReference):
-        raise _unsupported(name, "it refers to a region")
     if isinstance(value, h5py.Reference):
         return path_of(value, owner)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
@@ -106,6 +104,17 @@ def attribute(owner: Any, name: str) -> Any:
     if isinstance(value, np.ndarray) and value.size == 1:
         return value.ravel()[0]
     return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
+
+
+def _check_heap(file: FileBytes, known: Attribute) -> None:
+    """Refuse an attribute that refers to what a heap does not hold."""
+    kind = read_type(file, known.kind)
+    if not kind.refers:
+        return
+    if known.elements * kind.size > len(known.data):
+        file.refuse(f"an attribute has {len(known.data)} bytes for {known.elements} elements")
+    data = np.frombuffer(known.data, np.uint8, known.elements * kind.size)
+    check_elements(file, kind, data.reshape(-1, kind.size))
 
 
 def _plain_value(file: FileBytes, known: Attribute) -> Any:
@@ -139,8 +148,6 @@ def _items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
     import h5py
 
     found: list[Any] = values.ravel().tolist()
-    if any(isinstance(item, h5py.RegionReference) for item in found):
-        raise _unsupported(name, "it refers to regions")
     found = [
         path_of(item, owner) if isinstance(item, h5py.Reference) else _text(item) for item in found
     ]

@@ -6,9 +6,8 @@ HDF5 Dimension Scale Specification 1.0; netCDF-C documentation, "NetCDF-4 File F
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -37,23 +36,14 @@ def scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     """
     rank = int(dataset.id.rank)
     none: tuple[int | None, ...] = (None,) * len(dataset.shape)
-    if not rank or not _has_list(dataset):
+    listed = dataset.attributes.get(SCALES)
+    if not rank or listed is None:
         return none
-    listed = dataset.attributes and dataset.attributes[SCALES]
-    if not listed or not listed.kind:
-        return _listed_by_hdf5(dataset, rank) + none[rank:]
     if listed.elements != rank or not _lists_references(listed.kind):
         raise _no_list(dataset)
     width = dataset.file.offset_size
     lists = sequences(dataset.file, listed)
     return tuple(uint(one, len(one) - width, width) if one else None for one in lists) + none[rank:]
-
-
-def _has_list(dataset: Dataset) -> bool:
-    import h5py
-
-    known = dataset.attributes
-    return bool(h5py.h5a.exists(dataset.id, SCALES)) if known is None else SCALES in known
 
 
 def _lists_references(kind: bytes) -> bool:
@@ -62,42 +52,19 @@ def _lists_references(kind: bytes) -> bool:
     return is_sequence(kind) and base[0] & 0x0F == Class.REFERENCE and base[1] & 0x0F == 0
 
 
-def _listed_by_hdf5(dataset: Dataset, rank: int) -> tuple[int | None, ...]:
-    """Return the addresses of scales as HDF5 reads them: of an object with many attributes."""
-    import h5py
-
-    kind = h5py.h5a.open(dataset.id, SCALES).get_type()
-    if not kind.equal(_sequences_of_references()[0]):
-        raise _no_list(dataset)
-    last = [refs[-1] if len(refs) else None for refs in _references(dataset, rank)]
-    try:
-        found = [ref and h5py.h5r.dereference(ref, dataset.id) for ref in last]
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise _no_list(dataset) from error
-    return tuple(one and h5py.h5o.get_info(one).addr for one in found)
-
-
-def _references(dataset: Dataset, rank: int) -> Any:
-    """Return the references to the scales of every axis, which HDF5 reads."""
-    import h5py
-
-    listed = h5py.h5a.open(dataset.id, SCALES)
-    if listed.shape != (rank,):
-        # HDF5 would take whatever it is for addresses, and crash
-        raise _no_list(dataset)
-    found = np.empty((rank,), h5py.vlen_dtype(h5py.ref_dtype))
-    listed.read(found, _sequences_of_references()[1])
-    return found
-
-
 def _name_elsewhere(dataset: Dataset, axis: int) -> str:
     """Return the name of the last scale of an axis, which lies in another group."""
     import h5py
 
-    reference = _references(dataset, int(dataset.id.rank))[axis][-1]
+    dtype = h5py.vlen_dtype(h5py.ref_dtype)
+    found = np.empty((dataset.id.rank,), dtype)
+    # HDF5 follows here what `scale_addresses` has looked at
+    h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
+    reference = found[axis][-1]
     try:
+        h5py.h5r.dereference(reference, dataset.id)
         path = h5py.h5r.get_name(reference, dataset.id)
-    except (RuntimeError, ValueError):
+    except (KeyError, RuntimeError, ValueError):
         path = None
     if not path:
         raise FormatError(
@@ -113,15 +80,6 @@ def _no_list(dataset: Dataset) -> FormatError:
         f"scales for each of {dataset.id.rank} axes; the file is damaged, fetch it again, or "
         f"remove the attribute"
     )
-
-
-@cache
-def _sequences_of_references() -> tuple[Any, Any]:
-    """Return the type of the list of scales of an axis: in a file, and as numpy's objects."""
-    import h5py
-
-    dtype = h5py.vlen_dtype(h5py.ref_dtype)
-    return h5py.h5t.py_create(dtype, logical=True), h5py.h5t.py_create(dtype)
 
 
 class NamedAxes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.manifest import SourceFile
@@ -49,6 +49,8 @@ class FileBytes:
     """Address of the superblock extension, past the end if there is none."""
     half: int
     """Half of the children that a node of a version 1 B-tree of chunks has room for."""
+    shared_messages = 0, 0
+    """Address of the table of messages that objects share, and its entries."""
     unknown = ""
     """What of its metadata has a form that is not known here."""
 
@@ -63,7 +65,7 @@ class FileBytes:
         else:
             self._remote = remote_file(source)
             self.end = source.size or 0
-        self.collections: dict[int, dict[int, bytes]] = {}
+        self.collections: dict[int, Any] = {}
         try:
             self._read_superblock()
         except BaseException:

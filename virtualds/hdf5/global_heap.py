@@ -1,4 +1,4 @@
-"""The global heap, in which strings and lists of varying length lie, as far as attributes name it.
+"""The global heap, in which strings and lists of varying length lie.
 
 HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the
 heap: what is damaged there can keep it for ever, or end the process. So it is looked at before.
@@ -7,24 +7,80 @@ heap: what is damaged there can keep it for ever, or end the process. So it is l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
+from operator import gt
 from struct import Struct
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from virtualds.hdf5.attribute_messages import Attribute
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file_bytes import FORMS, FileBytes, uint
+from virtualds.hdf5.object_header import MOST_BYTES
+from virtualds.hdf5.type_messages import Type
 
-REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
+REFERENCES = {
+    size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
+    for size in FORMS
+}
 """By the bytes of an address: how many elements a sequence has, the address of a collection of the
 heap, and the number of the sequence in it (IV.B)."""
 SORTS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
-OBJECT = 8
-"""Bytes of an object's number and references in a collection, before its length."""
+OBJECTS = {size: Struct(f"<H6x{form}") for size, form in FORMS.items()}
+"""By the bytes of a length: what comes before an object in a collection, its number and length."""
+
+Elements = npt.NDArray[np.uint8]
+
+
+class Collection(NamedTuple):
+    """A collection of the heap, and by their numbers where its objects begin, and their lengths."""
+
+    address: int
+    data: bytes
+    begins: dict[int, int]
+    lengths: dict[int, int]
+
+
+class Budget:
+    """How many bytes sequences may still have: together no more than the file, or a few.
+
+    In a sound file no two elements have one object. A small file could name one of a megabyte a
+    million times.
+    """
+
+    def __init__(self, file: FileBytes) -> None:
+        self.file = file
+        self.left = file.end + MOST_BYTES
+
+    def places(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> list[int]:
+        """Return where in a collection objects begin that have at least so many bytes each."""
+        # there are as many as a file has strings: no step of Python for each
+        found = list(map(collection.lengths.get, numbers, repeat(-1)))
+        if any(map(gt, nbytes, found)):
+            self._refuse(collection, numbers, nbytes)
+        self.left -= sum(nbytes)
+        if self.left < 0:
+            self.file.refuse("its sequences have more bytes than the file")
+        return list(map(collection.begins.__getitem__, numbers))
+
+    def _refuse(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> NoReturn:
+        """Say which object is not there, or too short."""
+        where = f"the global heap at {collection.address}"
+        for number, wanted in zip(numbers, nbytes, strict=True):
+            there = collection.lengths.get(number, -1)
+            if there < wanted:
+                break
+        if there < 0:
+            self.file.refuse(f"{where} has no object {number}")
+        self.file.refuse(f"{where} has {there} bytes of an object of {wanted}")
 
 
 def is_sequence(kind: bytes) -> bool:
     """Say whether elements of a type are strings or sequences of varying length (IV.A.2.d)."""
-    return len(kind) >= 16 and kind[0] & 0x0F == Class.VLEN
+    return len(kind) >= 16 and kind[0] & 0x0F == Class.VLEN and kind[1] & 0x0F in SORTS
 
 
 def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
@@ -35,63 +91,110 @@ def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
     FormatError
         The heap does not hold them.
     """
-    yield from _sequences(file, attribute.kind, attribute.elements, attribute.data)
-
-
-def _sequences(file: FileBytes, kind: bytes, count: int, data: bytes) -> Iterator[bytes]:
+    kind, data, count = attribute.kind, attribute.data, attribute.elements
+    budget = Budget(file)
     form = REFERENCES[file.offset_size]
-    if kind[1] & 0x0F not in SORTS:
-        file.refuse(f"an attribute is neither of strings nor of sequences, but of {kind[1] & 0x0F}")
-    if uint(kind, 4, 4) != form.size or count * form.size > len(data):
+    if uint(kind, 4, 4) != form.itemsize or count * form.itemsize > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
-    base = kind[8:]
-    size = uint(base, 4, 4)
-    for length, address, number in form.iter_unpack(data[: count * form.size]):
+    size = uint(kind, 12, 4)
+    for length, address, number in np.frombuffer(data, form, count).tolist():
         if not address and not length:
             yield b""
             continue
-        found = heap_object(file, address, number)
-        if length * size > len(found):
-            file.refuse(f"a sequence of {length} elements of {size} bytes has {len(found)} bytes")
-        if is_sequence(base):
-            for _ in _sequences(file, base, length, found):
-                pass
-        yield found[: length * size]
+        if address not in file.collections:
+            file.collections[address] = read_collection(file, address)
+        collection = file.collections[address]
+        begin = budget.places(collection, [number], [length * size])[0]
+        yield collection.data[begin : begin + length * size]
 
 
-def heap_object(file: FileBytes, address: int, number: int) -> bytes:
-    """Return an object of the collection at an address.
+def check_elements(file: FileBytes, kind: Type, elements: Elements) -> None:
+    """Refuse elements of a type that refer to what the heap does not hold.
+
+    Parameters
+    ----------
+    file : FileBytes
+    kind : Type
+    elements : array of bytes
+        As they lie in the file, one a row.
 
     Raises
     ------
     FormatError
-        There is no such object, or the collection is damaged.
+        The heap is damaged, or does not hold something.
     """
-    if address not in file.collections:
-        file.collections[address] = _collection(file, address)
-    if not number or number not in file.collections[address]:
-        file.refuse(f"the global heap at {address} has no object {number}")
-    return file.collections[address][number]
+    _check(Budget(file), kind, elements)
 
 
-def _collection(file: FileBytes, address: int) -> dict[int, bytes]:
-    """Return the objects of a collection by their numbers."""
+def _check(budget: Budget, kind: Type, elements: Elements) -> None:
+    if kind.kind == Class.VLEN:
+        _check_references(budget, kind, elements)
+        return
+    for offset, part in kind.parts:
+        if part.refers:
+            width = kind.size if kind.kind == Class.ARRAY else part.size
+            within = elements[:, offset : offset + width]
+            _check(budget, part, within.reshape(-1, part.size))
+
+
+def _check_references(budget: Budget, kind: Type, elements: Elements) -> None:
+    file = budget.file
+    form = REFERENCES[file.offset_size]
+    if kind.sort not in SORTS or kind.size != form.itemsize:
+        file.refuse(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
+    references = np.ascontiguousarray(elements).view(form)[:, 0]
+    there = (references["length"] != 0) | (references["address"] != 0)
+    references = references[there]
+    references = references[np.argsort(references["address"], kind="stable")]
+    edges = np.flatnonzero(np.diff(references["address"])) + 1
+    for some in np.split(references, edges) if references.size else ():
+        _check_in_collection(budget, kind.parts[0][1], some)
+
+
+def _check_in_collection(budget: Budget, base: Type, references: npt.NDArray[Any]) -> None:
+    """Refuse references into one collection that do not lie in it."""
+    address = int(references["address"][0])
+    collection = read_collection(budget.file, address)
+    nbytes = (references["length"].astype(np.int64) * base.size).tolist()
+    begins = budget.places(collection, references["number"].tolist(), nbytes)
+    if base.refers:
+        for begin, length in zip(begins, nbytes, strict=True):
+            within = np.frombuffer(collection.data, np.uint8, length, begin)
+            _check(budget, base, within.reshape(-1, base.size))
+
+
+def read_collection(file: FileBytes, address: int) -> Collection:
+    """Return the collection at an address.
+
+    Raises
+    ------
+    FormatError
+        There is none, or it is damaged.
+    """
     begin = 8 + file.length_size
     head = file.take(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
         file.refuse(f"there is no global heap at {address}")
     size = file.length_at(head, 8)
     data = file.take(address, size)
-    found: dict[int, bytes] = {}
-    prefix = OBJECT + file.length_size
+    begins: dict[int, int] = {}
+    lengths: dict[int, int] = {}
+    form = OBJECTS[file.length_size]
+    prefix, unpack, count, stop = form.size, form.unpack_from, 0, begin
     # what is left is too little to be free space
-    while begin + prefix <= size:
-        number, length = uint(data, begin, 2), file.length_at(data, begin + OBJECT)
-        # the length of free space, which has the number 0, counts what comes before it
-        stop = begin + (length if number == 0 else prefix + length)
-        # HDF5 would go round for ever where nothing follows
-        if not begin + prefix <= stop <= size or number in found:
-            file.refuse(f"the global heap at {address} contradicts itself")
-        found[number] = data[begin + prefix : stop]
-        begin = stop if number == 0 else begin + prefix + -(-length // 8) * 8
-    return found
+    last = size - prefix
+    while begin <= last:
+        number, length = unpack(data, begin)
+        if number:
+            count += 1
+            begins[number] = begin + prefix
+            lengths[number] = length
+            stop = begin + prefix + length
+            begin += prefix + (length + 7 & -8)
+        else:
+            # the length of free space counts what comes before it; HDF5 would go round for ever
+            # where nothing follows
+            stop = begin = begin + length if length >= prefix else size + 1
+    if stop > size or count > len(begins):
+        file.refuse(f"the global heap at {address} contradicts itself")
+    return Collection(address, data, begins, lengths)

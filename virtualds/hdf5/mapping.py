@@ -127,15 +127,11 @@ def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """
     needed: dict[SourceFile, None] = {}
     if is_virtual(dataset):
-        # many boxes may come from one dataset, which is looked at once
-        distinct = {(m.file, m.path): m for m in _mappings(dataset, (beside,))}
-        for mapping in distinct.values():
-            with files.lent(mapping.file) as file:
-                source = _source(mapping, file, files)
-                needed[mapping.file] = needed[source.source] = None
-                needed |= dict.fromkeys(needed_files(source, files))
+        for file, source in mapped_sources(dataset, files):
+            needed[file] = needed[source.source] = None
+            needed |= dict.fromkeys(needed_files(source, files))
     else:
-        needed = dict.fromkeys(file for file, _, _ in external_segments(dataset, (absolute,)))
+        needed = dict.fromkeys(one for one, _, _ in external_segments(dataset, (absolute,)))
     needed.pop(dataset.source, None)
     if needed and scheme_of(dataset.source.url) != "file":
         raise UnsupportedError(
@@ -144,6 +140,18 @@ def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
             f"variable out with drop_variables"
         )
     return tuple(needed)
+
+
+def mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[SourceFile, Dataset]]:
+    """Yield each dataset that a virtual one is made of, and the file in which it is named.
+
+    That file is open for as long as it takes.
+    """
+    # many boxes may come from one dataset, which is looked at once
+    distinct = {(m.file, m.path): m for m in _mappings(dataset, (beside,))}
+    for mapping in distinct.values():
+        with files.lent(mapping.file) as file:
+            yield mapping.file, _source(mapping, file, files)
 
 
 def _mappings(

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from virtualds.hdf5.file_bytes import FileBytes, uint
 
-LAYOUT, CONTINUATION, TREE_K, CACHE_IMAGE = 0x08, 0x10, 0x13, 0x18
+DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
+SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
 SHARED = 0b10
 """The flag of a message that lies elsewhere (IV.A.1)."""
@@ -26,6 +27,8 @@ HEAD_V1 = Struct("<BxHII4x")
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
 """Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
 
+COMPACT = 0
+"""The class of a layout of which the values lie in the message itself."""
 B_TREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, B_TREE_2 = range(6)
 """Indexes of chunks: the first of layout messages up to version 3, the others by their number
 (IV.A.2.i, version 4)."""
@@ -157,6 +160,9 @@ def read_extension(file: FileBytes) -> None:
         if message.kind == CACHE_IMAGE:
             # then they lie there, and not at their addresses (IV.A.2.y)
             file.unknown = "a metadata cache image"
+        if message.kind == SHARED_TABLE:
+            table = file.address_at(message.data, 1)
+            file.shared_messages = table, uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
             file.half = uint(message.data, 1, 2) or file.half
 
@@ -178,6 +184,30 @@ def chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkIndex:
     if data[0] not in LAYOUTS:
         file.decline(f"a data layout of version {data[0]}")
     return LAYOUTS[data[0]](file, data)
+
+
+def compact_data(file: FileBytes, messages: Sequence[Message]) -> bytes:
+    """Return the values that lie in the Data Layout message of a dataset (IV.A.2.i).
+
+    Raises
+    ------
+    FormatError
+        There are none.
+    """
+    layouts = [m.data for m in messages if m.kind == LAYOUT]
+    if len(layouts) != 1 or len(layouts[0]) < 8:
+        file.refuse(f"a dataset has {len(layouts)} layouts")
+    data = layouts[0]
+    # up to version 2 the lengths of axes come first
+    begin, width = (8 + 4 * data[1], 4) if data[0] < 3 else (2, 2)
+    if data[2 if data[0] < 3 else 1] != COMPACT:
+        file.refuse("a compact dataset has another layout")
+    return data[begin + width : begin + width + uint(data, begin, width)]
+
+
+def filters_edges(messages: Sequence[Message]) -> bool:
+    """Say whether chunks that reach past the end are filtered (IV.A.2.i, version 4, "Flags")."""
+    return not any(m.data[0] >= 4 and m.data[2] & 1 for m in messages if m.kind == LAYOUT)
 
 
 def _layout_1(file: FileBytes, data: bytes) -> ChunkIndex:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.codec import NO_FILTERS, Buffer, CodecError
+from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_hdf5
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
@@ -26,11 +26,12 @@ from virtualds.hdf5.chunk_indexes import read_chunks
 from virtualds.hdf5.chunk_table import FEW, Table
 from virtualds.hdf5.data_types import StoredType
 from virtualds.hdf5.file import Places, beside, find, in_working_directory
+from virtualds.hdf5.object_header import COMPACT, compact_data, filters_edges
 from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 
-COMPACT, CHUNKED = 0, 2
-"""Layout classes (HDF5 file format, IV.A.2.i, Data Layout message)."""
+CHUNKED = 2
+"""The layout class of chunks (HDF5 file format, IV.A.2.i, Data Layout message)."""
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that no filter has seen."""
 Filter = tuple[int, tuple[int, ...]]
@@ -70,12 +71,37 @@ def stored_array(
             return None
         raise
     if chunks is None:
-        elsewhere = layout != COMPACT and plist.get_external_count() and prod(dataset.shape)
-        read = _in_external_files if elsewhere else _in_one_piece
-        return read(dataset, pipeline)
+        return _unchunked(dataset, pipeline)
     for codec in pipeline.codecs:
         encoding |= codec.encoding
     return _chunked(dataset, pipeline, chunks)
+
+
+def raw_elements(dataset: Dataset, size: int) -> ManifestArray:
+    """Return elements as the bytes that lie in the file, of some size; zeros where none lie.
+
+    Raises
+    ------
+    UnsupportedError
+        A filter is one that we cannot undo.
+    """
+    plist, within = dataset.plist, dataset.shape[dataset.id.rank :]
+    chunks = plist.get_chunk() + within if plist.get_layout() == CHUNKED else None
+    filters = () if chunks is None else _filters(plist)
+    dtype = np.dtype(f"V{size}")
+    pipeline = _known_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
+    if chunks is not None:
+        return _chunked(dataset, pipeline, chunks)
+    found = _unchunked(dataset, pipeline)
+    if found is None:
+        dataset.file.decline("references to the heap that lie in other files")
+    return found
+
+
+def _unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+    compact = dataset.plist.get_layout() == COMPACT
+    elsewhere = not compact and dataset.plist.get_external_count() and prod(dataset.shape)
+    return (_in_external_files if elsewhere else _in_one_piece)(dataset, pipeline)
 
 
 def _pipeline(dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]) -> CodecPipeline:
@@ -188,49 +214,14 @@ def _bare_edges(
 ) -> npt.NDArray[np.bool_]:
     """Return which chunks reach past the end and were written without filters.
 
-    HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter
-    mask. They have the length of the array that they are; so have others, by chance or because no
-    filter changes a length, and so HDF5 itself says what one of them holds.
+    HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
-    import h5py
-
-    place, mask, length = index[:-3], index[-3], index[-1]
-    shape, nbytes = dataset.shape, prod(chunks) * pipeline.dtype.itemsize
-    if not _has_edges(dataset, pipeline, chunks):
-        return np.zeros(mask.size, bool)
-    past = [p + c > n for p, c, n in zip(place, chunks, shape, strict=False)]
-    suspect: npt.NDArray[np.bool_] = np.any(past, axis=0) & (mask == 0) & (length == nbytes)
-    whole = h5py.Dataset(dataset.id)
-    for number in np.flatnonzero(suspect):
-        begin = tuple(int(p) for p in place[:, number])
-        _, raw = dataset.id.read_direct_chunk(begin)
-        box = tuple(slice(p, min(p + c, n)) for p, c, n in zip(begin, chunks, shape, strict=False))
-        values = np.asarray(whole[box]).astype(pipeline.dtype).tobytes()
-        bare = _part_of_chunk(raw, pipeline, chunks, box) == values
-        filtered = _part_of_chunk(_unfiltered(raw, pipeline), pipeline, chunks, box) == values
-        if bare != filtered:
-            return suspect if bare else np.zeros(mask.size, bool)
-    return np.zeros(mask.size, bool)
-
-
-def _unfiltered(raw: Buffer, pipeline: CodecPipeline) -> Buffer:
-    """Undo all filters; nothing is left if they cannot be undone."""
-    try:
-        for codec in reversed(pipeline.codecs):
-            raw = codec.decode(raw, None)
-    except (CodecError, UnsupportedError):
-        return b""
-    return raw
-
-
-def _part_of_chunk(
-    raw: Buffer, pipeline: CodecPipeline, chunks: tuple[int, ...], box: tuple[slice, ...]
-) -> bytes:
-    """Return the bytes of the part of a chunk that lies in an array."""
-    if len(raw) != prod(chunks) * pipeline.dtype.itemsize:
-        return b""
-    chunk = np.frombuffer(raw, pipeline.dtype).reshape(chunks)
-    return chunk[tuple(slice(0, k.stop - k.start) for k in box)].tobytes()
+    none = np.zeros(index.shape[1], bool)
+    if not _has_edges(dataset, pipeline, chunks) or filters_edges(dataset.messages):
+        return none
+    past = [p + c > n for p, c, n in zip(index[:-3], chunks, dataset.shape, strict=False)]
+    bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
+    return bare
 
 
 def _by_mask(
@@ -255,14 +246,14 @@ def _by_mask(
 
 def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
     """Return a compact or contiguous dataset as one chunk."""
-    import h5py
-
     axes, grid = _cut(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     if dataset.plist.get_layout() == COMPACT:
         # it lies in the object header, at no address that HDF5 tells
-        values = np.asarray(h5py.Dataset(dataset.id)[()]).astype(pipeline.dtype)
-        manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(values.tobytes(),))
+        raw = compact_data(dataset.file, dataset.messages)[:nbytes]
+        if len(raw) < nbytes:
+            dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")
+        manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(raw,))
     elif (offset := dataset.id.get_offset()) is None:
         manifest = ChunkManifest.missing(grid)
     else:

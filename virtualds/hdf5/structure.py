@@ -8,19 +8,22 @@ only them. Names come in the order of creation, as the netCDF library gives them
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, VirtualdsError
 from virtualds.hdf5.attribute_messages import Attributes, read_attributes, string_size
 from virtualds.hdf5.data_types import Class
 from virtualds.hdf5.file import HDF5Files, damage_of, find
 from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.object_header import Message, read_messages
+from virtualds.hdf5.global_heap import check_elements
+from virtualds.hdf5.object_header import DATATYPE, Message, read_messages
+from virtualds.hdf5.shared_messages import fill_values, unshared
+from virtualds.hdf5.type_messages import Type, read_type
 from virtualds.manifest import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
@@ -110,12 +113,9 @@ class HDF5Object:
         return read_messages(self.file, self.address[1])
 
     @cached_property
-    def attributes(self) -> Attributes | None:
-        """Its attributes, in the order of creation; None where HDF5 has to be asked."""
-        try:
-            return read_attributes(self.file, self.messages)
-        except UnsupportedError:
-            return None
+    def attributes(self) -> Attributes:
+        """Its attributes, in the order of creation where the file kept it."""
+        return read_attributes(self.file, self.messages)
 
 
 class Dataset(HDF5Object):
@@ -136,11 +136,35 @@ class Dataset(HDF5Object):
         self.id = found = place.id
         self.source, self.files, self.linked = place.source, place.files, place.linked
         self.kind = found.get_type()
+        # HDF5 follows the fill value into the heap as soon as it is asked for the properties
+        self._check_fill()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
         self._within = _axes_within(self.kind)
         self.shape: tuple[int, ...] = (found.shape or ()) + self._within
         self.is_scale = _text(self, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
+
+    @cached_property
+    def referring(self) -> Type | None:
+        """The type of its elements if they refer to the global heap, else None."""
+        of_class = self.kind.get_class()
+        is_text = of_class == Class.STRING and self.kind.is_variable_str()
+        if not is_text and of_class not in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+            return None
+        found = [m for m in self.messages if m.kind == DATATYPE]
+        if len(found) != 1:
+            self.file.refuse(f"a dataset has {len(found)} types")
+        kind = read_type(self.file, unshared(self.file, found[0]))
+        return kind if kind.refers else None
+
+    def _check_fill(self) -> None:
+        """Refuse a fill value that refers to what the heap does not hold."""
+        if self.referring is None:
+            return
+        for raw in fill_values(self.file, self.messages):
+            if len(raw) != self.referring.size:
+                self.file.refuse(f"a fill value has {len(raw)} bytes of {self.referring.size}")
+            check_elements(self.file, self.referring, np.frombuffer(raw, np.uint8)[None])
 
     @property
     def is_bare(self) -> bool:
@@ -169,35 +193,13 @@ def _text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
 
     HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
     """
-    if owner.attributes is None:
-        return _text_by_hdf5(owner.id, name, paddings)
     found = owner.attributes.get(name)
     if found is None:
         return b""
-    if not found.kind:
-        return _text_by_hdf5(owner.id, name, paddings)
     size = string_size(found.kind, paddings)
     if found.elements != 1 or not 0 < size <= min(LONGEST_TEXT, len(found.data)):
         return b""
     return found.data[:size].partition(b"\0")[0]
-
-
-def _text_by_hdf5(owner: Any, name: bytes, paddings: Collection[int]) -> bytes:
-    import h5py
-
-    if not h5py.h5a.exists(owner, name):
-        return b""
-    found = h5py.h5a.open(owner, name)
-    kind = found.get_type()
-    if kind.get_class() != Class.STRING or kind.is_variable_str():
-        return b""
-    size, padding = kind.get_size(), kind.get_strpad()
-    one = found.get_space().get_simple_extent_npoints() == 1
-    if not one or padding not in paddings or size > LONGEST_TEXT:
-        return b""
-    value = np.zeros(found.shape, f"S{size}")
-    found.read(value)
-    return value.tobytes().partition(b"\0")[0]
 
 
 def _axes_within(kind: Any) -> tuple[int, ...]:
@@ -340,12 +342,6 @@ def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> 
     )
 
 
-def _list_attributes(owner: Any, order: int, found: list[bytes]) -> None:
-    import h5py
-
-    h5py.h5a.iterate(owner, lambda raw, *_: found.append(raw), index_type=order)
-
-
 def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True) -> list[Any]:
     """Return what is listed in the order of creation where the file kept it, else by name."""
     import h5py
@@ -364,7 +360,4 @@ def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True
 
 def attribute_names(owner: HDF5Object) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
-    found: Iterable[bytes] | None = owner.attributes
-    if found is None:
-        found = _in_order(partial(_list_attributes, owner.id))
-    return [name.decode("utf-8", "surrogateescape") for name in found]
+    return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]

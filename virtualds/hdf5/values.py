@@ -13,8 +13,9 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, ReadError
 from virtualds.hdf5.attributes import path_of
 from virtualds.hdf5.data_types import TEXT, StoredType
-from virtualds.hdf5.file import opened
-from virtualds.hdf5.structure import Dataset, fill_beyond
+from virtualds.hdf5.file import HDF5Files
+from virtualds.hdf5.heap_check import check_heap
+from virtualds.hdf5.structure import Dataset, Place, fill_beyond
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
 from virtualds.stores import store_for
@@ -62,8 +63,8 @@ class HDF5Array:
         try:
             for file in (self.source, *self.needs):
                 _check(file)
-            with opened(self.source) as file:
-                values = read_box(file[self.path], box, self.dtype)
+            with HDF5Files(self.source) as files:
+                values = self._read(files, box)
         except (FormatError, OSError, KeyError) as error:
             if isinstance(error, ReadError):
                 raise
@@ -73,6 +74,12 @@ class HDF5Array:
         # an element of an array of arrays would come out as an array
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
         return values.squeeze(dropped)
+
+    def _read(self, files: HDF5Files, box: Sequence[slice]) -> Values:
+        dataset = files.open(self.source)[self.path]
+        if dataset.dtype.hasobject:
+            check_heap(Dataset(self.path, Place(dataset.id, self.source, files)), files, box)
+        return read_box(dataset, box, self.dtype)
 
 
 def _bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
@@ -133,11 +140,15 @@ def _values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Value
 
 
 def values_of(
-    dataset: Dataset, stored: StoredType, shape: tuple[int, ...], needs: tuple[SourceFile, ...]
+    dataset: Dataset,
+    stored: StoredType,
+    shape: tuple[int, ...],
+    needs: tuple[SourceFile, ...],
+    files: HDF5Files,
 ) -> Values | HDF5Array:
     """Return the values of a dataset: read now if they are few, else when somebody asks.
 
-    ``needs`` are the other files that they come from.
+    ``needs`` are the other files that they come from, which ``files`` opens.
     """
     import h5py
 
@@ -146,4 +157,5 @@ def values_of(
     if prod(shape) * dtype.itemsize > get_options().small_variable:
         return HDF5Array(dataset.source, path, shape, dtype, needs)
     box = tuple(slice(0, n) for n in shape)
+    check_heap(dataset, files, box)
     return read_box(h5py.Dataset(dataset.id), box, dtype)

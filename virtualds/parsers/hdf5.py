@@ -251,7 +251,8 @@ class _Reader:
         else:
             array = stored_array(dataset, stored, dims, encoding)
         if array is None:
-            return values_of(dataset, stored, shape, needed_files(dataset, self.files))
+            needs = needed_files(dataset, self.files)
+            return values_of(dataset, stored, shape, needs, self.files)
         if shape == array.shape:
             return array
         fill = fill_beyond(dataset.plist, array.dtype.newbyteorder("="))

@@ -1,0 +1,60 @@
+"""Attributes in dense storage: of an object that has too many, or too long ones, for its header.
+
+HDF5 File Format Specification 3.0, IV.A.2.v, "Attribute Info": a fractal heap holds the messages
+(III.G), and a version 2 B-tree has a record for each name (III.A.2, type 8). A second tree, in the
+order of creation, has nothing that the first has not.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.hdf5.fractal_heap import FractalHeap
+from virtualds.hdf5.object_header import MOST_BYTES, SHARED, Message
+from virtualds.hdf5.record_tree import read_records
+from virtualds.hdf5.shared_messages import shared_heap
+
+BY_NAME = 8
+"""The type of records that are in the order of hashes of names."""
+RECORD = Struct("<8sBIxxxx")
+"""Identifier in the heap, flags of the message, order of creation, hash of the name."""
+
+
+def dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
+    """Return the attributes that an Attribute Info message says where to find.
+
+    Parameters
+    ----------
+    file : FileBytes
+    kind : int
+        The type of messages that they are.
+    data : bytes
+        Of the Attribute Info message.
+
+    Raises
+    ------
+    FormatError
+        The heap or the tree is damaged, or holds more than the file can.
+    """
+    if len(data) < 2 or data[0]:
+        file.decline("an Attribute Info message of another version than 0")
+    # the greatest number of creation comes before the addresses
+    place = 2 + 2 * (data[1] & 1)
+    address = file.address_at(data, place)
+    if not file.is_defined(address):
+        return []
+    heap = FractalHeap(file, address)
+    shared: FractalHeap | None = None
+    found, nbytes = [], 0
+    index = file.address_at(data, place + file.offset_size)
+    for record in read_records(file, index, BY_NAME, RECORD.size):
+        identity, flags, order = RECORD.unpack(record)
+        if flags & SHARED and shared is None:
+            shared = shared_heap(file, kind)
+        message = (shared if shared and flags & SHARED else heap).object(identity)
+        nbytes += len(message)
+        if nbytes > file.end + MOST_BYTES:
+            file.refuse("its attributes have more bytes than the file")
+        found.append(Message(kind, flags & ~SHARED, message, order))
+    return found

@@ -1,0 +1,177 @@
+"""Fractal heaps of HDF5, in which attributes lie that their object header has no room for.
+
+HDF5 File Format Specification 3.0, III.G. A heap has managed objects in blocks of its own, huge
+ones anywhere in the file, and tiny ones in their identifiers.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from virtualds.hdf5.file_bytes import FileBytes, uint
+from virtualds.hdf5.object_header import SUM, is_sound
+from virtualds.hdf5.record_tree import read_records
+
+MANAGED, HUGE, TINY = range(3)
+"""Types of identifiers of objects (III.G.4)."""
+HUGE_OBJECTS = 1
+"""The type of the records of a version 2 B-tree of huge objects without filters (III.A.2)."""
+HAS_CHECKSUMS = 0b10
+"""The flag of a heap whose direct blocks have checksums (III.G.1)."""
+
+
+class FractalHeap:
+    """A fractal heap.
+
+    Parameters
+    ----------
+    file : FileBytes
+    address : int
+        Of its header.
+
+    Raises
+    ------
+    FormatError
+        It is damaged.
+    UnsupportedError
+        It has filters, which no heap of attributes has.
+    """
+
+    def __init__(self, file: FileBytes, address: int) -> None:
+        self.file, self.address = file, address
+        offset, length = file.offset_size, file.length_size
+        data = file.take(address, 22 + 12 * length + 3 * offset + SUM)
+        if data[:4] != b"FRHP" or data[4] or not is_sound(data):
+            # with filters the header is longer
+            if data[:4] == b"FRHP" and uint(data, 7, 2):
+                file.decline("a fractal heap with filters")
+            file.refuse(f"there is no fractal heap at {address}, or its checksum is wrong")
+        self._identity = uint(data, 5, 2)
+        self._has_checksums = bool(data[9] & HAS_CHECKSUMS)
+        most = uint(data, 10, 4)
+        self._huge_tree = file.address_at(data, 14 + length)
+        table = 14 + 10 * length + 2 * offset
+        self._width = uint(data, table, 2)
+        self._start = file.length_at(data, table + 2)
+        self._longest = file.length_at(data, table + 2 + length)
+        bits = uint(data, table + 2 + 2 * length, 2)
+        self._root = file.address_at(data, table + 6 + 2 * length)
+        self._rows = uint(data, table + 6 + 2 * length + offset, 2)
+        powers = (self._width, self._start, self._longest)
+        if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
+            file.refuse(f"the fractal heap at {address} contradicts itself")
+        self._place_size = -(-bits // 8)
+        # of the longest block and of the longest object, the one whose length takes fewer bytes
+        self._length_size = min(_log2(self._longest) + 7, _log2(most | 1) + 8) // 8
+        self._blocks: dict[tuple[int, int], bytes] = {}
+        self._children: dict[int, list[int]] = {}
+
+    def object(self, identity: bytes) -> bytes:
+        """Return the object of an identifier.
+
+        Raises
+        ------
+        FormatError
+            There is none, or the heap is damaged.
+        """
+        kind = identity[0] >> 4
+        if kind not in (MANAGED, HUGE, TINY) or len(identity) < self._identity:
+            self.file.refuse(f"an object of the fractal heap at {self.address} is of type {kind}")
+        if kind == TINY:
+            return identity[1 : 2 + (identity[0] & 0x0F)]
+        if kind == HUGE:
+            return self.file.take(*self._huge_object(identity))
+        place = uint(identity, 1, self._place_size)
+        length = uint(identity, 1 + self._place_size, self._length_size)
+        block, first = self._block_of(place)
+        begin = place - first
+        if begin < self._head or begin + length > len(block):
+            self.file.refuse(f"an object of the fractal heap at {self.address} lies in no block")
+        return block[begin : begin + length]
+
+    def _huge_object(self, identity: bytes) -> tuple[int, int]:
+        """Return where a huge object lies: in its identifier, if that has room, or in a tree."""
+        offset, length = self.file.offset_size, self.file.length_size
+        if self._identity - 1 >= offset + length:
+            return self.file.address_at(identity, 1), self.file.length_at(identity, 1 + offset)
+        number = uint(identity, 1, min(length, self._identity - 1))
+        if number not in self._huge_objects:
+            self.file.refuse(f"the fractal heap at {self.address} has no huge object {number}")
+        return self._huge_objects[number]
+
+    @cached_property
+    def _huge_objects(self) -> dict[int, tuple[int, int]]:
+        """Address and length of every huge object, by its number."""
+        file = self.file
+        if not file.is_defined(self._huge_tree):
+            return {}
+        place, number = file.offset_size, file.offset_size + file.length_size
+        size = number + file.length_size
+        return {
+            file.length_at(one, number): (file.address_at(one, 0), file.length_at(one, place))
+            for one in read_records(file, self._huge_tree, HUGE_OBJECTS, size)
+        }
+
+    @property
+    def _head(self) -> int:
+        """Bytes of a direct block before its objects (III.G.2)."""
+        return 5 + self.file.offset_size + self._place_size + SUM * self._has_checksums
+
+    def _block_of(self, place: int) -> tuple[bytes, int]:
+        """Return the direct block of a place in the heap, and where in the heap it begins.
+
+        Rows 0 and 1 of an indirect block have blocks of the same size, and each of the rows that
+        follow blocks of twice the size; those too long for direct blocks are indirect (III.G.3).
+        """
+        address, rows, first, size = self._root, self._rows, 0, self._start
+        row_0 = self._width * self._start
+        while rows:
+            row = ((place - first) // row_0).bit_length()
+            size = self._start << max(row - 1, 0)
+            if row >= rows:
+                self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
+            children = self._children_of(address, rows, first)
+            before = row_0 << row - 1 if row else 0
+            column = (place - first - before) // size
+            address = children[row * self._width + column]
+            first += before + column * size
+            rows = _log2(size) - _log2(row_0) + 1 if size > self._longest else 0
+            if rows < 0 or not self.file.is_defined(address):
+                self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
+        return self._direct_block(address, size, first), first
+
+    def _children_of(self, address: int, rows: int, first: int) -> list[int]:
+        """Return the addresses in an indirect block."""
+        if address not in self._children:
+            offset = self.file.offset_size
+            begin, count = 5 + offset + self._place_size, rows * self._width
+            data = self.file.take(address, begin + count * offset + SUM)
+            self._check(data, b"FHIB", first)
+            if not is_sound(data):
+                self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
+            places = range(begin, begin + count * offset, offset)
+            self._children[address] = [self.file.address_at(data, place) for place in places]
+        return self._children[address]
+
+    def _direct_block(self, address: int, size: int, first: int) -> bytes:
+        if (address, first) not in self._blocks:
+            data = self.file.take(address, size)
+            self._check(data, b"FHDB", first)
+            place = self._head - SUM
+            # the checksum is that of the whole block, with zeros where the checksum lies
+            blank = data[:place] + bytes(SUM) + data[self._head :]
+            if self._has_checksums and not is_sound(blank + data[place : self._head]):
+                self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
+            self._blocks[address, first] = data
+        return self._blocks[address, first]
+
+    def _check(self, data: bytes, signature: bytes, first: int) -> None:
+        """Refuse a block that is none of this heap, or of another place in it."""
+        offset = self.file.offset_size
+        heap, place = self.file.address_at(data, 5), uint(data, 5 + offset, self._place_size)
+        if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
+            self.file.refuse(f"a block {signature.decode()} of a fractal heap is none of it")
+
+
+def _log2(power: int) -> int:
+    return power.bit_length() - 1

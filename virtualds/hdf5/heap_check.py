@@ -1,0 +1,70 @@
+"""What HDF5 is about to follow into the global heap is looked at before.
+
+HDF5 keeps strings and sequences of varying length as references (HDF5 File Format Specification
+3.0, IV.B); where one leads to what is no sound heap, reading can end the process, or have no end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from virtualds.hdf5.data_types import Class
+from virtualds.hdf5.file import HDF5Files
+from virtualds.hdf5.global_heap import check_elements
+from virtualds.hdf5.mapping import is_virtual, mapped_sources
+from virtualds.hdf5.storage import raw_elements
+from virtualds.hdf5.structure import Dataset
+
+AT_ONCE = 2**26
+"""Bytes of references that are looked at in one go."""
+
+
+def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
+    """Refuse a dataset that refers to what the heap does not hold.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    files : HDF5Files
+        Opens those that a virtual dataset is put together from; all of their parts are looked at.
+    box : sequence of slice, optional
+        The part that is about to be read; all of it by default.
+
+    Raises
+    ------
+    FormatError
+        The heap is damaged, or does not hold something.
+    ReadError
+        The references cannot be read.
+    """
+    kind = dataset.referring
+    if kind is None:
+        return
+    if is_virtual(dataset):
+        for _, source in mapped_sources(dataset, files):
+            check_heap(source, files)
+        return
+    while kind.kind == Class.ARRAY:
+        _, kind = kind.parts[0]
+    array = raw_elements(dataset, kind.size)
+    for part in _cut(array.shape, box, kind.size):
+        raw = np.ascontiguousarray(array.read(part))
+        check_elements(dataset.file, kind, raw.view(np.uint8).reshape(-1, kind.size))
+
+
+def _cut(shape: tuple[int, ...], box: Sequence[slice] | None, size: int) -> list[tuple[slice, ...]]:
+    """Cut what of a box lies in an array into parts of not too many bytes, along the first axis."""
+    whole = box or tuple(slice(0, n) for n in shape)
+    inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(whole, shape, strict=True)]
+    if not shape:
+        return [()]
+    first, *rest = inside
+    row = size * prod(k.stop - k.start for k in rest)
+    if not row:
+        return []
+    step = max(AT_ONCE // row, 1)
+    starts = range(first.start, first.stop, step)
+    return [(slice(n, min(n + step, first.stop)), *rest) for n in starts]
