@@ -198,6 +198,15 @@ def test_a_server_that_drips_is_given_up(answer: Any, ask: str, way: str, serve:
         DRIPS[ask](f"{server.url}/a.bin", WAYS[way])
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_drip_is_given_up_long_before_a_large_answer_would_be(way: str, serve: Any) -> None:
+    """At this rate a range of 8 MiB might take a quarter of an hour."""
+    server = serve(dripping_body)
+    rates = {"request_timeout": 0.3, "least_rate": 1e4, "retries": 0}
+    with set_options(**rates), pytest.raises(StoreError, match="least_rate"):
+        DRIPS["ranges"](f"{server.url}/a.bin", WAYS[way])
+
+
 def test_a_drip_is_given_up_while_a_file_is_described(serve: Any) -> None:
     server = serve(dripping_headers)
     with set_options(**HASTE), pytest.raises(OSError, match="least_rate"):
