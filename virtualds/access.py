@@ -243,7 +243,7 @@ def _address(host: str) -> Address | None:
 def _is_public(address: Address) -> bool:
     """Say whether an address is one of the public internet, also where it holds another one."""
     if isinstance(address, IPv6Address):
-        inner = [address.ipv4_mapped, address.sixtofour]
+        inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
         if address in NAT64:
             inner.append(ip_address(address.packed[-4:]))
         if int(address) >> 32 == 0:
