@@ -432,6 +432,10 @@ def test_missing_dates_are_not_taken_for_the_same_date(tmp_path: Path, target: P
     for path in paths:
         append(path, target, on_duplicate="skip")
     assert opened(target).sizes["time"] == 8
+    # one that comes again is known by its elements
+    for path in paths:
+        append(path, target, on_duplicate="skip")
+    assert opened(target).sizes["time"] == 8
 
 
 def test_slices_of_one_file_are_appended_one_by_one(files: list[Path], target: Path) -> None:

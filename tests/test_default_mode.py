@@ -82,3 +82,9 @@ def test_a_set_is_created_and_replaced_only_if_that_is_said(
     with xr.open_dataset(archive_files[1]) as expected:
         found = xr.open_dataset(target, engine="virtual")
         xr.testing.assert_equal(found.load(), expected.load())
+
+
+@pytest.mark.parametrize("command", ["scan", "convert"])
+def test_the_program_says_what_it_does_by_default(command: str) -> None:
+    told = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    assert "Create the target (w-), or create or replace it (w). [default: w-]" in told

@@ -76,10 +76,10 @@ def serve() -> Iterator[Callable[[Callable[[Handler], None]], Any]]:
         yield lambda answer: stack.enter_context(running(Handler, asked=[], answer=answer))
 
 
-def redirect_to(url: str, status: int = 302) -> Callable[[Handler], None]:
+def redirect_to(url: str, status: int = 302, header: str = "Location") -> Callable[[Handler], None]:
     def answer(handler: Handler) -> None:
         handler.send_response(status)
-        handler.send_header("Location", url)
+        handler.send_header(header, url)
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
@@ -141,6 +141,15 @@ def test_secrets_do_not_follow_two_redirects(status: int, serve: Any) -> None:
     got = STORE.get_ranges(SourceFile(f"{first.url}/a.bin", options=options), [(5, 9)])
     assert list(got) == [DATA[5:14]]
     assert not any(told(headers) for _, headers in middle.asked + last.asked)
+
+
+def test_secrets_do_not_follow_a_redirect_of_an_old_server(serve: Any) -> None:
+    """aiohttp follows the header ``URI`` too, which was there before ``Location``."""
+    other = serve(plain)
+    first = serve(redirect_to(f"{other.url}/a.bin", header="URI"))
+    file = SourceFile(f"{first.url}/a.bin", options=StorageOptions(SECRETS["a header"]))
+    assert list(STORE.get_ranges(file, [(5, 9)])) == [DATA[5:14]]
+    assert other.asked and not any(told(headers) for _, headers in other.asked)
 
 
 @pytest.mark.parametrize("ask", ASKS)
