@@ -203,21 +203,6 @@ def test_files_go_in_the_order_of_the_scalar_that_they_are_stacked_by(tmp_path: 
     xr.testing.assert_identical(given.virtual.load(), natively(paths, "member"))
 
 
-@pytest.mark.parametrize(("below", "order"), [((3, 1, 2), [1, 2, 3]), ((0, 1, 2), [3, 1, 2])])
-def test_trees_go_in_the_order_of_a_scalar_in_which_their_groups_agree(
-    below: tuple[int, ...], order: list[int], tmp_path: Path
-) -> None:
-    paths = [tmp_path / f"{n}.nc" for n in range(3)]
-    for n, (path, above, inner) in enumerate(zip(paths, (3, 1, 2), below, strict=True)):
-        groups = {
-            "/": plain(n).assign_coords(member=above),
-            "/a": plain(n).assign_coords(member=inner),
-        }
-        xr.DataTree.from_dict(groups).to_netcdf(path)
-    found = virtualds.open_virtual_mfdatatree(paths, concat_dim="member")
-    assert found["member"].values.tolist() == order
-
-
 @pytest.mark.parametrize(("policy", "file"), [("first", 0), ("last", 2)])
 def test_files_of_one_scalar_overlap(policy: Any, file: int, tmp_path: Path) -> None:
     paths = written(tmp_path, [plain(n).assign_coords(member=n % 2) for n in range(3)])
