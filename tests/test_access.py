@@ -23,7 +23,7 @@ from range_server import RangeHandler, running
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.access import Allowed, absolute
+from virtualds.access import Allowed, absolute, is_private
 from virtualds.manifest import SourceFile
 from virtualds.store import StoreError
 from virtualds.stores import store_for
@@ -724,6 +724,33 @@ def test_a_public_set_does_not_name_this_machine_or_its_network(base: str, host:
     # what has "::" in it is taken for a chain of fsspec's, which ends on this machine
     with pytest.raises(AccessError, match="network" if "::" not in host else "local file"):
         Allowed().check(absolute(url, base), base)
+
+
+# urls with "::" are chains of fsspec's for sets, and addresses for everybody else
+HOLD_OTHERS = {
+    "[::ffff:127.0.0.1]": True,
+    "[::ffff:8.8.8.8]": False,
+    "[::127.0.0.1]": True,
+    "[64:ff9b::127.0.0.1]": True,
+    "[64:ff9b::8.8.8.8]": False,
+    "[2002:7f00:1::]": True,
+    "[2001:0:808:808:0:0:80ff:fffe]": True,
+    "[fe80::1%25eth0]": True,
+    "[ff0e::1]": True,
+    "[2606:4700::1111]": False,
+    "224.0.0.1": True,
+    "%31%32%37.0.0.1": True,
+    "me@127.0.0.1:80": True,
+    "db.internal": True,
+}
+"""Hosts, and whether they are of this machine or its network: some addresses hold other ones."""
+
+
+@pytest.mark.parametrize("host", HOLD_OTHERS)
+def test_an_address_is_private_if_the_one_that_it_holds_is(host: str) -> None:
+    assert is_private(f"http://{host}/a.nc") == HOLD_OTHERS[host]
+    # a bucket may be called anything
+    assert not is_private("s3://localhost/a.nc")
 
 
 @pytest.mark.parametrize(

@@ -432,6 +432,10 @@ def test_missing_dates_are_not_taken_for_the_same_date(tmp_path: Path, target: P
     for path in paths:
         append(path, target, on_duplicate="skip")
     assert opened(target).sizes["time"] == 8
+    # one that comes again is known by its elements
+    for path in paths:
+        append(path, target, on_duplicate="skip")
+    assert opened(target).sizes["time"] == 8
 
 
 def test_slices_of_one_file_are_appended_one_by_one(files: list[Path], target: Path) -> None:
@@ -475,6 +479,54 @@ def test_slices_that_cut_one_chunk_are_known_by_their_elements(tmp_path: Path) -
         whole.virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time")
     whole.virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time", on_duplicate="skip")
     xr.testing.assert_equal(opened(tmp_path / "refs.zarr").load(), ds)
+
+
+# what the set shows of twenty positions in chunks of ten, what comes, and which of that is known
+SHOWN: list[tuple[slice, slice, list[int]]] = [
+    (slice(3, 8), slice(0, 10), [3, 4, 5, 6, 7]),
+    (slice(0, 3), slice(0, 10), [0, 1, 2]),
+    (slice(8, 12), slice(5, 20), [3, 4, 5, 6]),
+    # of one chunk, and far apart in it
+    (slice(0, 3), slice(8, 20), []),
+    (slice(17, 20), slice(0, 12), []),
+    (slice(5, 6), slice(6, 20), []),
+]
+
+
+@pytest.mark.parametrize(("there", "comes", "known"), SHOWN, ids=str)
+def test_of_chunks_that_are_cut_those_elements_are_known_that_are_shown(
+    there: slice, comes: slice, known: list[int], tmp_path: Path
+) -> None:
+    ds = xr.Dataset({"t": (("time",), np.arange(20, dtype="f4"))})
+    ds.to_netcdf(tmp_path / "a.nc", encoding={"t": {"chunksizes": (10,), "zlib": True}})
+    whole = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    whole.isel(time=there).virtual.to_manifest(tmp_path / "refs.zarr")
+    new = whole.isel(time=comes)
+    if known:
+        said = f"{len(known)} of {new.sizes['time']} positions .* number {known[0]}"
+        with pytest.raises(virtualds.CombineError, match=said):
+            new.virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time")
+    how = "skip" if known else "raise"
+    new.virtual.to_manifest(tmp_path / "refs.zarr", append_dim="time", on_duplicate=how)
+    fresh = np.delete(ds.t.values[comes], known)
+    found = opened(tmp_path / "refs.zarr").t.values
+    np.testing.assert_array_equal(found, np.concatenate([ds.t.values[there], fresh]))
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_of_joined_files_without_a_coordinate_those_are_added_that_are_new(
+    known: int, tmp_path: Path, target: Path
+) -> None:
+    parts = []
+    for number in range(3):
+        ds = xr.Dataset({"t": ("time", np.arange(4, dtype="f4") + 10 * number)})
+        ds.to_netcdf(path := tmp_path / f"{number}.nc", encoding={"t": {"chunksizes": (2,)}})
+        parts.append(virtual(path))
+    parts[known].virtual.to_manifest(target)
+    xr.concat(parts, "time").virtual.to_manifest(target, append_dim="time", on_duplicate="skip")
+    order = [known, *(n for n in range(3) if n != known)]
+    expected = xr.concat([parts[n].virtual.load() for n in order], "time")
+    np.testing.assert_array_equal(opened(target).t, expected.t)
 
 
 @pytest.mark.parametrize("how", ["raise", "skip"])

@@ -1,6 +1,7 @@
 """A small file that says it is huge is refused before memory is taken for it."""
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import zarr
 from memory import peak
 
 import virtualds
+import virtualds.bounds as bounds
 from virtualds import (
     ChunkAxis,
     ChunkManifest,
@@ -252,6 +254,25 @@ def test_a_part_of_a_huge_chunk_is_refused(tmp_path: Path) -> None:
             opened["v"][:3].to_numpy()
 
     assert peak(refused) < MOST
+
+
+def test_all_of_a_large_chunk_is_read_where_a_part_of_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ALWAYS", 8)
+    values = np.arange(100.0)
+    path = kerchunk(tmp_path, shape=[200], chunks=[100], compressor={"id": "zlib"}, keys=0)
+    data = zlib.compress(values.tobytes())
+    (tmp_path / "a.bin").write_bytes(data)
+    document = json.loads(path.read_text())
+    document["refs"]["v/0"] = ["a.bin", 0, len(data)]
+    path.write_text(json.dumps(document))
+    opened = virtualds.open_virtual_dataset(path)
+    with virtualds.set_options(load_limit=40):
+        with pytest.raises(UnsupportedError, match="800 bytes once decoded, of which 40 are"):
+            # of one small chunk nobody would ask
+            opened["v"][98:103].to_numpy()
+        np.testing.assert_array_equal(opened.virtual.load()["v"][1:100], values[1:])
 
 
 def test_a_part_of_a_huge_chunk_without_codecs_is_read(tmp_path: Path) -> None:

@@ -98,6 +98,19 @@ def test_a_part_of_a_large_array_in_npz_is_read_alone(tmp_path: Path) -> None:
         assert counts.sent - before >= READ_WHOLE
 
 
+def test_a_part_of_a_large_chunk_in_a_zipped_zarr_store_is_read_alone(tmp_path: Path) -> None:
+    """Without codecs, a checksum would have all of it read."""
+    ds = xr.Dataset({"v": ("x", np.arange(READ_WHOLE // 4 + 1, dtype="f4"))})
+    encoding: Any = {"v": {"chunks": ds.v.shape, "compressors": None}}
+    ds.to_zarr(tmp_path / "s", zarr_format=3, encoding=encoding, consolidated=False)
+    zipped(tmp_path / "s.zip", tmp_path / "s")
+    with counting_server(tmp_path) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/s.zip")
+        before = counts.sent
+        assert np.asarray(found.v[1000]) == 1000
+        assert counts.sent - before < 2**20
+
+
 @pytest.mark.parametrize("codecs", [True, False])
 @pytest.mark.parametrize("version", [2, 3])
 def test_flipped_bytes_of_a_zipped_zarr_store_are_errors(
@@ -148,6 +161,17 @@ def test_verify_checks_members_of_which_parts_are_read(tmp_path: Path) -> None:
     found = ds.virtual.verify(against="native")
     assert found.counts["undecodable"] == 1
     assert "member 'a.nc'" in str(found)
+
+
+def test_verify_leaves_compressed_members_alone(tmp_path: Path) -> None:
+    """No reference leads into them, and their checksums are not those of the bytes there."""
+    ds = xr.Dataset({"v": (("y", "x"), NUMBERS)})
+    ds.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(tmp_path / "a.nc", "a.nc")
+        archive.writestr("read me.txt", "text " * 1000, zipfile.ZIP_DEFLATED)
+    found = virtualds.open_virtual_dataset(f"zip://a.nc::{tmp_path / 'a.zip'}")
+    assert "undecodable" not in found.virtual.verify(against="native").counts
 
 
 def test_verify_checks_arrays_that_are_too_large_to_be_read_whole(tmp_path: Path) -> None:

@@ -555,6 +555,30 @@ def test_gaps_are_told_of_other_calendars_and_not_of_samples(tmp_path: Path) -> 
     assert "gap" not in {r.aspect for r in some.differences}
 
 
+@pytest.mark.parametrize("calendars", [("noleap", "360_day"), ("noleap", "standard")], ids=str)
+def test_an_archive_of_two_calendars_has_no_gaps(
+    calendars: tuple[str, str], tmp_path: Path
+) -> None:
+    """Dates of two calendars have no order."""
+    files = []
+    for number, calendar in enumerate((*calendars, calendars[0]), 1):
+        files += months_of(tmp_path, [f"2001-{number:02}-01"], calendar)
+    aspects = {row.aspect for row in virtualds.diagnose(files).differences}
+    assert "calendar" in aspects
+    assert "gap" not in aspects
+
+
+def test_a_file_that_cannot_be_opened_leaves_no_gap(tmp_path: Path) -> None:
+    files = [tmp_path / f"{day}.nc" for day in range(1, 7)]
+    for day, path in enumerate(files, 1):
+        only([f"2001-01-{day:02}"]).to_netcdf(path)
+    files[3].write_text("not found")
+    assert "gap" not in {row.aspect for row in virtualds.diagnose(files).differences}
+    files[3].unlink()
+    found = virtualds.diagnose([path for path in files if path.exists()])
+    assert "gap" in {row.aspect for row in found.differences}
+
+
 def test_a_static_field_that_differs_has_a_remedy(tmp_path: Path) -> None:
     files = [tmp_path / f"{n}.nc" for n in range(4)]
     for n, path in enumerate(files):

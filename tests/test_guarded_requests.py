@@ -76,10 +76,10 @@ def serve() -> Iterator[Callable[[Callable[[Handler], None]], Any]]:
         yield lambda answer: stack.enter_context(running(Handler, asked=[], answer=answer))
 
 
-def redirect_to(url: str, status: int = 302) -> Callable[[Handler], None]:
+def redirect_to(url: str, status: int = 302, header: str = "Location") -> Callable[[Handler], None]:
     def answer(handler: Handler) -> None:
         handler.send_response(status)
-        handler.send_header("Location", url)
+        handler.send_header(header, url)
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
@@ -143,6 +143,15 @@ def test_secrets_do_not_follow_two_redirects(status: int, serve: Any) -> None:
     assert not any(told(headers) for _, headers in middle.asked + last.asked)
 
 
+def test_secrets_do_not_follow_a_redirect_of_an_old_server(serve: Any) -> None:
+    """aiohttp follows the header ``URI`` too, which was there before ``Location``."""
+    other = serve(plain)
+    first = serve(redirect_to(f"{other.url}/a.bin", header="URI"))
+    file = SourceFile(f"{first.url}/a.bin", options=StorageOptions(SECRETS["a header"]))
+    assert list(STORE.get_ranges(file, [(5, 9)])) == [DATA[5:14]]
+    assert other.asked and not any(told(headers) for _, headers in other.asked)
+
+
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("secret", SECRETS)
 def test_secrets_follow_a_redirect_within_one_host(secret: str, ask: str, serve: Any) -> None:
@@ -196,6 +205,15 @@ def test_a_server_that_drips_is_given_up(answer: Any, ask: str, way: str, serve:
     server = serve(answer)
     with set_options(**HASTE), pytest.raises(StoreError, match="least_rate"):
         DRIPS[ask](f"{server.url}/a.bin", WAYS[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_drip_is_given_up_long_before_a_large_answer_would_be(way: str, serve: Any) -> None:
+    """At this rate a range of 8 MiB might take a quarter of an hour."""
+    server = serve(dripping_body)
+    rates = {"request_timeout": 0.3, "least_rate": 1e4, "retries": 0}
+    with set_options(**rates), pytest.raises(StoreError, match="least_rate"):
+        DRIPS["ranges"](f"{server.url}/a.bin", WAYS[way])
 
 
 def test_a_drip_is_given_up_while_a_file_is_described(serve: Any) -> None:

@@ -215,3 +215,17 @@ def test_lazy_datasets_are_appended_as_references(chunks: Any, path: Path, tmp_p
     found = virtualds.open_virtual_dataset(target)
     assert found.virtual.sources["chunks"].tolist() == whole.virtual.sources["chunks"].tolist()
     xr.testing.assert_equal(found.virtual.load(), whole.load())
+
+
+@pytest.mark.parametrize("chunks", CHUNKS[:2], ids=str)
+def test_lazy_datasets_replace_their_source_as_references(
+    chunks: Any, path: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "refs.zarr"
+    before = virtualds.open_virtual_dataset(path).drop_vars(["names", "area"])
+    before.isel(time=slice(0, 12)).virtual.to_manifest(target)
+    opened = xr.open_dataset(path, engine="virtual", chunks=chunks).drop_vars(["names", "area"])
+    opened.virtual.to_manifest(target, mode="replace-source", append_dim="time")
+    found = virtualds.open_virtual_dataset(target)
+    assert found.virtual.sources["chunks"].tolist() == before.virtual.sources["chunks"].tolist()
+    xr.testing.assert_equal(found.virtual.load(), opened.load())

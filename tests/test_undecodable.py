@@ -164,6 +164,21 @@ def test_times_out_of_range_are_named(form: str, tmp_path: Path) -> None:
     assert any("bad" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize("value", [1e300, -1e300, 1e18])
+def test_times_out_of_range_are_named_behind_a_sound_file_of_the_same_structure(
+    value: float, tmp_path: Path
+) -> None:
+    """How the first file decodes is remembered for the next one."""
+    for number, days in enumerate((1.0, value)):
+        with netCDF4.Dataset(tmp_path / f"{number}.nc", "w") as file:
+            file.createDimension("time", 1)
+            time = file.createVariable("time", "f8", ("time",))
+            time.units, time[:] = TIME, days
+    virtualds.open_virtual_dataset(tmp_path / "0.nc")
+    with pytest.raises(FormatError, match="'time'"):
+        virtualds.open_virtual_dataset(tmp_path / "1.nc")
+
+
 def test_undecoded_the_file_opens(tmp_path: Path) -> None:
     path = WRITERS["zarr-3"](tmp_path / "a.zarr", {"coordinates": {}})
     found = virtualds.open_virtual_dataset(path, decode_cf=False)

@@ -245,15 +245,13 @@ def _address(host: str) -> Address | None:
 def _is_public(address: Address) -> bool:
     """Say whether an address is one of the public internet, also where it holds another one."""
     if isinstance(address, IPv6Address):
-        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+        inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
         if address in NAT64:
             inner.append(ip_address(address.packed[-4:]))
         if int(address) >> 32 == 0:
             inner.append(ip_address(address.packed[-4:]))
         if any(found is not None and not _is_public(found) for found in inner):
             return False
-        if address in NAT64 or address.ipv4_mapped is not None:
-            return True
     return address.is_global and not address.is_multicast
 
 

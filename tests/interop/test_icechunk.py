@@ -20,6 +20,7 @@ import virtualds
 from virtualds import ConflictError, UnsupportedError
 from virtualds.api import open_group
 from virtualds.manifest import INLINE
+from virtualds.writing import check_target
 
 icechunk = pytest.importorskip("icechunk", reason="it needs Python 3.12")
 zarr = pytest.importorskip("zarr", reason="Icechunk needs it")
@@ -257,6 +258,34 @@ def test_what_is_no_repository_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         virtual(years(tmp_path / "in", 1)[0]).virtual.to_manifest(tmp_path / "a.icechunk")
     assert (tmp_path / "a.icechunk" / "mine.txt").read_text() == "mine"
+
+
+def test_a_branch_with_arrays_of_others_is_replaced_only_if_that_is_said(tmp_path: Path) -> None:
+    [path] = years(tmp_path / "in", 1)
+    repo = own_repository(tmp_path / "own", tmp_path / "in")
+    first = repo.lookup_branch("main")
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="native", data=np.arange(3.0))
+    session.commit("theirs")
+    theirs = repo.lookup_branch("main")
+    told = r"'main' all that it holds, 1 arrays \(native\)"
+    for place in (tmp_path / "own", str(tmp_path / "own"), repo):
+        with pytest.raises(FileExistsError, match=told):
+            virtual(path).virtual.to_manifest(place)
+    with pytest.raises(FileExistsError, match=told):
+        virtualds.convert(path, tmp_path / "own", format="icechunk")
+    # it is looked at before a file is opened
+    with pytest.raises(FileExistsError, match=told):
+        check_target(tmp_path / "own", format="icechunk")
+    with pytest.raises(FileExistsError, match=told):
+        check_target(tmp_path / "own", format="icechunk", mode="w-")
+    assert repo.lookup_branch("main") == theirs
+    repo.create_branch("empty", first)
+    check_target(tmp_path / "own", format="icechunk", branch="empty")
+    virtual(path).virtual.to_manifest(tmp_path / "own", branch="empty")
+    assert repo.lookup_branch("main") == theirs
+    virtual(path).virtual.to_manifest(tmp_path / "own", mode="w")
+    assert "native" not in by_icechunk(tmp_path / "own")
 
 
 # ---------------------------------------------------------------------- we read what they write

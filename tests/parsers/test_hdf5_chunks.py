@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from numcodecs.jenkins import jenkins_lookup3
 from range_server import range_server
 
 import virtualds
@@ -235,6 +236,9 @@ WRONG_NODES: dict[str, tuple[int, bytes]] = {
     "more entries than there is room for": (6, b"\xff\xff"),
     "a neighbour of the root": (8, bytes(8)),
     "a child past the end": (HEAD + KEY, b"\xff" * 7),
+    "a child at no address": (HEAD + KEY, b"\xff" * 8),
+    "a position within an element": (HEAD + 8 + 16, b"\1"),
+    "a position beyond all numbers": (HEAD + 8, b"\xfe" + b"\xff" * 7),
 }
 
 
@@ -297,6 +301,149 @@ def test_a_wrong_checksum_of_an_extensible_array_is_an_error(
     raw[raw.index(signature) + 15] ^= 1
     path.write_bytes(raw)
     with pytest.raises(FormatError, match="checksum"):
+        array(path)
+
+
+# where the fields of the header of an extensible array are (VII.D)
+VERSION, CLIENT, ELEMENT, MAX_BITS, LEAST, POINTERS, USED, INDEX_BLOCK = 4, 5, 6, 7, 9, 10, 44, 60
+EAHD, OWNER, ELEMENTS = 72, 6, 14
+"""Bytes of the header; where a block names its header; where the elements of an index begin."""
+SELF_CONTRADICTIONS: dict[str, tuple[int, bytes, type[Exception], str]] = {
+    "another version": (VERSION, b"\1", UnsupportedError, "version 1 and client 0"),
+    "another client": (CLIENT, b"\2", UnsupportedError, "version 0 and client 2"),
+    "elements shorter than an address": (ELEMENT, b"\4", FormatError, "contradicts itself"),
+    "elements longer than any": (ELEMENT, b"\x10", FormatError, "contradicts itself"),
+    "blocks of three elements": (LEAST, b"\3", FormatError, "contradicts itself"),
+    "more in the index than there is": (MAX_BITS, b"\4", FormatError, "contradicts itself"),
+    "numbers of more than 64 bits": (MAX_BITS, b"\x41", FormatError, "contradicts itself"),
+    "more than can be counted": (USED, b"\xff" * 8, FormatError, "contradicts itself"),
+}
+
+
+def put(path: Path, place: int, value: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place : place + len(value)] = value
+    path.write_bytes(raw)
+
+
+def seal(path: Path, begin: int, size: int) -> None:
+    """Make the last bytes of a block the checksum of the others, as whoever forges a file would."""
+    raw = path.read_bytes()
+    checksum = jenkins_lookup3(raw[begin : begin + size - 4])
+    put(path, begin + size - 4, checksum.to_bytes(4, "little"))
+
+
+def forge(path: Path, begin: int, size: int, place: int, value: bytes) -> None:
+    put(path, begin + place, value)
+    seal(path, begin, size)
+
+
+def size_of_index(path: Path, element: int = 8) -> int:
+    """Return the bytes of an index block, as its header says."""
+    raw = path.read_bytes()
+    head = raw[raw.index(b"EAHD") :]
+    bits, in_index, least, pointers = head[7:11]
+    listed = 2 * (pointers - 1)
+    supers = 1 + bits - (least.bit_length() - 1) - 2 * (pointers.bit_length() - 1)
+    return ELEMENTS + in_index * element + 8 * (listed + supers) + 4
+
+
+@pytest.fixture
+def extensible(tmp_path: Path) -> Path:
+    path = tmp_path / "a.h5"
+    with create(path, (2, 60), (2, None), (1, 1), "latest") as file:
+        full(file["v"])
+    return path
+
+
+@pytest.mark.parametrize("which", SELF_CONTRADICTIONS)
+def test_a_header_that_contradicts_itself_is_an_error(which: str, extensible: Path) -> None:
+    place, value, kind, reason = SELF_CONTRADICTIONS[which]
+    forge(extensible, extensible.read_bytes().index(b"EAHD"), EAHD, place, value)
+    with pytest.raises(kind, match=reason):
+        array(extensible)
+
+
+@pytest.mark.parametrize("place, value", [(0, b"EAIX"), (OWNER, b"\1" * 8)])
+def test_a_block_of_another_kind_or_array_is_an_error(
+    place: int, value: bytes, extensible: Path
+) -> None:
+    begin = extensible.read_bytes().index(b"EAIB")
+    forge(extensible, begin, size_of_index(extensible), place, value)
+    with pytest.raises(FormatError, match="block EAIB"):
+        array(extensible)
+
+
+def test_a_data_block_that_is_listed_twice_is_an_error(extensible: Path) -> None:
+    raw = extensible.read_bytes()
+    begin = raw.index(b"EAIB")
+    # behind the elements come the blocks of one, one and two, of which the last are equally long
+    place = ELEMENTS + 8 * raw[raw.index(b"EAHD") + 8] + 8 * 2
+    again = raw[begin + place : begin + place + 8]
+    forge(extensible, begin, size_of_index(extensible), place + 8, again)
+    with pytest.raises(FormatError, match="data block twice"):
+        array(extensible)
+
+
+def test_a_chunk_of_an_extensible_array_lies_in_the_file(extensible: Path) -> None:
+    begin = extensible.read_bytes().index(b"EAIB")
+    past = extensible.stat().st_size.to_bytes(8, "little")
+    forge(extensible, begin, size_of_index(extensible), ELEMENTS, past)
+    with pytest.raises(FormatError, match="lies past"):
+        array(extensible)
+
+
+def test_an_element_that_is_there_beyond_the_shape_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with create(path, (2, 1), (2, None), (1, 1), "latest") as file:
+        full(file["v"])
+    raw = path.read_bytes()
+    begin = raw.index(b"EAIB")
+    # of four elements in the index, two are of columns that there are
+    forge(path, begin, size_of_index(path), ELEMENTS + 16, raw[begin + ELEMENTS :][:8])
+    forge(path, raw.index(b"EAHD"), EAHD, USED, (4).to_bytes(8, "little"))
+    with pytest.raises(FormatError, match="outside of the shape"):
+        array(path)
+
+
+def test_elements_that_were_never_used_hold_anything(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with create(path, (2, 1), (2, None), (1, 1), "latest") as file:
+        full(file["v"])
+    raw = path.read_bytes()
+    begin = raw.index(b"EAIB")
+    forge(path, begin, size_of_index(path), ELEMENTS + 16, raw[begin + ELEMENTS :][:8])
+    np.testing.assert_array_equal(array(path).read(), native(path))
+
+
+def test_a_filtered_chunk_is_no_longer_than_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with create(path, (1, 2), (1, None), (1, 1), "latest", "gzip") as file:
+        full(file["v"])
+    raw = path.read_bytes()
+    head, begin = raw.index(b"EAHD"), raw.index(b"EAIB")
+    width, count = raw[head + ELEMENT], raw[head + 8]
+    # an index of the same elements whose lengths have eight bytes, behind all else
+    rows = [raw[begin + ELEMENTS :][n * width : (n + 1) * width] for n in range(count)]
+    wide = [row[:8] + b"\xff" * 8 + row[-4:] for row in rows]
+    rest = raw[begin + ELEMENTS + count * width : begin + size_of_index(path, width)]
+    path.write_bytes(raw + raw[begin : begin + ELEMENTS] + b"".join(wide) + rest)
+    seal(path, len(raw), size_of_index(path, 20))
+    forge(path, head, EAHD, ELEMENT, bytes([20]))
+    forge(path, head, EAHD, INDEX_BLOCK, len(raw).to_bytes(8, "little"))
+    with pytest.raises(FormatError, match="longer than any file"):
+        array(path)
+
+
+def test_a_page_with_a_wrong_checksum_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with create(path, (2**19, 1), (None, 1), (1, 1), "latest", None, "i1") as file:
+        file["v"][2**19 - 1] = 7
+        place = file["v"].id.get_chunk_info(0).byte_offset
+    assert array(path).manifest.size == 2**19
+    raw = path.read_bytes()
+    put(path, raw.rindex(place.to_bytes(8, "little")), (place + 1).to_bytes(8, "little"))
+    with pytest.raises(FormatError, match="a page of an extensible array"):
         array(path)
 
 

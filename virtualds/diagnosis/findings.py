@@ -157,8 +157,6 @@ def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
 
 def _gaps(survey: Survey, dim: str, placed: Sequence[Placed]) -> Iterator[Change]:
     """Tell the first gap in times, and how many there are."""
-    if any(True for _ in overlapping(placed)):
-        return  # which is told, and leaves no steps between files
     spans, found = dict(placed), list(gaps(placed))
     if found:
         first, second = found[0]

@@ -62,12 +62,15 @@ def _steps(values: Any) -> tuple[float, ...]:
 
 def gaps(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
     """Yield the numbers of files between which times are missing, twice the same for within one."""
-    ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
-    steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
-    steps += [
-        (float(steps_of(np.array([one.stop, other.start]))[0]), (first, second))
-        for (first, one), (second, other) in pairwise(ordered)
-    ]
+    try:
+        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
+        steps += [
+            (float(steps_of(np.array([one.stop, other.start]))[0]), (first, second))
+            for (first, one), (second, other) in pairwise(ordered)
+        ]
+    except TypeError:
+        return  # as above
     yield from (steps[n][1] for n in gaps_among([step for step, _ in steps]))
 
 
