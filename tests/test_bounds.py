@@ -1,6 +1,7 @@
 """A small file that says it is huge is refused before memory is taken for it."""
 
 import json
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from virtualds import (
     ChunkAxis,
     ChunkManifest,
     CodecPipeline,
+    FormatError,
     Fragment,
     ManifestArray,
     ReadError,
@@ -229,6 +231,68 @@ def test_a_coordinate_of_nothing_is_not_loaded(tmp_path: Path) -> None:
     def refused() -> None:
         with pytest.raises(UnsupportedError, match="coordinate has"):
             virtualds.open_virtual_dataset(path)
+
+    assert peak(refused) < MOST
+
+
+@pytest.mark.parametrize("on_error", ["raise", "keep"])
+def test_a_coordinate_of_nothing_gets_no_index(on_error: str, tmp_path: Path) -> None:
+    path = kerchunk(tmp_path, "x", shape=[2**33], chunks=[2**33], keys=1)
+
+    def refused() -> None:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            pytest.raises(UnsupportedError, match="of which 8 are in files"),
+        ):
+            xr.open_dataset(path, engine="virtual", on_error=on_error)
+
+    assert peak(refused) < MOST
+
+
+def test_a_large_coordinate_that_lies_in_a_file_gets_its_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ALWAYS", 100)
+    xr.Dataset(coords={"x": np.arange(1000.0)}).to_netcdf(tmp_path / "a.nc")
+    with virtualds.set_options(load_limit=100):
+        opened = xr.open_dataset(tmp_path / "a.nc", engine="virtual")
+    assert opened.indexes["x"].tolist() == list(range(1000))
+
+
+def test_chunks_longer_than_any_axis_are_refused(tmp_path: Path) -> None:
+    for chunk in (2**63, 10**30):
+        path = kerchunk(tmp_path, shape=[7], chunks=[chunk])
+        with pytest.raises(FormatError, match="is too long"):
+            virtualds.open_virtual_dataset(path)
+
+
+def test_places_of_more_points_than_may_be_loaded_are_refused(tmp_path: Path) -> None:
+    eccodes = pytest.importorskip("eccodes")
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    message = bytearray(eccodes.codes_get_message(handle))
+    eccodes.codes_release(handle)
+    # the grid definition follows the identification (section 3 after section 1)
+    grid = 16 + int.from_bytes(message[16:20], "big")
+    assert message[grid + 4] == 3
+    message[grid + 6 : grid + 10] = (2**31 - 16).to_bytes(4, "big")
+    message[grid + 30 : grid + 34] = (2**15).to_bytes(4, "big")
+    message[grid + 34 : grid + 38] = (2**16 - 1).to_bytes(4, "big")
+    (tmp_path / "a.grib").write_bytes(message)
+
+    def refused() -> None:
+        with pytest.raises(VirtualdsError):
+            virtualds.open_virtual_dataset(tmp_path / "a.grib")
+
+    assert peak(refused) < MOST
+
+
+def test_a_message_longer_than_its_file_takes_no_memory(tmp_path: Path) -> None:
+    start = b"GRIB" + bytes([0, 0, 0, 2]) + (2**40).to_bytes(8, "big")
+    (tmp_path / "a.grib").write_bytes(start + (2**31).to_bytes(4, "big") + b"\1" + bytes(99))
+
+    def refused() -> None:
+        with pytest.raises(FormatError, match="the file ends at"):
+            virtualds.open_virtual_dataset(tmp_path / "a.grib")
 
     assert peak(refused) < MOST
 

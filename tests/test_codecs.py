@@ -307,6 +307,7 @@ def test_parameters_that_make_no_sense_are_an_error_of_the_codec(name: str) -> N
 
 DELTA = {"id": "imagecodecs_delta", "shape": [3, 4, 1], "dtype": "<u2", "axis": -2}
 SCALED = {"id": "virtualds_scaleoffset", "dtype": "<i4", "factor": 0, "elements": 9, "fill": 11}
+NBIT = {"id": "virtualds_nbit", "precision": 16, "offset": 0, "elements": 9}
 UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
     "an element that is text": ({"id": "shuffle", "elementsize": "x"}, "elementsize"),
     "rows of no pixels": (DELTA | {"shape": [3, 0, 1]}, "no differences"),
@@ -318,6 +319,8 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
     "colours that are a list": ({"id": "imagecodecs_jpeg", "colorspace_data": [1]}, "colours"),
     "offsets of text": (SCALED | {"dtype": "<U1"}, "no numbers"),
     "offsets of a dtype that there is not": (SCALED | {"dtype": "<i4\0"}, "not understood"),
+    "bits of objects": (NBIT | {"dtype": "|O"}, "no unsigned integers"),
+    "bits of nine bytes": (NBIT | {"dtype": "<V9"}, "no unsigned integers"),
     "a fill beyond the type": (SCALED | {"dtype": "|u1", "fill": -1}, "out of bounds"),
 }
 
@@ -332,6 +335,21 @@ def test_a_configuration_of_which_no_codec_is_made_is_named(name: str) -> None:
 def test_client_data_of_which_no_codec_is_made_are_named() -> None:
     with pytest.raises(FormatError, match=r"HDF5 filter 4.*\(1, 2\)"):
         codec_from_hdf5(4, (1, 2), 4)
+
+
+def test_differences_of_no_rows_are_nothing() -> None:
+    assert bytes(codec_from_zarr_v2(DELTA).decode(b"", None)) == b""
+
+
+def test_a_padding_larger_than_all_bits_is_damage() -> None:
+    codec = codec_from_zarr_v2(
+        {
+            "id": "virtualds_bit_fields", "dtype": "|b1", "padding_encoding": "first_byte",
+            "first_bit": 0, "last_bit": 0,
+        }
+    )  # fmt: skip
+    with pytest.raises(CodecError, match="packbits"):
+        codec.decode(b"\x03", None)
 
 
 @pytest.mark.parametrize("dtype", ["|O", "O"])

@@ -254,6 +254,19 @@ def test_nothing_of_what_cannot_be_read_says_why() -> None:
         array.read()
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("key", [(slice(None),), (slice(1, 3),), (np.array([2, 1]),)])
+def test_text_of_characters_that_there_are_not_is_damage(order: str, key: Any) -> None:
+    letters = np.array([65, 66, sys.maxunicode + 1, 67], f"{order}u4")
+    array = ManifestArray.from_values(letters)
+    dtype = np.dtype(f"{order}U1")
+    pipeline = replace(array.pipelines[0], dtype=dtype, fill=None)
+    text = replace(array, dtype=dtype, fill_value="", pipelines=(pipeline,))
+    with pytest.raises(ReadError, match="0x110000"):
+        text.read(key)
+    assert text.read((slice(2),)).tolist() == ["A", "B"]
+
+
 def test_a_result_larger_than_any_array_is_refused() -> None:
     # of no elements, and yet beyond what numpy counts
     array = ManifestArray((2**61, 0, 6), np.dtype("f8"), 0.0, (), ())

@@ -71,9 +71,9 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
         if not isinstance(array, ManifestArray):
             continue
         with complaints_about(str(name)):
-            if variable.dims == (name,) and not loads_unasked(array.nbytes):
-                demand_backed(array.nbytes, _bytes_in_files(array), f"variable {name!r}")
             unread = str(name) in group.problems
+            if variable.dims == (name,) and not unread and not loads_unasked(array.nbytes):
+                demand_backed(array.nbytes, _bytes_in_files(array), f"variable {name!r}")
             data = array if unread else _decoded_by_chunk(name, stored, array, variable)
         if data is not None:
             variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))

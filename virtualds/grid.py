@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 AxisKey = slice | Ints
+LONGEST = 2**62
+"""Elements that no axis has, so that sums of two positions are 64-bit integers."""
 """What selects along one axis: a slice with start, stop and positive step, or rising positions."""
 
 
@@ -129,6 +131,10 @@ class ChunkAxis(ABC):
     @abstractmethod
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         """Return the columns of the slabs ``first`` to ``stop``."""
+
+    def stored_lengths(self) -> set[int]:
+        """Return the different numbers of elements that chunks store along the axis."""
+        return set(np.unique(self.slabs().encoded).tolist())
 
     @abstractmethod
     def locate(self, positions: Ints) -> Ints:
@@ -271,6 +277,8 @@ class RegularAxis(ChunkAxis):
                 f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.hidden} is no cut "
                 f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
+        if max(self.length, self.step) >= LONGEST:
+            raise ValueError(f"ChunkAxis: size {self.length}, chunk {self.step} is too long")
         shown = (self.hidden + self.length) - (self.nchunks - 1) * self.step
         if self.length and not shown <= self.last <= self.step:
             raise ValueError(
@@ -308,6 +316,9 @@ class RegularAxis(ChunkAxis):
         if stop > first and first == 0:
             inset[0] = self.hidden
         return Slabs(edges, encoded, inset)
+
+    def stored_lengths(self) -> set[int]:
+        return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
 
     def locate(self, positions: Ints) -> Ints:
         return (positions + self.hidden) // self.step

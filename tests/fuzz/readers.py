@@ -176,7 +176,9 @@ def by_astropy(entry: str, closing: ExitStack) -> Found:
     for number, unit in enumerate(units):
         if unit.is_image and unit.header.get("NAXIS", 0):
             how = unit.header.get("BITPIX"), unit.header.get("BZERO", 0)
-            unsigned = unit.header.get("BSCALE", 1) == 1 and how in UNSIGNED
+            scale = unit.header.get("BSCALE", 1)
+            # a card without "= " has a text, and no value
+            unsigned = (isinstance(scale, str) or scale == 1) and how in UNSIGNED
             one = scaled[number] if unsigned else unit
             yield unit.name or f"HDU{number}", lambda one=one: one.data
 

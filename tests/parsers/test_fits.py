@@ -278,6 +278,16 @@ def test_special_records_behind_the_last_part_are_passed_over(tmp_path: Path) ->
     )
 
 
+def test_a_part_behind_bytes_that_no_header_tells_of_is_not_dropped(tmp_path: Path) -> None:
+    path = several(tmp_path / "a.fits")
+    data = path.read_bytes()
+    # the second part says that it has no elements
+    place = data.index(b"NAXIS1  =", 2880)
+    path.write_bytes(data[: place + 10] + b"0".rjust(20) + data[place + 30 :])
+    with pytest.raises(FormatError, match="where no other begins"):
+        virtualds.open_virtual_dataset(path)
+
+
 REFUSED = {
     "EVENTS": (table, "BINTABLE"),
     "COMPRESSED": (

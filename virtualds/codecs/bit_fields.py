@@ -122,7 +122,7 @@ class BitFields(OfOneType):
         else:
             count = nbytes // each
         filled = 8 * packed.size - count * self._width
-        if not 0 <= filled < 8 or padding not in (None, filled):
+        if count < 0 or not 0 <= filled < 8 or padding not in (None, filled):
             raise CodecError(
                 f"packbits: {packed.size} bytes, of which {padding} bits are said to fill up, hold "
                 f"other than {count} numbers of {self._width} bits"

@@ -66,7 +66,10 @@ class Nbit(Codec):
     only_virtualds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        bits = 8 * np.dtype(self.dtype).itemsize
+        dtype = np.dtype(self.dtype)
+        if dtype.kind != "u":
+            raise ValueError(f"elements of {dtype} are no unsigned integers")
+        bits = 8 * dtype.itemsize
         if not (0 < self.precision <= bits - self.offset and self.offset >= 0):
             raise UnsupportedError(
                 f"nbit: {self.precision} bits above {self.offset} do not fit into {bits}; "

@@ -21,6 +21,8 @@ BLOCK = 2880
 CARD = 80
 MOST = 10_000
 """Blocks of a header beyond which it is taken for damage."""
+BEHIND = 1000
+"""Blocks behind the last part that are looked at."""
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
@@ -96,6 +98,23 @@ def parts(file: BinaryIO, source: SourceFile) -> Iterator[Part]:
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         number += 1
+    _demand_the_last(file, place, source)
+
+
+def _demand_the_last(file: BinaryIO, place: int, source: SourceFile) -> None:
+    """Refuse a file that has a header behind bytes that no header tells of.
+
+    What follows the last part does not begin as a header does (section 3.5).
+    """
+    for following in range(place + BLOCK, place + BEHIND * BLOCK, BLOCK):
+        file.seek(following)
+        if not (begin := file.read(8)):
+            return
+        if begin == b"XTENSION":
+            raise FormatError(
+                f"{source.url}: a part ends at byte {place}, where no other begins, and one begins "
+                f"at byte {following}; the file is damaged, fetch it again"
+            )
 
 
 class _Header(NamedTuple):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import UnsupportedError
+from virtualds.errors import ReadError, UnsupportedError
 from virtualds.read.fetch import execute, execute_batch
 from virtualds.read.plan import Readable, only_chunk, plan, plan_points
 
@@ -41,11 +42,11 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     if (batch := only_chunk(source, key)) is not None:
         out = np.empty(source.shape, source.dtype)
         execute_batch(source, batch, out)
-        return out
+        return _checked(source, out)
     selection = plan(source, key)
     out = _allocate(source, selection.shape)
     execute(source, selection, out)
-    return selection.arrange(out)
+    return selection.arrange(_checked(source, out))
 
 
 def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
@@ -65,7 +66,7 @@ def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     selection = plan_points(source, key)
     out = _allocate(source, selection.shape)
     execute(source, selection, out)
-    return selection.arrange(out)
+    return selection.arrange(_checked(source, out))
 
 
 def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -75,3 +76,15 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         raise UnsupportedError(
             f"{source.name}: numpy holds no array of shape {shape} ({error}); select a part"
         ) from error
+
+
+def _checked(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values, unless they are text of characters that there are not."""
+    if out.dtype.kind == "U" and out.size and out.itemsize:
+        letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
+        if (largest := int(letters.max())) > sys.maxunicode:
+            raise ReadError(
+                f"{source.name}: its text has the number {largest:#x}, which is no character of "
+                f"Unicode; the file is damaged, fetch it again"
+            )
+    return out

@@ -80,8 +80,7 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     if dropped:
         steps.append(lambda values: values.squeeze(dropped))
     shape = tuple(axis.size for axis in axes)
-    if not prod(shape):
-        _demand_readable(source)
+    _demand_readable(source)
     parts = _project_all(source, [axis.key for axis in axes]) if prod(shape) else []
     covered = sum(prod(_shown(p) for p in part.projections) for part in parts)
     return Selection(
@@ -94,17 +93,17 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _demand_readable(source: Readable) -> None:
-    """Refuse an empty selection of what nobody can read: even its type is not known.
+    """Refuse what nobody can read before memory is taken for it; even its type is not known.
 
     Raises
     ------
     UnsupportedError
         The array says why it cannot be read.
     """
-    codecs = [codec for pipeline in source.pipelines for codec in pipeline.codecs]
-    for codec in codecs:
-        if isinstance(codec, Unreadable) and len(source.pipelines) == 1:
-            raise UnsupportedError(codec.reason)
+    if len(source.pipelines) == 1:
+        for codec in source.pipelines[0].codecs:
+            if isinstance(codec, Unreadable):
+                raise UnsupportedError(codec.reason)
 
 
 def only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:

@@ -173,7 +173,7 @@ def _level(config: Mapping[str, Any], order: tuple[int, ...]) -> Level:
 def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[Level]) -> None:
     """Refuse chunks that do not divide the shards that hold them."""
     for axis, cut in enumerate(shards):
-        for held in np.unique(cut.slabs().encoded).tolist():
+        for held in sorted(cut.stored_lengths()):
             for level in levels:
                 chunk = level.chunk[axis]
                 if held % chunk:
