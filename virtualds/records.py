@@ -131,5 +131,5 @@ def parquet_table(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> An
             pa.BufferReader(data), metadata=metadata, read_dictionary=there, pre_buffer=False
         )
         return file.read(use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{url}: it is no Parquet file ({error}); write it anew") from error

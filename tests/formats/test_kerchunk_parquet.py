@@ -546,8 +546,17 @@ NONSENSE: dict[str, dict[str, Any]] = {
     "a path upwards": {"metadata": {"../v/.zarray": ZARRAY}},
     "a path to the root": {"metadata": {"//v/.zarray": ZARRAY}},
 }
+
+
+def parquet(**table: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(table), sink)
+    return sink.getvalue()
+
+
 BAD_RECORDS: dict[str, Any] = {
     "no parquet": b"nonsense",
+    "a column whose name is no text": parquet(path=["data.bin"]).replace(b"path", b"\x80ath"),
     "empty": b"",
     "too long": {"path": ["data.bin"] * 4, "offset": [5] * 4, "size": [12] * 4},
     "negative": {"path": ["data.bin"], "offset": [-5], "size": [12]},
@@ -572,6 +581,23 @@ def test_bad_records_are_format_errors_that_name_them(which: str, tmp_path: Path
         virtual(path)["v"].values  # noqa: B018
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
     assert "refs.0.parq" in text
+
+
+def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
+    numbers = pa.array([0, 5], pa.int32())
+    column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
+    with pytest.raises(FormatError, match="column path has 1 texts"):
+        records._urls(pa.table({"path": column}))
+
+
+def test_a_record_whose_token_is_no_text_is_of_another_writing(tmp_path: Path) -> None:
+    ds, _ = grid_of_chunks(tmp_path)
+    ds.virtual.to_manifest(tmp_path / "refs.parquet")
+    record = tmp_path / "refs.parquet" / "v" / "refs.0.parq"
+    table = pq.read_table(record)
+    pq.write_table(table.replace_schema_metadata({"virtualds": b"\xb7"}), record)
+    with pytest.raises(ReadError, match="another writing"):
+        lazy(tmp_path / "refs.parquet")["v"].load()
 
 
 # ---------------------------------------------------------------------- stores and trust

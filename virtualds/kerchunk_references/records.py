@@ -196,7 +196,7 @@ class Records:
         except OSError as error:
             raise unreachable(url, error) from error
         table = parquet_table(data, url, ["path"])
-        token = (table.schema.metadata or {}).get(TOKEN, b"").decode()
+        token = (table.schema.metadata or {}).get(TOKEN, b"").decode("utf-8", "replace")
         if self.token is not None and token != self.token:
             raise ReadError(
                 f"{url}: it belongs to another writing of the set, which was replaced after it was "
@@ -315,7 +315,11 @@ def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
     codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int32), column.dictionary.cast(pa.string()).to_pylist()
+    urls = column.dictionary.cast(pa.string()).to_pylist()
+    # Arrow does not look whether numbers are those of a text
+    if codes.size and not MISSING <= int(codes.min()) <= int(codes.max()) < len(urls):
+        raise FormatError(f"its column path has {len(urls)} texts, and a row of another number")
+    return codes.astype(np.int32), urls
 
 
 def _held(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
