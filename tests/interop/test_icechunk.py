@@ -17,7 +17,7 @@ from cases import CASES, Archive
 from transforms import without_gaps
 
 import virtualds
-from virtualds import ConflictError, UnsupportedError
+from virtualds import ConflictError, FormatError, UnsupportedError
 from virtualds.api import open_group
 from virtualds.manifest import INLINE
 from virtualds.writing import check_target
@@ -497,3 +497,25 @@ def test_an_opened_store_leads_to_local_files_only_where_that_is_allowed(tmp_pat
     repo, _ = grown(tmp_path / "b")
     with pytest.raises(virtualds.AccessError, match="allow="):
         virtualds.open_virtual_dataset(repo)["t"].values  # noqa: B018
+
+
+@pytest.mark.parametrize("metadata", [b'{"node_type": "gr\n', b"\xa4", b"[1]"])
+def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: Path) -> None:
+    from virtualds.icechunk_references import adapter
+
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")))
+    session = repository.writable_session("main")
+    zarr.create_group(session.store)
+    session.commit("a group")
+    # Icechunk keeps the metadata of nodes in its snapshots, which are compressed
+    read_only = repository.readonly_session("main")
+
+    class Damaged(type(read_only.store)):  # type: ignore[misc]
+        """A store that gives other bytes for the metadata of the root."""
+
+        async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            return prototype.buffer.from_bytes(metadata)
+
+    read_only.store.__class__ = Damaged
+    with pytest.raises(FormatError, match="metadata of 'the root'"):
+        adapter.documents(read_only.store, "r")

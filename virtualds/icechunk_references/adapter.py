@@ -8,7 +8,6 @@ a loop already.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from virtualds.errors import (
 from virtualds.grid import Ints
 from virtualds.icechunk_references.places import Place
 from virtualds.manifest import SourceFile
+from virtualds.strict_json import parsed
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """What chunks are that do not lie in somebody else's file."""
@@ -289,7 +289,13 @@ async def _documents(store: Any) -> dict[str, dict[str, Any]]:
 
 async def _document(store: Any, path: str) -> dict[str, Any] | None:
     data = await store.get(_key(path, MARKER), default_buffer_prototype())
-    return None if data is None else dict(json.loads(data.to_bytes()))
+    if data is None:
+        return None
+    where = f"metadata of {path or 'the root'!r} in the repository"
+    found = parsed(data.to_bytes(), where)
+    if not isinstance(found, dict):
+        raise FormatError(f"{where}: they are no JSON object; the repository is damaged")
+    return found
 
 
 async def _children(store: Any, path: str) -> list[str]:
