@@ -508,14 +508,14 @@ def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: P
     zarr.create_group(session.store)
     session.commit("a group")
     # Icechunk keeps the metadata of nodes in its snapshots, which are compressed
-    read_only = repository.readonly_session("main")
+    store = repository.readonly_session("main").store
 
-    class Damaged(type(read_only.store)):  # type: ignore[misc]
+    class Damaged(type(store)):  # type: ignore[misc]
         """A store that gives other bytes for the metadata of the root."""
 
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
             return prototype.buffer.from_bytes(metadata)
 
-    read_only.store.__class__ = Damaged
+    store.__class__ = Damaged
     with pytest.raises(FormatError, match="metadata of 'the root'"):
-        adapter.documents(read_only.store, "r")
+        adapter.documents(store, "r")
