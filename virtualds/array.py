@@ -76,13 +76,6 @@ class ManifestArray(DuckArray):
     name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for pipeline in self.pipelines:
-            shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
-            if len(set(shown)) < len(shown) or not set(shown) <= set(range(self.ndim)):
-                raise ValueError(
-                    f"ManifestArray: chunks are stored with the axes {shown}, which are not "
-                    f"different axes of an array of {self.ndim}; mend the layout of the pipeline"
-                )
         for fragment in self.fragments:
             if fragment.shape == self.shape and not any(fragment.start):
                 continue
@@ -94,6 +87,13 @@ class ManifestArray(DuckArray):
                 raise ValueError(
                     f"ManifestArray: a fragment from {fragment.start} to {fragment.stop} does not "
                     f"lie inside {self.shape}; crop it, or give the array a shape that holds it"
+                )
+        for pipeline in self.pipelines:
+            shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
+            if len(set(shown)) < len(shown) or not set(shown) <= set(range(self.ndim)):
+                raise ValueError(
+                    f"ManifestArray: chunks are stored with the axes {shown}, which are not "
+                    f"different axes of an array of {self.ndim}; mend the layout of the pipeline"
                 )
 
     # ------------------------------------------------------------------ building

@@ -631,10 +631,10 @@ def test_threads_that_append_lose_nothing(target: Target, years: list[Path]) -> 
 
 APPENDER = """
 import pickle, sys
-from test_updates import add
+from test_updates import add_first
 
 print("ready", flush=True)
-add(*pickle.load(sys.stdin.buffer))
+add_first(*pickle.load(sys.stdin.buffer))
 """
 
 
@@ -648,18 +648,6 @@ def started(script: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
     )
     return process
-
-
-@targets(stores=SHARED)
-def test_processes_that_append_lose_nothing(target: Target, years: list[Path]) -> None:
-    target.write(target.virtual(years[0]))
-    processes = [started(APPENDER) for _ in years[1:4]]
-    for process in processes:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    for process, path in zip(processes, years[1:4], strict=True):
-        process.communicate(pickle.dumps((target, path)), timeout=120)
-    assert [process.returncode for process in processes] == [0] * 3
-    all_are_there(target, years[:4])
 
 
 # ---------------------------------------------------------------------- several first writers
@@ -707,23 +695,20 @@ def test_of_threads_that_create_a_set_one_is_told_success(
         same(target, years[:1])
 
 
-FIRST_APPENDER = APPENDER.replace("import add", "import add_first").replace("add(", "add_first(")
-
-
 @targets(stores=SHARED)
 def test_processes_that_append_first_lose_nothing(target: Target, years: list[Path]) -> None:
-    processes = [started(FIRST_APPENDER) for _ in years[:4]]
+    processes = [started(APPENDER) for _ in years[:3]]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    for process, path in zip(processes, years[:4], strict=True):
+    for process, path in zip(processes, years[:3], strict=True):
         assert process.stdin is not None
         process.stdin.write(pickle.dumps((target, path)))
         process.stdin.close()
-    assert [process.wait(300) for process in processes] == [0] * 4
+    assert [process.wait(300) for process in processes] == [0] * 3
     for process in processes:
         assert process.stdout is not None
         process.stdout.close()
-    all_are_there(target, years[:4])
+    all_are_there(target, years[:3])
 
 
 @targets(stores=["memory", "s3"])

@@ -23,7 +23,7 @@ IN_HEAP: dict[str, tuple[int, bytes, str]] = {
 }
 """What is written at which byte of the collection, and how it is told."""
 IN_REFERENCE: dict[str, tuple[int, bytes, str]] = {
-    "more elements than there are": (0, b"\xff", "a sequence of 255 elements of 1 bytes has 5"),
+    "more elements than there are": (0, b"\xff", "has 5 bytes of an object of 255"),
     "a place of no heap": (4, b"\x08", "no global heap"),
     "object 0": (12, b"\0", "has no object 0"),
     "an object that is not there": (12, b"\x63", "has no object 99"),
