@@ -17,7 +17,13 @@ from cases import CASES, Archive, numbers
 from virtual_arrays import path_of, virtual
 
 import virtualds
-from virtualds import ManifestArray, ReadError, UnsupportedError, open_virtual_dataset
+from virtualds import (
+    FormatError,
+    ManifestArray,
+    ReadError,
+    UnsupportedError,
+    open_virtual_dataset,
+)
 from virtualds.urls import normalise_url
 
 
@@ -521,3 +527,15 @@ def test_a_variable_without_a_name_survives(tmp_path: Path) -> None:
     xr.testing.assert_identical(
         xr.open_dataset(tmp_path / "refs.json", engine="virtual").load(), native
     )
+
+
+def test_a_scalar_that_is_named_like_a_dimension_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("x", 3)
+        file.createVariable("x", "f4", ())
+        file.createVariable("v", "f4", ("x",))[:] = numbers(3)
+    for opened in (open_virtual_dataset, lambda p: xr.open_dataset(p, engine="virtual")):
+        with pytest.raises(FormatError, match="variable 'x' has no dimensions"):
+            opened(path)
+    assert list(open_virtual_dataset(path, drop_variables="x")) == ["v"]

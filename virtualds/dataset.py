@@ -21,7 +21,7 @@ from virtualds.array import ManifestArray, default_fill
 from virtualds.bounds import demand_backed, demand_values, loads_unasked
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.joined_table import each_once
@@ -233,6 +233,7 @@ def _assembled(
 
     `xarray.Dataset` would align what is aligned, at the cost of all that was done before.
     """
+    _demand_no_scalar_of_a_dimension(variables)
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     ordered = {n: v for n, v in variables.items() if n not in coords} | coords
     # what is called like a dimension is a coordinate to xarray, whatever its own dimensions are
@@ -327,11 +328,22 @@ def _dataset(
     group: ManifestGroup,
 ) -> xr.Dataset:
     """Put a dataset together without building indexes, which would read."""
+    _demand_no_scalar_of_a_dimension(variables)
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     data = {n: v for n, v in variables.items() if n not in coords}
     dataset = xr.Dataset(data, xr.Coordinates(coords, indexes={}), attributes)
     dataset.encoding = {"unlimited_dims": set(), **group.encoding}
     return dataset
+
+
+def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
+    """Refuse what no dataset of xarray holds: a scalar that is named like a dimension."""
+    dims = {dim for variable in variables.values() for dim in variable.dims}
+    if wrong := [name for name, found in variables.items() if name in dims and not found.dims]:
+        raise FormatError(
+            f"variable {wrong[0]!r} has no dimensions and is named like one, which xarray cannot "
+            f"hold; leave it out with drop_variables"
+        )
 
 
 def _chooser(loadable: Loadable, coordinates: set[Hashable]) -> Callable[[str, xr.Variable], bool]:
