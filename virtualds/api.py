@@ -102,8 +102,7 @@ def open_virtual_dataset(
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     skip = names_of("drop_variables", drop_variables)
-    absolute = called(url)
-    with scanning(absolute, StorageOptions.of(storage_options)):
+    with scanning(called(url), StorageOptions.of(storage_options)):
         found = open_group(
             url,
             group=group,
@@ -114,8 +113,6 @@ def open_virtual_dataset(
             allow=allow,
             snapshot=snapshot,
         )
-        if loadable_variables is None and scheme_of(absolute) != "file":
-            _fetch_coordinates(absolute, found)
         return dataset_of(url, found, loadable_variables, decode_cf, on_error)
 
 
@@ -171,8 +168,7 @@ def open_virtual_datatree(
     >>> tree = open_virtual_datatree("2001.h5")  # doctest: +SKIP
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    absolute = called(url)
-    with scanning(absolute, StorageOptions.of(storage_options)):
+    with scanning(called(url), StorageOptions.of(storage_options)):
         found = open_group(
             url,
             group=group,
@@ -184,15 +180,7 @@ def open_virtual_datatree(
             allow=allow,
             snapshot=snapshot,
         )
-        if loadable_variables is None and scheme_of(absolute) != "file":
-            _fetch_coordinates(absolute, *(part for _, part in found.walk()))
-        try:
-            tree = virtual_tree(found, loadable_variables, decode_cf, on_error)
-        except (VirtualdsError, ValueError) as error:
-            error.add_note(f"file {without_secrets(absolute)}")
-            raise
-    tree.encoding["source"] = _source_of(url)
-    return tree
+        return datatree_of(url, found, loadable_variables, decode_cf, on_error)
 
 
 def dataset_of(
@@ -211,7 +199,9 @@ def dataset_of(
     VirtualdsError, ValueError
         As `virtual_dataset`; its notes name the file.
     """
-    shown = without_secrets(called(url))
+    absolute = called(url)
+    shown = without_secrets(absolute)
+    _fetch_coordinates(absolute, [group], loadable)
     try:
         dataset = decoded(
             group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), shown
@@ -221,6 +211,25 @@ def dataset_of(
         raise
     dataset.encoding["source"] = _source_of(url)
     return dataset
+
+
+def datatree_of(
+    url: str | os.PathLike[str],
+    group: ManifestGroup,
+    loadable: Loadable,
+    decode_cf: bool,
+    on_error: str = "raise",
+) -> xr.DataTree:
+    """Return a group that was read of a file, with all below it, as a tree, like `dataset_of`."""
+    absolute = called(url)
+    _fetch_coordinates(absolute, [part for _, part in group.walk()], loadable)
+    try:
+        tree = virtual_tree(group, loadable, decode_cf, on_error)
+    except (VirtualdsError, ValueError) as error:
+        error.add_note(f"file {without_secrets(absolute)}")
+        raise
+    tree.encoding["source"] = _source_of(url)
+    return tree
 
 
 def open_group(
@@ -312,8 +321,10 @@ def _reading(
     return partial(read, allow=allow, **chosen)
 
 
-def _fetch_coordinates(url: str, *groups: ManifestGroup) -> None:
-    """Fetch the coordinates that are going to be loaded at once, not one after the other."""
+def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], loadable: Loadable) -> None:
+    """Fetch far coordinates that are going to be loaded at once, not one after the other."""
+    if loadable is not None or scheme_of(url) == "file":
+        return
     wanted: dict[SourceFile, list[Range]] = {}
     arrays = (array for group in groups for array in loaded_first(group).values())
     for array in filter(lambda array: loads_unasked(array.nbytes), arrays):

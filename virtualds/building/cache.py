@@ -1,31 +1,76 @@
-"""What was opened is kept in a folder, one file for each source, as long as the source is the same.
+"""What was scanned is kept in a folder, one file for each source, while the source is the same.
 
 An entry is named by a hash of the source's url and of all that decides what opening it gives. In it
-stands the fingerprint that the source had. Whatever is the matter with an entry (there is none, it
-is damaged, its source has changed), the source is opened as if there were no cache.
+stand the fingerprint that the source had, and the groups that were scanned of it, with the values
+that were loaded: a dataset, or a tree, is made of these as after a scan. Whatever is the matter
+with an entry (there is none, it is damaged, its source has changed), the source is opened as if
+there were no cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import xarray as xr
 
-from virtualds.building.notation import UnknownError, noted, read_noted
-from virtualds.building.records import recorded, restored
-from virtualds.errors import FormatError
+from virtualds.api import called, open_group
+from virtualds.building.kept_group import from_bytes, refusal, to_bytes
+from virtualds.dataset import NO_NAME, Loadable
+from virtualds.decoding.part import encoding_of
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.keywords import names_of
+from virtualds.lazy import is_unread, virtual_data
 from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
+from virtualds.scan import scanning
 from virtualds.stores import store_for
 from virtualds.urls import below, normalise_url
 
 OTHERS = 8
 """Files besides itself that a file may refer to if it is kept: each of them is looked at too."""
+
+
+class Scanned(NamedTuple):
+    """A dataset, or tree, and the group that it was made of; None where that cannot be kept."""
+
+    found: Any
+    group: ManifestGroup | None
+
+    @property
+    def virtual(self) -> Any:
+        """The accessor of the dataset, or tree."""
+        return self.found.virtual
+
+
+def scanned(
+    file: Any,
+    make: Callable[..., Any],
+    *,
+    drop_variables: Any,
+    loadable_variables: Loadable,
+    storage_options: Mapping[str, Any] | None,
+    decode_cf: bool,
+    on_error: str,
+    **choices: Any,
+) -> Scanned:
+    """Open a file, and return the group that can be kept of it beside what ``make`` makes of that.
+
+    Arguments and errors are those of `virtualds.open_virtual_dataset`, and of `open_group`.
+    """
+    with scanning(called(file), StorageOptions.of(storage_options)):
+        skip = names_of("drop_variables", drop_variables)
+        group = open_group(file, skip=skip, options=storage_options, on_error=on_error, **choices)
+        found = make(file, group, loadable_variables, decode_cf, on_error)
+        with suppress(UnsupportedError):
+            return Scanned(found, _as_opened(group, found))
+    return Scanned(found, None)
 
 
 class Kept(NamedTuple):
@@ -46,12 +91,18 @@ class FileCache:
         Its url; any number of processes and machines may use it at a time.
     choices : str
         All that decides what opening a file gives, besides the file.
+    make : callable
+        Takes a file, the group that was scanned of it and ``how``, and returns a dataset, or tree.
+    how : tuple
+        What is to be loaded, whether CF conventions are decoded, and ``on_error``.
     options : StorageOptions or None
         Access options of the files. They are written nowhere.
     """
 
     folder: str
     choices: str
+    make: Callable[..., Any]
+    how: tuple[Any, ...]
     options: StorageOptions | None = None
 
     def look(self, file: Any) -> Kept:
@@ -63,19 +114,20 @@ class FileCache:
         key = repr((url, os.fspath(file), self.choices)).encode("utf-8", "surrogatepass")
         name = hashlib.blake2b(key, digest_size=20).hexdigest()
         place = below(self.folder, f"{name[:2]}/{name[2:]}")
-        return Kept(self._read(place, source), source, place)
+        group = self._read(place, source)
+        return Kept(None if group is None else self.make(file, group, *self.how), source, place)
 
-    def keep(self, kept: Kept, found: Any) -> None:
-        """Keep what was opened, if it can be told whether it is still what one would open.
+    def keep(self, kept: Kept, scanned: Scanned) -> None:
+        """Keep what was scanned, if it can be told whether it is still what one would open.
 
         Raises
         ------
         OSError
             The folder cannot be written to.
         """
-        if kept.source is None or kept.place is None:
+        if kept.source is None or kept.place is None or scanned.group is None:
             return
-        used = {file.url: file for file in _sources(found)}
+        used = {file.url: file for file in _sources(scanned.found)}
         # what refers to other files only is a folder, an archive, or a set: its own fingerprint
         # does not tell when what it holds changes
         if used.pop(kept.source.url, None) != kept.source:
@@ -83,8 +135,8 @@ class FileCache:
         others = list(used.values())
         if len(others) > OTHERS or any(file != self._fingerprinted(file.url) for file in others):
             return
-        with suppress(UnknownError):
-            data = noted(([kept.source, *others], recorded(found)), self.options)
+        with suppress(UnsupportedError):
+            data = to_bytes(scanned.group, [kept.source, *others], self.options)
             store_for(kept.place).write_file(kept.place, data, None)
 
     def _fingerprinted(self, url: str) -> SourceFile | None:
@@ -96,12 +148,12 @@ class FileCache:
             return None
         return source if source.size and (source.mtime or source.etag) else None
 
-    def _read(self, place: str, source: SourceFile) -> Any:
+    def _read(self, place: str, source: SourceFile) -> ManifestGroup | None:
         try:
             data = store_for(place).read_all(place, None)
-            sources, record = read_noted(data, self.options)
+            sources, group = from_bytes(data, self.options)
             if self._are_the_same(sources, source):
-                return restored(record)
+                return group
         except (FileNotFoundError, FormatError):
             pass
         return None
@@ -110,6 +162,36 @@ class FileCache:
         """Say whether no file has changed of those that were read, ``source`` being the first."""
         first, *others = sources
         return first == source and all(self._fingerprinted(o.url) == o for o in others)
+
+
+def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
+    """Return a group with the values that were loaded of it, and with what cannot be decoded.
+
+    Raises
+    ------
+    UnsupportedError
+        Values are read when somebody asks for them.
+    """
+    below = {}
+    if isinstance(found, xr.DataTree):
+        nodes = found.children
+        below = {name: _as_opened(child, nodes[name]) for name, child in group.groups.items()}
+        found = found.to_dataset(inherit=False)
+    variables = {
+        name: _variable_as_opened(v, found.variables.get(None if name == NO_NAME else name))
+        for name, v in group.variables.items()
+    }
+    return replace(group, variables=variables, groups=below)
+
+
+def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> ManifestVariable:
+    # coordinates of a group that the group above has are in a tree only there
+    array = None if found is None else virtual_data(found)
+    if array is not None:
+        return stored if refusal(array) is None else replace(stored, data=array)
+    if found is not None and is_unread(found):
+        raise UnsupportedError("values that are read when somebody asks for them")
+    return replace(stored, data=stored.read(), encoding=encoding_of(stored))
 
 
 def _sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:

@@ -103,7 +103,7 @@ class Job(Generic[Opened]):
     Parameters
     ----------
     open : callable
-        Takes a file and returns what is in it.
+        Takes a file and returns what is in it, of a job with a cache as `Scanned`.
     steps : tuple of callables
         What is then done with it, one after the other.
     retries : int
@@ -168,7 +168,9 @@ class Job(Generic[Opened]):
             return Outcome(number, kept.found, cached=True, references=_references(kept.found))
         outcome = self._opened(number, file)
         if self.cache and kept is not None and outcome.found is not None:
-            self.cache.keep(kept, outcome.found)
+            scanned: Any = outcome.found
+            self.cache.keep(kept, scanned)
+            return replace(outcome, found=scanned.found)
         return outcome
 
     def _opened(self, number: int, file: Any) -> Outcome[Opened]:

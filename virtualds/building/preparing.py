@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from virtualds.building.cache import FileCache, choices_of
+from virtualds.api import dataset_of, datatree_of, open_virtual_datatree
+from virtualds.building.cache import FileCache, choices_of, scanned
 from virtualds.building.combining import Combination
 from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.opening import Job, Opened, Step
@@ -65,12 +66,18 @@ def job_for(
     """
     decided = {name: _again(value) for name, value in choices.items()}
     decided["on_error"] = on_error_of_variables(on_error)
+    open_file: Any = opener
     kept = None
     if cache is not None:
         key = choices_of(opener=opener.__name__, **decided)
-        kept = FileCache(normalise_url(cache), key, StorageOptions.of(storage_options))
+        is_tree = opener is open_virtual_datatree
+        make: Any = datatree_of if is_tree else dataset_of
+        options = StorageOptions.of(storage_options)
+        how = tuple(decided[name] for name in ("loadable_variables", "decode_cf", "on_error"))
+        kept = FileCache(normalise_url(cache), key, make, how, options)
+        open_file = partial(scanned, make=make, below=is_tree)
     return Job(
-        partial(opener, storage_options=storage_options, **decided),
+        partial(open_file, storage_options=storage_options, **decided),
         steps,
         retries,
         kept,

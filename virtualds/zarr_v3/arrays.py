@@ -72,7 +72,7 @@ def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
-    return _plain(array) or _extended(array)
+    return _plain(array) or extended_to_v3(array)
 
 
 def is_extended(metadata: Mapping[str, Any]) -> bool:
@@ -100,10 +100,11 @@ def _plain(array: ManifestArray) -> tuple[dict[str, Any], list[Part]] | None:
     return metadata, parts
 
 
-def _extended(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
+def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
+    """Describe an array exactly, fragment by fragment, as `array_to_v3` does where it has to."""
     kind = data_type_to_v3(array.dtype)
     if kind is None:
-        kind = {"name": NUMPY_TYPE, "configuration": {"dtype": _dtype_to_json(array.dtype)}}
+        kind = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(array.dtype)}}
     fragments = [
         {"start": list(f.start), "axes": [_axis_to_json(axis) for axis in f.axes]}
         for f in array.fragments
@@ -152,7 +153,7 @@ def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
         for e in pipeline.layout
     ]
     found = {
-        "dtype": _dtype_to_json(pipeline.dtype),
+        "dtype": dtype_to_json(pipeline.dtype),
         "codecs": [codec.to_zarr_v3(pipeline.dtype.itemsize) for codec in pipeline.codecs],
         "fill": None if pipeline.fill is None else base64.b64encode(pipeline.fill).decode(),
         "layout": layout,
@@ -167,14 +168,14 @@ def _packing_to_json(packing: Decoding) -> dict[str, Any]:
     return {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
 
 
-def _dtype_to_json(dtype: np.dtype[Any]) -> Any:
+def dtype_to_json(dtype: np.dtype[Any]) -> Any:
     """Return any dtype without objects, with the bytes between members of compound ones."""
     if dtype.names is None:
         return dtype_to_zarr_v2(dtype)
     members = []
     for name in dtype.names:
         kind, offset = dtype.fields[name][:2]  # type: ignore[index]
-        members.append([name, _dtype_to_json(kind.base), list(kind.shape), offset])
+        members.append([name, dtype_to_json(kind.base), list(kind.shape), offset])
     return {"itemsize": dtype.itemsize, "members": members}
 
 
@@ -210,9 +211,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     grid = tuple(axis.nchunks for axis in axes)
     parts = manifests([grid], 0) if prod(grid) else []
     if len(parts) == 1 and parts[0].manifest.shape == grid:
-        return ManifestArray.of_fragment(
-            Fragment((0,) * len(axes), axes, parts[0].manifest), pipeline
-        )
+        return ManifestArray.of_fragment(placed(parts[0], axes), pipeline)
     fragments = tuple(placed(part, axes) for part in parts)
     return ManifestArray(
         shape, pipeline.decoded_dtype, pipeline.missing_value, (pipeline,), fragments
@@ -221,13 +220,16 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
 
 def placed(part: Part, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()) -> Fragment:
     """Return the fragment that a part of the chunks of some axes is."""
+    start = start or (0,) * len(axes)
+    if part.manifest.shape == tuple(axis.nchunks for axis in axes):
+        return Fragment(start, axes, part.manifest)
     begin, cut = [], []
     for axis, first, count in zip(axes, part.origin, part.manifest.shape, strict=True):
         edges = axis.slabs(first, first + count).edges
         low, high = int(edges[0]), int(edges[-1])
         begin.append(low)
         cut.append(axis.crop(low, high)[0])
-    begin = [a + b for a, b in zip(begin, start or (0,) * len(begin), strict=True)]
+    begin = [a + b for a, b in zip(begin, start, strict=True)]
     return Fragment(tuple(begin), tuple(cut), part.manifest)
 
 
@@ -247,7 +249,7 @@ def _array_of_fragments(
     pipelines = tuple(map(_pipeline_from_json, codec["configuration"]["pipelines"]))
     kind = metadata["data_type"]
     if isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE:
-        dtype = _dtype_from_json(kind["configuration"]["dtype"])
+        dtype = dtype_from_json(kind["configuration"]["dtype"])
         fill = np.frombuffer(base64.b64decode(metadata["fill_value"]), dtype)[0]
     else:
         dtype = data_type_from_v3(kind)
@@ -282,7 +284,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
 
 
 def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
-    dtype = _dtype_from_json(said["dtype"])
+    dtype = dtype_from_json(said["dtype"])
     codecs = tuple(
         codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
     )
@@ -304,11 +306,12 @@ def _packing_from_json(said: Mapping[str, Any], stored: np.dtype[Any]) -> Decodi
     return Packing.from_attributes(stored, attributes, dtype)
 
 
-def _dtype_from_json(said: Any) -> np.dtype[Any]:
+def dtype_from_json(said: Any) -> np.dtype[Any]:
+    """Return the dtype that `dtype_to_json` describes."""
     if not isinstance(said, Mapping):
         return dtype_from_zarr_v2(said)
     names, kinds, shapes, offsets = zip(*said["members"], strict=True)
-    formats = [(_dtype_from_json(k), tuple(s)) for k, s in zip(kinds, shapes, strict=True)]
+    formats = [(dtype_from_json(k), tuple(s)) for k, s in zip(kinds, shapes, strict=True)]
     spelled: Any = {
         "names": list(names),
         "formats": formats,

@@ -1,0 +1,206 @@
+"""What is kept of a file is what opening it gave, in everything; damage is always noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from cases import CASES, Archive
+from trees import TREES, Forest
+
+import virtualds
+from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
+from virtualds.building.kept_group import MAGIC, from_bytes, to_bytes
+from virtualds.building.preparing import job_for
+from virtualds.group import ManifestGroup, ManifestVariable
+from virtualds.lazy import virtual_data
+from virtualds.manifest import StorageOptions
+
+CHOICES: dict[str, Any] = {
+    **dict.fromkeys(("loadable_variables", "drop_variables", "group", "parser", "allow")),
+    **{"decode_cf": True, "snapshot": None},
+}
+
+
+def there_and_back(path: Path, opener: Any = virtualds.open_virtual_dataset, **options: Any) -> Any:
+    """Return what is made of a file that was kept, and what was made of it when it was scanned."""
+    on_error = options.pop("on_error", "raise")
+    job: Any = job_for(
+        opener,
+        CHOICES | options,
+        steps=(),
+        storage_options=None,
+        on_error=on_error,
+        retries=0,
+        cache=path.parent / "cache",
+    )
+    scanned = job.open(path)
+    _, group = from_bytes(to_bytes(scanned.group, []))
+    return job.cache.make(path, group, *job.cache.how), scanned.found
+
+
+def told(encoding: Any) -> str:
+    """Return what stands in an encoding, sets in one order."""
+    return repr({k: sorted(v) if isinstance(v, set) else v for k, v in encoding.items()})
+
+
+def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
+    """In everything: values, references, dtypes, attributes, encoding, indexes, and order."""
+    assert list(found.variables) == list(expected.variables)
+    assert list(found.coords) == list(expected.coords)
+    assert list(found.xindexes) == list(expected.xindexes)
+    assert repr(found.attrs) == repr(expected.attrs)
+    assert told(found.encoding) == told(expected.encoding)
+    for name, variable in expected.variables.items():
+        other = found.variables[name]
+        assert type(other) is type(variable)
+        assert (other.dims, other.dtype) == (variable.dims, variable.dtype)
+        assert repr(other.attrs) == repr(variable.attrs)
+        assert repr(other.encoding) == repr(variable.encoding)
+        array, virtual = virtual_data(other), virtual_data(variable)
+        if virtual is None:
+            np.testing.assert_array_equal(other.values, variable.values)
+        else:
+            assert array is not None
+            assert array.same_references(virtual)
+            assert array.pipelines == virtual.pipelines
+            assert repr(array.fill_value) == repr(virtual.fill_value)
+            assert array.name == virtual.name
+    for name, index in expected.xindexes.items():
+        assert found.xindexes[name].equals(index)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_file_is_kept_as_it_was_opened(name: str, archive: Archive) -> None:
+    with warnings.catch_warnings():
+        # what xarray says of some, opening the file or decoding dates of a model
+        warnings.simplefilter("ignore")
+        assert_same(*there_and_back(archive.path(name), group=CASES[name].group))
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_kind_of_tree_is_kept_as_it_was_opened(name: str, tmp_path: Path) -> None:
+    path = Forest(tmp_path).path(name)
+    found, expected = there_and_back(path, virtualds.open_virtual_datatree)
+    assert [n.path for n in found.subtree] == [n.path for n in expected.subtree]
+    for node, other in zip(found.subtree, expected.subtree, strict=True):
+        assert_same(node.to_dataset(inherit=False), other.to_dataset(inherit=False))
+
+
+NOT_KNOWN: dict[str, ManifestGroup] = {
+    "objects": ManifestGroup({"v": ManifestVariable(("x",), np.array([b"", np.zeros(2)], object))}),
+    "objects in fields": ManifestGroup({"v": ManifestVariable((), np.zeros((), [("a", "O")]))}),
+    "an attribute of somebody's class": ManifestGroup(attributes={"a": object()}),
+    "a class in an encoding": ManifestGroup(
+        {
+            "v": ManifestVariable(
+                (), np.zeros(()), encoding={"dtype": np.dtype(object, metadata={"a": int})}
+            )
+        }
+    ),
+    "text of any length": ManifestGroup(
+        {"v": ManifestVariable(("x",), np.array(["a"], np.dtypes.StringDType()))}
+    ),
+}
+
+
+@pytest.mark.parametrize("which", NOT_KNOWN)
+def test_what_has_no_form_in_bytes_is_not_written(which: str) -> None:
+    with pytest.raises(UnsupportedError):
+        to_bytes(NOT_KNOWN[which], [])
+
+
+def test_access_options_are_written_nowhere_and_come_back() -> None:
+    options = StorageOptions(secret="do not write me down")
+    file = SourceFile("s3://b/a", 1, None, "e", options)
+    data = to_bytes(ManifestGroup(), [file], options)
+    assert b"do not write" not in zlib.decompress(data[len(MAGIC) + 16 :])
+    assert from_bytes(data, options)[0] == [file]
+    with pytest.raises(UnsupportedError, match="access options of its own"):
+        to_bytes(ManifestGroup(), [file], StorageOptions(another=1))
+
+
+def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    times = ("time", [1.0, 2.0], {"units": "days since no date"})
+    xr.Dataset({"t": times, "v": ("time", [1.0, 2.0])}).to_netcdf(path)
+    with pytest.warns(UserWarning, match="could not be read"):
+        found, expected = there_and_back(path, on_error="keep")
+    assert_same(found, expected)
+    refusing = virtual_data(found.variables["t"])
+    assert refusing is not None
+    with pytest.raises(UnsupportedError, match="no date"):
+        refusing.read()
+
+
+@pytest.fixture(scope="module")
+def entry() -> bytes:
+    array = ManifestArray.from_arrays(
+        shape=(4,), chunks=(2,), dtype="f4", path="s3://b/a.nc", offsets=[8, 16], lengths=8
+    )
+    return to_bytes(ManifestGroup({"t": ManifestVariable(("x",), array, {"n": np.float32(1)})}), [])
+
+
+def test_every_damaged_byte_is_noticed(entry: bytes) -> None:
+    from_bytes(entry)
+    for place in range(len(entry)):
+        damaged = entry[:place] + bytes([entry[place] ^ 1]) + entry[place + 1 :]
+        with pytest.raises(FormatError):
+            from_bytes(damaged)
+    for length in range(0, len(entry), 7):
+        with pytest.raises(FormatError):
+            from_bytes(entry[:length])
+
+
+def variable(data: Any) -> dict[str, Any]:
+    said = [["x"], data, [{}, {}], [{}, {}]]
+    return {"attributes": [{}, {}], "unlimited": [], "variables": {"v": said}, "groups": {}}
+
+
+def chunk(entry: bytes, *path: Any, value: Any) -> dict[str, Any]:
+    """Return the group of an entry, in whose array something else stands somewhere."""
+    group: dict[str, Any] = json.loads(zlib.decompress(entry[len(MAGIC) + 16 :]))["group"]
+    *above, last = path
+    here = group["variables"]["t"][1]
+    for key in above:
+        here = here[key]
+    here[last] = value
+    return group
+
+
+HOSTILE: dict[str, Any] = {
+    "no group": [],
+    "no variable": {**variable({}), "variables": {"v": []}},
+    "a dtype that is none": variable({"shape": [1], "dtype": ["eval", {}], "values": ""}),
+    "objects in bytes": variable({"shape": [1], "dtype": [[["a", "|O"]], {}], "values": "AAAA"}),
+    "too few bytes": variable({"shape": [9], "dtype": ["<f4", {}], "values": "AAAA"}),
+    "no base64": variable({"shape": [1], "dtype": ["<f4", {}], "values": "?"}),
+    "as many axes as dims": variable({"shape": [1, 1], "dtype": ["<i1", {}], "values": "AA=="}),
+    "a codec that nobody knows": (
+        "array codecs 0 configuration pipelines 0 codecs",
+        [{"name": "os.system"}],
+    ),
+    "a fragment that is not there": ("parts 0 0", 3),
+    "a chunk outside its file": ("parts 0 3", [["s3://b/a.nc", 4, None, None, False]]),
+    "too few columns": ("parts 0 5", [0, 0]),
+}
+
+
+@pytest.mark.parametrize("which", HOSTILE)
+def test_what_somebody_put_there_makes_no_other_objects(which: str, entry: bytes) -> None:
+    group = HOSTILE[which]
+    if isinstance(group, tuple):
+        path, value = group
+        keys = [int(key) if key.isdecimal() else key for key in path.split()]
+        group = chunk(entry, *keys, value=value)
+    body = zlib.compress(json.dumps({"sources": [], "group": group}).encode())
+    data = MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body
+    with pytest.raises(FormatError, match="remove"):
+        from_bytes(data)
