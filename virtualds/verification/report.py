@@ -21,7 +21,7 @@ KINDS: dict[str, str] = {
     "range": "a reference is empty, negative, or extends past the end of its file",
     "references": "references of the set cannot be read",
     "undecodable": "bytes of a chunk or a member do not decode, or do not match their checksum",
-    "differs": "a chunk has other values than the native reader gives, or is not a chunk of its file",
+    "differs": "a chunk differs from what the native reader gives, or is not a chunk of its file",
     "not compared": "not checked, with the reason",
 }
 """What a problem may be, the gravest first."""
