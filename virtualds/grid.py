@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 AxisKey = slice | Ints
+"""What selects along one axis: a slice with start, stop and positive step, or rising positions."""
 LONGEST = 2**62
 """Elements that no axis has, so that sums of two positions are 64-bit integers."""
-"""What selects along one axis: a slice with start, stop and positive step, or rising positions."""
 
 
 class Slabs(NamedTuple):
