@@ -544,8 +544,6 @@ def _through_compact(column: Column, change: Callable[[Column], Column]) -> Colu
 
 def _renumber(manifest: ChunkManifest, numbers: Sequence[int]) -> Column:
     """Return the file column where the files have other numbers."""
-    if numbers == list(range(len(numbers))):
-        return manifest.file
     # negative codes count from the end, so that they stand for themselves
     table = np.array([*numbers, INLINE, MISSING], np.int32)
     return _through_compact(manifest.file, lambda column: table[column])
@@ -570,6 +568,4 @@ def _is_constant(parts: Sequence[Column], axis: int) -> bool:
         return False
     layer = (slice(None),) * axis + (0,)
     head = parts[0][layer]
-    if head.size > 4096:  # comparing layers costs as much as it could save
-        return False
     return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])
