@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from virtualds import ChunkAxis
@@ -92,6 +92,7 @@ def test_the_elements_are_as_many_as_the_size(axis: ChunkAxis) -> None:
 
 
 @given(AXES)
+@example(ChunkAxis.regular(5, 3, last=2))
 def test_stored_lengths_are_those_of_the_slabs(axis: ChunkAxis) -> None:
     assert axis.stored_lengths() == set(axis.slabs().encoded.tolist())
 
