@@ -111,6 +111,7 @@ def test_of_near_files_no_more_is_in_memory_than_a_cache_holds(
         read(self, file, ranges, into)
 
     monkeypatch.setattr(LocalStore, "read_into", noted)
+    monkeypatch.setattr(tasks, "cores", lambda: 1)
     values = np.arange(2.0**20).reshape(1024, 1024)
     array = virtual(values, tmp_path, chunks=(64, 1024), reverse_layout=True)
     exactly(array.read(), values)
