@@ -1007,3 +1007,10 @@ def test_what_is_done_to_nothing_looks_at_no_chunk(
 def test_the_fill_of_a_type_is_one_object() -> None:
     kind = np.dtype("M8[s]")
     assert default_fill(kind) is default_fill(kind)
+
+
+def test_a_position_that_repeats_is_one_repeated_fragment(tmp_path: Path) -> None:
+    array = virtual(np.arange(12).reshape(4, 3), tmp_path, chunks=(2, 3))
+    found = array[np.full(1000, 1)]
+    assert isinstance(found, ManifestArray)
+    assert len(found.fragments) == 1
