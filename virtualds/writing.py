@@ -548,7 +548,7 @@ def snapshots(
     >>> snapshots("2001.zarr").columns.to_list()
     ['snapshot', 'time']
     """
-    location = Location.of(url, storage_options)
+    location = Location.of_url(url, storage_options)
     with _missing_named(location):
         return snapshot_table(_history_of(location), location.target, location.options)
 
