@@ -18,6 +18,7 @@ from virtualds import ManifestArray, dataset
 from virtualds.api import open_group
 from virtualds.dataset import virtual_dataset
 from virtualds.decoding.outline import Outlines
+from virtualds.detection import Location
 from virtualds.group import ManifestGroup
 
 pytestmark = [
@@ -141,7 +142,7 @@ def without_source(group: ManifestGroup) -> ManifestGroup:
 
 @pytest.mark.parametrize("first", ["named", "nameless"])
 def test_a_variable_has_the_name_of_its_own_file_or_none(tmp_path: Path, first: str) -> None:
-    named = open_group(write(tmp_path / "a.nc", [0.0, 1.0]))
+    named = open_group(Location.of(write(tmp_path / "a.nc", [0.0, 1.0])))
     groups = {"named": named, "nameless": without_source(named)}
     virtual_dataset(groups[first])
     found = {name: virtual_dataset(group)["t"].encoding for name, group in groups.items()}

@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fuzz.kinds import NEEDED
+from fuzz.readers import NATIVES
+from fuzz.seeds import SEEDS
+
+from virtualds.detection import READERS
 
 TESTS = Path(__file__).parent
 CASES = 15
 """Cases of each kind of file."""
-FILES = ("hdf5", "sets", "kerchunk-json", "kerchunk-parquet", "netcdf3", "tiff", "grib", "fits")
-FILES += ("zarr-v2", "zarr-v3", "npy", "npz", "safetensors", "zip", "tar")
+FILES = [kind for kind in SEEDS if kind not in NEEDED]
+"""The kinds of files that can be made everywhere."""
+KINDS_OF = {"zarr": {"zarr-v2", "zarr-v3"}, "zarr-v3": {"sets"}}
+"""Kinds of files of a parser or format, where they are not called like it."""
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
 
@@ -57,6 +64,13 @@ def test_a_case_is_the_same_whenever_it_is_tried() -> None:
     first, second = (fuzz("--replay", "kerchunk-json:17").splitlines()[0] for _ in range(2))
     assert "files" in first
     assert first == second
+
+
+@pytest.mark.parametrize("reader", [reader.name for reader in READERS])
+def test_files_of_every_parser_and_format_are_damaged(reader: str) -> None:
+    kinds = KINDS_OF.get(reader, {reader})
+    assert kinds <= SEEDS.keys(), f"{reader!r} has no files; add them to SEEDS of fuzz/seeds.py"
+    assert kinds <= NATIVES.keys(), f"nobody else reads {reader!r}; see NATIVES of fuzz/readers.py"
 
 
 def test_every_codec_is_a_kind() -> None:

@@ -50,7 +50,8 @@ FLOORS = (
     | {"fill_values", "tiff_pages"}
     | {"source_files"},
     {"lazy", "storage_notes", "time_packing", "numpy_functions", "indexing"}
-    | {"record_changes", "varying_array", "archived", "flat_arrays", "undecodable"},
+    | {"record_changes", "varying_array", "archived", "flat_arrays", "undecodable"}
+    | {"parser"},
     {"decoding", "source_positions", "hdf5", "structure", "zarr_hierarchy", "zarr_v3"}
     | {"references_behind", "loaded_values", "admission"},
     {"parsers", "formats", "dataset", "zarr_decoded", "duplicates"},

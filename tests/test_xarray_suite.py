@@ -19,6 +19,7 @@ from xarray.tests.test_backends import DatasetIOBase
 from xarray.tests.test_backends import TestNetCDF4Data as NetCDF4Suite
 
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.formats import kerchunk_json
 from virtualds.group import ManifestGroup
 
@@ -46,7 +47,7 @@ def open_directly(path: Any, **options: Any) -> xr.Dataset:
 def open_through_kerchunk(path: Any, **options: Any) -> xr.Dataset:
     """Write kerchunk JSON of a netCDF file, and open that by ``engine="virtual"``."""
     group = options.get("group")
-    tree = open_group(path, group=group)
+    tree = open_group(Location.of(path), group=group)
     for part in reversed(group.strip("/").split("/") if group else []):
         tree = ManifestGroup(groups={part: tree})
     refs = f"{os.fspath(path)}.json"

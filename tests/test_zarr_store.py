@@ -22,6 +22,7 @@ from virtual_arrays import counted_reads
 import virtualds
 from virtualds import ManifestArray, ManifestGroup, ManifestVariable, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.group import Data
 from virtualds.stores import STORES, LocalStore
 
@@ -99,7 +100,7 @@ def test_xarray_makes_of_the_store_what_it_makes_of_the_file(
 def test_zarr_reads_every_array_as_it_is_stored(name: str, archive: Archive) -> None:
     path, group = archive.path(name), CASES[name].group
     root = zarr.open_group(virtualds.zarr_store(path, group=group), mode="r")
-    for below, part in open_group(path, group=group).walk():
+    for below, part in open_group(Location.of(path), group=group).walk():
         for variable, stored in part.variables.items():
             expected = stored.read()
             found = np.asarray(root[f"{below}/{variable}".strip("/")][...])
@@ -404,7 +405,7 @@ def test_what_zarr_cannot_hold_is_an_error_that_names_it(tmp_path: Path) -> None
 
 def test_it_can_be_left_out(archive: Archive) -> None:
     path = archive.path("compound_types_within_others")
-    names = set(open_group(path).variables)
+    names = set(open_group(Location.of(path)).variables)
     store = virtualds.zarr_store(path, drop_variables=names)
     assert list(xr.open_zarr(store, chunks=None).variables) == []
 

@@ -32,7 +32,7 @@ from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
-from virtualds.parsers import Parser
+from virtualds.parser import Parser
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.upgrading import upgrade
 from virtualds.verification import Verification

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,20 +14,20 @@ from virtualds.access import Allow, Allowed
 from virtualds.archived import in_plain_files
 from virtualds.bounds import loads_unasked
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
-from virtualds.detection import demand_data, detected, named
+from virtualds.detection import Found, Location, demand_data, reader_of
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
-from virtualds.formats import Format, format_of_object
+from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
-from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.parsers import Parser, ReadSource
+from virtualds.manifest import SourceFile
+from virtualds.parser import Parser, ReadSource
 from virtualds.read.cache import chunk_cache
 from virtualds.scan import fetch_ahead, scanning
 from virtualds.store import Range
 from virtualds.store_errors import opening
 from virtualds.tree import virtual_tree
 from virtualds.undecodable import ON_ERROR, decided, decoded
-from virtualds.urls import normalise_url, scheme_of
+from virtualds.urls import scheme_of
 
 
 @strict()
@@ -102,18 +103,18 @@ def open_virtual_dataset(
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     skip = names_of("drop_variables", drop_variables)
-    with scanning(called(url), StorageOptions.of(storage_options)):
+    location = Location.of(url, storage_options)
+    with scanning(location.url, location.options):
         found = open_group(
-            url,
+            location,
             group=group,
             skip=skip,
-            options=storage_options,
             parser=parser,
             on_error=on_error,
             allow=allow,
             snapshot=snapshot,
         )
-        return dataset_of(url, found, loadable_variables, decode_cf, on_error)
+        return dataset_of(location, found, loadable_variables, decode_cf, on_error)
 
 
 @strict()
@@ -168,23 +169,23 @@ def open_virtual_datatree(
     >>> tree = open_virtual_datatree("2001.h5")  # doctest: +SKIP
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    with scanning(called(url), StorageOptions.of(storage_options)):
+    location = Location.of(url, storage_options)
+    with scanning(location.url, location.options):
         found = open_group(
-            url,
+            location,
             group=group,
             below=True,
             skip=names_of("drop_variables", drop_variables),
-            options=storage_options,
             parser=parser,
             on_error=on_error,
             allow=allow,
             snapshot=snapshot,
         )
-        return datatree_of(url, found, loadable_variables, decode_cf, on_error)
+        return datatree_of(location, found, loadable_variables, decode_cf, on_error)
 
 
 def dataset_of(
-    url: str | os.PathLike[str],
+    location: Location,
     group: ManifestGroup,
     loadable: Loadable,
     decode_cf: bool,
@@ -199,45 +200,43 @@ def dataset_of(
     VirtualdsError, ValueError
         As `virtual_dataset`; its notes name the file.
     """
-    where = called(url)
-    _fetch_coordinates(where, [group], loadable)
+    _fetch_coordinates(location.url, [group], loadable)
     try:
         dataset = decoded(
-            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), where
+            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), location.url
         )
     except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {without_secrets(where)}")
+        error.add_note(f"file {without_secrets(location.url)}")
         raise
-    dataset.encoding["source"] = _source_of(url)
+    dataset.encoding["source"] = location.given
     return dataset
 
 
 def datatree_of(
-    url: str | os.PathLike[str],
+    location: Location,
     group: ManifestGroup,
     loadable: Loadable,
     decode_cf: bool,
     on_error: str = "raise",
 ) -> xr.DataTree:
     """Return a group that was read of a file, with all below it, as a tree, like `dataset_of`."""
-    absolute = called(url)
-    _fetch_coordinates(absolute, [part for _, part in group.walk()], loadable)
+    _fetch_coordinates(location.url, [part for _, part in group.walk()], loadable)
     try:
         tree = virtual_tree(group, loadable, decode_cf, on_error)
     except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {without_secrets(absolute)}")
+        error.add_note(f"file {without_secrets(location.url)}")
         raise
-    tree.encoding["source"] = _source_of(url)
+    tree.encoding["source"] = location.given
     return tree
 
 
 def open_group(
-    url: str | os.PathLike[str],
+    location: Location,
     *,
+    found: Found | None = None,
     group: str | None = None,
     below: bool = False,
     skip: Iterable[str] = (),
-    options: Mapping[str, Any] | None = None,
     parser: str | None = None,
     on_error: str = "raise",
     allow: Allow = None,
@@ -245,7 +244,8 @@ def open_group(
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 
-    The groups in it are complete, and their problems told, if what is ``below`` is asked for.
+    The groups in it are complete, and their problems told, if what is ``below`` is asked for. What
+    reads it is given as ``found`` by who has asked already.
 
     Raises
     ------
@@ -255,49 +255,30 @@ def open_group(
         As `open_virtual_dataset`.
     """
     check_choice("on_error", on_error, ON_ERROR)
-    absolute = called(url)
-    settled = StorageOptions.of(options)
-    allowed = Allowed.of(allow)
+    allowed, options = Allowed.of(allow), location.options
     chunk_cache().open()
-    with opening(absolute), scanning(absolute, settled):
-        if (form := format_of_object(url)) is not None and form.read_object is not None:
-            found = form.read_object(url, group, skip, settled, allowed, snapshot)
+    with opening(location.url), scanning(location.url, options):
+        if (form := location.format) is not None and form.read_object is not None:
+            read = form.read_object(location.opened, group, skip, options, allowed, snapshot)
         else:
-            found = _read_named(absolute, group, below, skip, settled, parser, allowed, snapshot)
-    if problems := found.all_problems() if below else found.problems:
-        found = decided(found, problems, on_error, absolute, depth=4)
-    return found
+            reader, source = found or reader_of(location, parser)
+            with _telling_what_is_no_data(location, parser):
+                read = _reading(reader, source, below, allowed, snapshot)(source, group, skip)
+            read = in_plain_files(read) if isinstance(reader, Parser) else read
+    if problems := read.all_problems() if below else read.problems:
+        read = decided(read, problems, on_error, location.url, depth=4)
+    return read
 
 
-def _source_of(url: Any) -> str:
-    return called(url) if format_of_object(url) is not None else os.fspath(url)
-
-
-def called(url: Any) -> str:
-    """Return the absolute url of a path or url, or what to call an object of a library."""
-    form = format_of_object(url)
-    return f"<{type(url).__name__} of {form.name}>" if form is not None else normalise_url(url)
-
-
-def _read_named(
-    url: str,
-    group: str | None,
-    below: bool,
-    skip: Iterable[str],
-    options: StorageOptions | None,
-    parser: str | None,
-    allow: Allowed,
-    snapshot: str | None,
-) -> ManifestGroup:
-    """Read what lies at a url."""
-    reader, source = named(parser, url, options) if parser else detected(url, options)
+@contextmanager
+def _telling_what_is_no_data(location: Location, parser: str | None) -> Iterator[None]:
+    """Tell what comes in place of data, where a user has named the parser and it fails."""
     try:
-        found = _reading(reader, source, below, allow, snapshot)(source, group, skip)
+        yield
     except (FormatError, FileNotFoundError, NotADirectoryError):
         if parser:
-            demand_data(url, options)
+            demand_data(location)
         raise
-    return in_plain_files(found) if isinstance(reader, Parser) else found
 
 
 def _reading(

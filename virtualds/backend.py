@@ -12,7 +12,7 @@ from xarray.backends import BackendEntrypoint
 from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
-from virtualds.detection import is_set_folder
+from virtualds.detection import Location, is_set_folder
 from virtualds.formats import format_of_object
 from virtualds.keywords import arguments, names_of, strict
 from virtualds.tree import lazy_datasets, tree_of
@@ -82,12 +82,11 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         FileNotFoundError, AccessError, FormatError, UnsupportedError
             As `virtualds.open_virtual_dataset`.
         """
-        _check_named(filename_or_obj)
+        location = _location_of(filename_or_obj, storage_options)
         found = open_group(
-            filename_or_obj,
+            location,
             group=group,
             skip=names_of("drop_variables", drop_variables),
-            options=storage_options,
             parser=parser,
             on_error=on_error,
             allow=allow,
@@ -143,13 +142,12 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         **decoders: Any,
     ) -> dict[str, xr.Dataset]:
         """Return a group and all below it as lazy datasets, by path."""
-        _check_named(filename_or_obj)
+        location = _location_of(filename_or_obj, storage_options)
         found = open_group(
-            filename_or_obj,
+            location,
             group=group,
             below=True,
             skip=names_of("drop_variables", drop_variables),
-            options=storage_options,
             parser=parser,
             on_error=on_error,
             allow=allow,
@@ -172,10 +170,11 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         return scheme_of(url) == "file" and is_set_folder(url)
 
 
-def _check_named(filename_or_obj: Any) -> None:
+def _location_of(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:
     is_named = isinstance(filename_or_obj, str | os.PathLike)
     if not is_named and format_of_object(filename_or_obj) is None:
         raise TypeError(
             f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
             f"pass the file's name"
         )
+    return Location.of(filename_or_obj, options)

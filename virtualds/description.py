@@ -14,16 +14,15 @@ from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable
-from virtualds.detection import detected, named
+from virtualds.detection import Location, reader_of
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import Catalogue, LazyManifest
-from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import ChunkManifest, SourceFile
 from virtualds.scan import scanning
 from virtualds.tree import virtual_tree
-from virtualds.urls import normalise_url
-from virtualds.writing import snapshots
+from virtualds.writing import snapshot_table
 
 LOOKED_THROUGH = 2**21
 """References that are looked through for their files, where a set does not list these."""
@@ -95,30 +94,30 @@ def describe(
     >>> found.format, found.references, found.sources.number
     ('hdf5', 15, 1)
     """
-    absolute, options = normalise_url(url), StorageOptions.of(storage_options)
-    with scanning(absolute, options):
-        reader, _ = named(parser, absolute, options) if parser else detected(absolute, options)
-        found = open_group(
-            url,
+    location = Location.of_url(url, storage_options)
+    with scanning(location.url, location.options):
+        found = reader, source = reader_of(location, parser)
+        whole = open_group(
+            location,
+            found=found,
             group=group,
             below=True,
-            options=storage_options,
-            parser=reader.name,
+            parser=parser,
             on_error="keep",
             allow=allow,
             snapshot=snapshot,
         )
-        tree = virtual_tree(found, loadable_variables, True, on_error="keep")
-    manifests = list(_manifests(found))
+        tree = virtual_tree(whole, loadable_variables, True, on_error="keep")
+    manifests = list(_manifests(whole))
     is_set = isinstance(reader, Format)
-    keeps = isinstance(reader, Format) and reader.history is not None
+    history = reader.history if isinstance(reader, Format) else None
     return Description(
-        absolute,
+        location.url,
         reader.name,
         tree,
         sum(manifest.size for manifest in manifests),
-        _sources(manifests, f"{absolute.rstrip('/')}/" if is_set else None),
-        snapshots(url, storage_options=storage_options) if keeps else None,
+        _sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
+        snapshot_table(history, source.url, location.options) if history is not None else None,
     )
 
 

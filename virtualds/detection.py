@@ -1,19 +1,28 @@
-"""Which parser or format reads what lies at a url: by its name, or by what lies there."""
+"""Where files and sets are, and which parser or format reads them.
+
+A `Location` is made once, where a user names a file or a set, and handed along from there. What
+reads it is asked once: by the name of a parser or format, or by what lies there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from virtualds.archive_index import is_tar, is_zip
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, without_secrets
 from virtualds.fence import is_claim
-from virtualds.formats import FORMATS, Format
+from virtualds.formats import FORMATS, Format, format_of_object
 from virtualds.manifest import SourceFile, StorageOptions
-from virtualds.parsers import PARSERS, Parser, plugins, recognises
+from virtualds.parser import Parser
+from virtualds.parsers import PARSERS, plugins, recognises
 from virtualds.scan import described, head_of
+from virtualds.store import StoreError
 from virtualds.stores import store_for
-from virtualds.urls import below
+from virtualds.urls import below, normalise_url
 
 Found = tuple[Parser | Format, SourceFile]
 """Who reads a file or folder, and what it is to read."""
@@ -30,38 +39,183 @@ FEW = 4096
 """Bytes that mostly tell such a file: more of a local one take as long to read as to open it."""
 
 
-def named(name: str, url: str, options: StorageOptions | None) -> Found:
-    """Return the parser or format of a name.
+# ---------------------------------------------------------------------- where it is
+
+
+@dataclass(frozen=True, repr=False)
+class Location:
+    """Where a file or a set is.
+
+    Parameters
+    ----------
+    url : str
+        Absolute, with scheme; of an object, what messages call it.
+    options : StorageOptions, optional
+        Access options.
+    opened : object, optional
+        What somebody has opened with the library of a format, in place of a url.
+    given : str
+        What a user has named it.
+
+    Examples
+    --------
+    >>> Location.of("s3://bucket/2001.nc", {"anon": True})
+    Location('s3://bucket/2001.nc', <options ['anon']>)
+    """
+
+    url: str
+    options: StorageOptions | None = None
+    opened: Any = None
+    given: str = ""
+
+    def __repr__(self) -> str:
+        return f"Location({without_secrets(self.url)!r}, {self.options!r})"
+
+    @classmethod
+    def of(cls, given: Any, options: Mapping[str, Any] | None = None) -> Location:
+        """Return the location that a user gives: a path, a url, or an object of a library.
+
+        Raises
+        ------
+        TypeError
+            It is neither, or the options are no dict.
+        """
+        form = format_of_object(given)
+        if form is None:
+            return cls.of_url(given, options)
+        name = f"<{type(given).__name__} of {form.name}>"
+        return cls(name, StorageOptions.of(options), given, name)
+
+    @classmethod
+    def of_url(
+        cls, given: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+    ) -> Location:
+        """Return the location of a path or url.
+
+        Raises
+        ------
+        TypeError
+            It is neither, or the options are no dict.
+        """
+        return cls(normalise_url(given), StorageOptions.of(options), None, os.fspath(given))
+
+    @property
+    def target(self) -> Any:
+        """The url, or the object, that formats write to."""
+        return self.url if self.opened is None else self.opened
+
+    @property
+    def format(self) -> Format | None:
+        """The format whose library has opened the object, None of a url."""
+        return format_of_object(self.opened)
+
+
+# ---------------------------------------------------------------------- who reads it
+
+
+def reader_of(location: Location, name: str | None = None) -> Found:
+    """Return the parser or format of a name, or the one that reads what lies there.
+
+    That is found by the first bytes of a file, or by the file that makes a folder a source.
 
     Raises
     ------
     ValueError
         There is none of this name.
+    FormatError
+        The file is none that is known.
     OSError
-        The file does not exist or may not be read.
+        There is no such file, and no such folder that is known; or it may not be read.
     """
+    if not name:
+        return _detected(location.url, location.options)
     known: dict[str, Parser | Format] = {reader.name: reader for reader in READERS}
     if name not in known:
         # those of other packages are imported only if they are needed; none may stand in for ours
         known = {**{parser.name: parser for parser in plugins()}, **known}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
-    reader = known[name]
+    reader, (url, options) = known[name], (location.url, location.options)
     if reader.markers:
         return reader, SourceFile(url, options=options)
     return _told(reader, described(url, options), options)
 
 
-def detected(url: str, options: StorageOptions | None) -> Found:
-    """Return the parser or format of a file by its first bytes, of a folder by the file in it.
+def format_for(
+    location: Location,
+    name: str | None = None,
+    asked: Sequence[Callable[[Location], Format | None]] | None = None,
+) -> Format:
+    """Return the format of a name, or that of what is there, or that the suffix chooses.
+
+    Parameters
+    ----------
+    location : Location
+    name : str, optional
+    asked : sequence of callable, optional
+        What tells the format, in this order; by default `format_by_suffix`, then `format_there`.
+
+    Raises
+    ------
+    ValueError
+        There is none of this name, or nothing tells the format.
+    """
+    if name is not None:
+        known = {form.name: form for form in FORMATS}
+        if name not in known:
+            raise ValueError(f"format {name!r}: there are {sorted(known)}")
+        return known[name]
+    for ask in asked or (format_by_suffix, format_there):
+        if (form := ask(location)) is not None:
+            return form
+    suffixes = {form.name: form.suffixes for form in FORMATS}
+    raise ValueError(f"{location.url}: its suffix chooses no format of {suffixes}; pass format=")
+
+
+def format_by_suffix(location: Location) -> Format | None:
+    """Return the format that the suffix of a url chooses, or whose library an object is from."""
+    name = location.url.rstrip("/")
+    chosen = (form for form in FORMATS if name.endswith(form.suffixes))
+    return location.format or next(chosen, None)
+
+
+def format_there(location: Location) -> Format | None:
+    """Return the format of the set that is there, if there is one."""
+    if location.format is not None:
+        return location.format
+    try:
+        found, _ = reader_of(location)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):
+        return None
+    return found if isinstance(found, Format) else None
+
+
+def demand_data(location: Location) -> None:
+    """Refuse what comes in place of data: where a reader failed that somebody named.
 
     Raises
     ------
     FormatError
-        The file is none that is known.
-    OSError
-        There is no such file, and no such folder that is known; or it may not be read.
+        The file is empty, or a page of a server.
     """
+    try:
+        _, head = head_of(location.url, location.options, FEW)
+    except OSError:
+        return
+    if (what := _what_it_is(head)) is not None:
+        raise FormatError(f"{location.url}: {what}")
+
+
+def is_set_folder(url: str) -> bool:
+    """Say whether a folder is a reference set, by the file that makes it one."""
+    return _marked_by(FORMATS, url, None) is not None
+
+
+# ---------------------------------------------------------------------- what lies there
+
+
+def _detected(url: str, options: StorageOptions | None) -> Found:
+    """Return what reads a file, a folder, or the only file or folder in an archive."""
     head = b""
     try:
         source, head = head_of(url, options, FEW)
@@ -98,30 +252,9 @@ def detected(url: str, options: StorageOptions | None) -> Found:
     )
 
 
-def is_set_folder(url: str) -> bool:
-    """Say whether a folder is a reference set, by the file that makes it one."""
-    return _marked_by(FORMATS, url, None) is not None
-
-
 def _told(reader: Parser | Format, source: SourceFile, options: StorageOptions | None) -> Found:
     """Give a set the access options: its files may need them where the set itself does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
-
-
-def demand_data(url: str, options: StorageOptions | None) -> None:
-    """Refuse what comes in place of data: where a reader failed that somebody named.
-
-    Raises
-    ------
-    FormatError
-        The file is empty, or a page of a server.
-    """
-    try:
-        _, head = head_of(url, options, FEW)
-    except OSError:
-        return
-    if (what := _what_it_is(head)) is not None:
-        raise FormatError(f"{url}: {what}")
 
 
 def _what_it_is(head: bytes) -> str | None:
@@ -155,7 +288,7 @@ def _only_content(root: str, options: StorageOptions | None) -> Found:
         return found
     folders = {name.partition("/")[0] for name in names}
     if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):
-        return detected(below(root, names[0] if len(names) == 1 else folders.pop()), options)
+        return _detected(below(root, names[0] if len(names) == 1 else folders.pop()), options)
     scheme, _, url = root.partition("::")
     if not names:
         raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")

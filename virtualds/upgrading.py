@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from virtualds.detection import Location, format_there
 from virtualds.store_errors import storing
-from virtualds.writing import format_there, settling_conflicts, target_of
+from virtualds.writing import settling_conflicts
 
 
 def upgrade(
@@ -52,16 +53,16 @@ def upgrade(
     >>> upgrade("2001.zarr")
     False
     """
-    absolute, options = target_of(url, storage_options)
-    found = format_there(absolute, options)
+    location = Location.of(url, storage_options)
+    found = format_there(location)
     if found is None:
-        raise FileNotFoundError(f"{absolute}: there is no reference set; check the path")
+        raise FileNotFoundError(f"{location.url}: there is no reference set; check the path")
     changed = False
 
     def attempt() -> None:
         nonlocal changed
-        with storing(absolute):
-            changed = found.upgrade is not None and found.upgrade(absolute, options)
+        with storing(location.target):
+            changed = found.upgrade is not None and found.upgrade(location.url, location.options)
 
     settling_conflicts(attempt, conflict)
     return changed

@@ -21,15 +21,21 @@ from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
-from virtualds.detection import detected
-from virtualds.errors import ConflictError, FormatError, UnsupportedError, exists_already
-from virtualds.formats import FORMATS, Format, History, format_of_object, replaces_by
+from virtualds.detection import (
+    Location,
+    format_by_suffix,
+    format_for,
+    format_there,
+    reader_of,
+)
+from virtualds.errors import ConflictError, UnsupportedError, exists_already
+from virtualds.formats import Format, History, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
-from virtualds.store import StoreError
-from virtualds.store_errors import storing
+from virtualds.scan import scanning
+from virtualds.store_errors import opening, storing
 from virtualds.tree import group_from_tree
 from virtualds.undecodable import ON_ERROR
 from virtualds.urls import normalise_url
@@ -93,9 +99,9 @@ def write_manifest(
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
     Allowed.of(allow)
-    absolute, options, target = _destination(url, format, storage_options, choices or {})
+    location, target = _destination(url, format, storage_options, choices or {})
     whole = partial(group_from_dataset, dataset)
-    create = partial(_create, target, whole, absolute, options, choices or {})
+    create = partial(_create, target, whole, location, choices or {})
     if mode in ("w", "w-"):
         settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return Added.all_of(dataset, append_dim)
@@ -118,16 +124,17 @@ def write_manifest(
     def attempt() -> None:
         nonlocal added
         try:
-            _update(target, absolute, counted, options, allow, choices or {})
+            _update(target, location, counted, allow, choices or {})
         except FileNotFoundError:
             if mode != "a":
                 raise
             if append_dim not in dataset.dims:
                 raise ValueError(
                     f"append_dim {append_dim!r}: the dataset, which is to begin the set "
-                    f"{absolute}, has {list(dataset.dims)}{suggestion(append_dim, dataset.dims)}"
+                    f"{location.target}, has {list(dataset.dims)}"
+                    f"{suggestion(append_dim, dataset.dims)}"
                 ) from None
-            _create_first(create, target, absolute, options)
+            _create_first(create, target, location)
             added = Added.all_of(dataset, append_dim)
 
     settling_conflicts(attempt, conflict)
@@ -174,23 +181,21 @@ def check_target(
     _check_placing(mode, position, on_duplicate)
     _check_conflict(conflict)
     Allowed.of(allow)
-    absolute, options, target = _destination(url, format, storage_options, choices)
+    location, target = _destination(url, format, storage_options, choices)
     if mode == "w-":
-        _demand_nothing(target, absolute, options, choices)
+        _demand_nothing(target, location, choices)
     return target.name
 
 
-def _demand_nothing(
-    target: Format, url: Any, options: StorageOptions | None, choices: Mapping[str, Any]
-) -> None:
+def _demand_nothing(target: Format, location: Location, choices: Mapping[str, Any]) -> None:
     """Refuse to create a set where there is one."""
     if target.holds is not None:
         branch = {name: value for name, value in choices.items() if name == "branch"}
-        there = target.holds(url, options, **branch)
+        there = target.holds(location.target, location.options, **branch)
     else:
-        there = format_there(url, options) is not None
+        there = format_there(location) is not None
     if there:
-        raise exists_already(url)
+        raise exists_already(location.target)
 
 
 def write_tree(
@@ -206,18 +211,19 @@ def write_tree(
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the references of a tree; see ``tree.virtual.to_manifest``."""
-    absolute, options = target_of(url, storage_options)
+    location = Location.of(url, storage_options)
     mode = _settled(mode, append_dim)
     if mode not in ("w", "w-"):
         raise UnsupportedError(
-            f"{absolute}: mode {mode!r} with append_dim={append_dim!r}, but trees are written as a "
-            f"whole; open the set with virtualds.open_virtual_datatree, join it with the new tree "
-            f"(xr.concat) and write that, or append to the root alone with ds.virtual.to_manifest"
+            f"{location.target}: mode {mode!r} with append_dim={append_dim!r}, but trees are "
+            f"written as a whole; open the set with virtualds.open_virtual_datatree, join it with "
+            f"the new tree (xr.concat) and write that, or append to the root alone with "
+            f"ds.virtual.to_manifest"
         )
-    target = format_for(absolute, format, options)
+    target = format_for(location, format)
     _check_choices(target, choices or {}, write_tree)
     whole = partial(group_from_tree, tree, inherited)
-    create = partial(_create, target, whole, absolute, options, choices or {})
+    create = partial(_create, target, whole, location, choices or {})
     settling_conflicts(partial(create, replace=mode == "w"), conflict)
 
 
@@ -226,12 +232,12 @@ def _destination(
     format: str | None,
     storage_options: Mapping[str, Any] | None,
     choices: Mapping[str, Any],
-) -> tuple[Any, StorageOptions | None, Format]:
-    """Return what is written to, its access options, and its format, which knows the choices."""
-    absolute, options = target_of(url, storage_options)
-    target = format_for(absolute, format, options)
+) -> tuple[Location, Format]:
+    """Return what is written to, and its format, which knows the choices."""
+    location = Location.of(url, storage_options)
+    target = format_for(location, format)
     _check_choices(target, choices, check_target)
-    return absolute, options, target
+    return location, target
 
 
 def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
@@ -245,11 +251,13 @@ def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..
     check_types(choices)
 
 
-def _judged(choices: Mapping[str, Any], url: Any) -> tuple[dict[str, Any], Callable[..., None]]:
+def _judged(
+    choices: Mapping[str, Any], location: Location
+) -> tuple[dict[str, Any], Callable[..., None]]:
     """Return the choices that are the format's, and what refuses groups that may not be written."""
     rest = dict(choices)
     keep = rest.pop(KEEP_QUERY, False)
-    return rest, partial(demand_admissible, target=str(url), keep_query=keep)
+    return rest, partial(demand_admissible, target=str(location.target), keep_query=keep)
 
 
 def _settled(mode: str | None, append_dim: str | None) -> str:
@@ -281,45 +289,42 @@ def _check_placing(mode: str, position: str, on_duplicate: str) -> None:
 def _create(
     target: Format,
     whole: Callable[[], ManifestGroup],
-    url: str,
-    options: StorageOptions | None,
+    location: Location,
     choices: Mapping[str, Any],
     *,
     replace: bool,
 ) -> None:
     write: Callable[..., None] = target.write
-    rest, judge = _judged(choices, url)
     group = whole()
+    rest, judge = _judged(choices, location)
     judge(group)
     # not around what reads values: another file would be told to be in the way
-    with storing(url):
-        write(group, url, options, replace=replace, **rest)
+    with storing(location.target):
+        write(group, location.target, location.options, replace=replace, **rest)
 
 
-def _create_first(
-    create: Callable[..., None], target: Format, url: str, options: StorageOptions | None
-) -> None:
+def _create_first(create: Callable[..., None], target: Format, location: Location) -> None:
     """Create a set that is to be appended to, unless somebody else has just done so."""
     try:
         create(replace=False)
     except FileExistsError as error:
-        if format_there(url, options) is not target:
+        if format_there(location) is not target:
             raise
         raise ConflictError(
-            f"{url}: another writer has just created it; append again, as conflict='retry' does"
+            f"{location.target}: another writer has just created it; append again, as "
+            f"conflict='retry' does"
         ) from error
 
 
 def _update(
     target: Format,
-    url: str,
+    location: Location,
     change: Change,
-    options: StorageOptions | None,
     allow: Allow,
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     update: Callable[..., None] = target.update
-    rest, judge = _judged(choices or {}, url)
+    rest, judge = _judged(choices or {}, location)
 
     def judged(before: ManifestGroup) -> ManifestGroup:
         if problems := before.all_problems():
@@ -329,19 +334,19 @@ def _update(
         judge(after, is_known=known_of(before))
         return after
 
-    with storing(url), _missing_named(url):
-        update(url, judged, options, Allowed.of(allow), **rest)
+    with storing(location.target), _missing_named(location):
+        update(location.target, judged, location.options, Allowed.of(allow), **rest)
 
 
 @contextmanager
-def _missing_named(url: str) -> Iterator[None]:
+def _missing_named(location: Location) -> Iterator[None]:
     """Say of a set that is not there what could be done."""
     try:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{url}: there is no reference set ({error}); check the path, or write one with "
-            f"ds.virtual.to_manifest"
+            f"{location.target}: there is no reference set ({error}); check the path, or write "
+            f"one with ds.virtual.to_manifest"
         ) from error
 
 
@@ -420,11 +425,11 @@ def drop_sources(
     >>> vds.sizes["time"], xr.open_dataset("refs.json", engine="virtual").sizes["time"]
     (24, 12)
     """
-    absolute, options = target_of(url, storage_options)
-    target = format_for(absolute, format, options)
+    location = Location.of(url, storage_options)
+    target = format_for(location, format)
     given = names_of("sources", sources)
     change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
-    attempt = partial(_update, target, absolute, change, options, allow)
+    attempt = partial(_update, target, location, change, allow)
     settling_conflicts(attempt, conflict)
 
 
@@ -481,28 +486,19 @@ def convert(
     """
     check_types({"target_options": target_options})
     replaces = replaces_by(mode)
-    url, options = target_of(target, target_options)
-    found = format_for(url, format, options)
-    _check_choices(found, choices, convert)
+    location = Location.of(target, target_options)
+    form = format_for(location, format)
+    _check_choices(form, choices, convert)
     if not replaces:
-        _demand_nothing(found, url, options, choices)
-    origin, access = target_of(source, storage_options)
-    known = format_there(origin, access)
-    group = open_group(
-        source,
-        below=True,
-        skip=names_of("drop_variables", drop_variables),
-        options=storage_options,
-        parser=known.name if known else None,
-        allow=allow,
-    )
-    if known is not None:
-        group = _self_contained(group, f"{origin.rstrip('/')}/")
-    write: Callable[..., None] = found.write
-    rest, judge = _judged(choices, url)
-    judge(group)
-    with storing(url):
-        write(group, url, options, replace=replaces, **rest)
+        _demand_nothing(form, location, choices)
+    origin = Location.of_url(source, storage_options)
+    skip = names_of("drop_variables", drop_variables)
+    with opening(origin.url), scanning(origin.url, origin.options):
+        found = reader, _ = reader_of(origin)
+        group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
+    if isinstance(reader, Format):
+        group = _self_contained(group, f"{origin.url.rstrip('/')}/")
+    _create(form, lambda: group, location, choices, replace=replaces)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
@@ -552,10 +548,14 @@ def snapshots(
     >>> snapshots("2001.zarr").columns.to_list()
     ['snapshot', 'time']
     """
-    absolute, options = target_of(url, storage_options)
-    with _missing_named(absolute):
-        found = _history_of(absolute, options).listed(absolute, options)
-    table = pd.DataFrame(found, columns=["snapshot", "time"])
+    location = Location.of_url(url, storage_options)
+    with _missing_named(location):
+        return snapshot_table(_history_of(location), location.target, location.options)
+
+
+def snapshot_table(history: History, url: str, options: StorageOptions | None) -> pd.DataFrame:
+    """Return a row for each snapshot of a set."""
+    table = pd.DataFrame(history.listed(url, options), columns=["snapshot", "time"])
     return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
 
 
@@ -610,59 +610,23 @@ def expire_snapshots(
     """
     if keep < 1:
         raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
-    absolute, options = target_of(url, storage_options)
-    history = _history_of(absolute, options)
+    location = Location.of(url, storage_options)
+    history = _history_of(location)
     gone: list[str] = []
 
     def attempt() -> None:
-        with storing(absolute), _missing_named(absolute):
-            gone[:] = history.expire(absolute, options, keep, older_than)
+        with storing(location.target), _missing_named(location):
+            gone[:] = history.expire(location.target, location.options, keep, older_than)
 
     settling_conflicts(attempt, conflict)
     return gone
 
 
-def target_of(
-    url: Any, storage_options: Mapping[str, Any] | None
-) -> tuple[Any, StorageOptions | None]:
-    """Return the absolute url, or the object of a library, that is written to."""
-    return url if format_of_object(url) else normalise_url(url), StorageOptions.of(storage_options)
-
-
-def _history_of(url: str, options: StorageOptions | None) -> History:
+def _history_of(location: Location) -> History:
     # what is there counts, whatever it is called
-    target = format_there(url, options) or format_for(url, None, options)
+    target = format_for(location, asked=(format_there, format_by_suffix))
     if target.history is None:
         raise UnsupportedError(
-            f"{url}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
+            f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
         )
     return target.history
-
-
-def format_for(url: Any, name: str | None, options: StorageOptions | None) -> Format:
-    """Return the format of a name, or of what is there, or that the suffix chooses."""
-    if name is not None:
-        known = {form.name: form for form in FORMATS}
-        if name not in known:
-            raise ValueError(f"format {name!r}: there are {sorted(known)}")
-        return known[name]
-    if (form := format_of_object(url)) is not None:
-        return form
-    for form in FORMATS:
-        if url.rstrip("/").endswith(form.suffixes):
-            return form
-    if (found := format_there(url, options)) is not None:
-        return found
-    suffixes = {form.name: form.suffixes for form in FORMATS}
-    raise ValueError(f"{url}: its suffix chooses no format of {suffixes}; pass format=")
-
-
-def format_there(url: Any, options: StorageOptions | None) -> Format | None:
-    """Return the format of the set that is there, if there is one."""
-    if (form := format_of_object(url)) is not None:
-        return form
-    try:
-        found, _ = detected(url, options)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):
-        return None
-    return found if isinstance(found, Format) else None

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from virtualds.access import Allow
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.errors import UnsupportedError
 from virtualds.keywords import names_of, strict
-from virtualds.manifest import StorageOptions
-from virtualds.urls import normalise_url
 
 if TYPE_CHECKING:
     from virtualds.zarr_adapter import VirtualStore
@@ -83,18 +82,17 @@ def zarr_store(
             f"zarr_store: it needs zarr-python 3 ({error}); pip install 'virtualds[zarr]'"
         ) from error
     skip = names_of("drop_variables", drop_variables)
+    location = Location.of_url(url, storage_options)
     found = open_group(
-        url,
+        location,
         group=group,
         below=True,
         skip=skip,
-        options=storage_options,
         parser=parser,
         on_error=on_error,
         allow=allow,
         snapshot=snapshot,
     )
-    options = StorageOptions.of(storage_options)
-    origin = adapter.Origin(normalise_url(url), group, snapshot, options, skip)
+    origin = adapter.Origin(location.url, group, snapshot, location.options, skip)
     store: VirtualStore = adapter.VirtualStore(found, origin)
     return store

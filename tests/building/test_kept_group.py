@@ -19,6 +19,7 @@ import virtualds
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
 from virtualds.building.kept_group import MAGIC, from_bytes, to_bytes
 from virtualds.building.preparing import job_for
+from virtualds.detection import Location
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import virtual_data
 from virtualds.manifest import StorageOptions
@@ -43,7 +44,7 @@ def there_and_back(path: Path, opener: Any = virtualds.open_virtual_dataset, **o
     )
     scanned = job.open(path)
     _, group = from_bytes(to_bytes(scanned.group, []))
-    return job.cache.make(path, group, *job.cache.how), scanned.found
+    return job.cache.make(Location.of(path), group, *job.cache.how), scanned.found
 
 
 def told(encoding: Any) -> str:

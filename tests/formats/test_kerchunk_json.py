@@ -27,6 +27,7 @@ import virtualds.decompressors as decompressors
 import virtualds.kerchunk_references.compressed_file as compressed_file
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.formats import kerchunk_json
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import INLINE, SourceFile
@@ -82,7 +83,7 @@ def lazy(path: Path, **options: Any) -> xr.Dataset:
 
 @pytest.mark.parametrize("name", CAN_BE_HELD)
 def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: Path) -> None:
-    group = open_group(archive.path(name), group=CASES[name].group)
+    group = open_group(Location.of(archive.path(name)), group=CASES[name].group)
     written(group, tmp_path / "refs.json")
     again = read(tmp_path / "refs.json")
     assert list(again.variables) == list(group.variables)
@@ -133,7 +134,7 @@ def _references(data: Any) -> Any:
 def test_a_set_that_is_read_and_written_again_stays_the_same(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
-    group = open_group(archive.path(name), group=CASES[name].group)
+    group = open_group(Location.of(archive.path(name)), group=CASES[name].group)
     first = written(group, tmp_path / "first.json")
     second = written(read(tmp_path / "first.json"), tmp_path / "second.json")
     assert second["refs"] == first["refs"]
@@ -820,7 +821,7 @@ def test_loaded_variables_are_held_inline(name: str, archive: Archive, tmp_path:
 
 
 def test_compact_data_are_held_inline(archive: Archive, tmp_path: Path) -> None:
-    group = open_group(archive.path("compact"))
+    group = open_group(Location.of(archive.path("compact")))
     manifest = group.variables["v"].data.manifest
     assert (manifest.file == INLINE).all()
     document = written(group, tmp_path / "refs.json")

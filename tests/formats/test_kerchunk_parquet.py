@@ -30,6 +30,7 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.formats import kerchunk_json, kerchunk_parquet
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.kerchunk_references import records
@@ -87,7 +88,7 @@ def grid_of_chunks(folder: Path, rows: int = 20, columns: int = 5) -> tuple[xr.D
 def test_both_formats_of_kerchunk_hold_the_same(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
-    group = open_group(archive.path(name), group=CASES[name].group)
+    group = open_group(Location.of(archive.path(name)), group=CASES[name].group)
     as_json, as_parquet = tmp_path / "refs.json", tmp_path / "refs.parquet"
     try:
         kerchunk_json.write(group, f"file://{as_json}")

@@ -19,6 +19,7 @@ from transforms import without_gaps
 import virtualds
 from virtualds import ConflictError, FormatError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.manifest import INLINE
 from virtualds.writing import check_target
 
@@ -367,7 +368,7 @@ def test_we_read_what_others_write_and_write_it_again(
 
 def test_small_chunks_are_inline_and_others_lie_in_the_repository(tmp_path: Path) -> None:
     with_native_chunks(tmp_path / "theirs", tmp_path)
-    group = open_group(tmp_path / "theirs")
+    group = open_group(Location.of(tmp_path / "theirs"))
     small = group.variables["small"].data.manifest.loaded()
     assert (small.file == INLINE).all()
     big = group.variables["big"].data

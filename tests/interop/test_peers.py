@@ -24,6 +24,7 @@ from transforms import without_gaps
 import virtualds
 from virtualds import FormatError, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.manifest import MISSING
 
 zarr = pytest.importorskip("zarr", reason="zarr-python is the other side")
@@ -434,7 +435,7 @@ def by_fsspec(path: Path, engine: str) -> xr.Dataset:
 def has_missing_chunks(path: Path) -> bool:
     with xr.open_dataset(path, engine="virtual", decode_cf=False) as ds:
         names = list(ds.variables)
-    group = open_group(path)
+    group = open_group(Location.of(path))
     manifests = [
         group.variables[name].data.manifest.loaded()
         for name in names

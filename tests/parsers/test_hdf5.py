@@ -25,6 +25,7 @@ from transforms import bits
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.detection import Location
 from virtualds.group import ManifestGroup
 from virtualds.parsers import hdf5
 
@@ -38,7 +39,7 @@ def virtual(path: Path, **options: Any) -> xr.Dataset:
 
 
 def parsed(path: Path, group: str | None = None) -> ManifestGroup:
-    return open_group(path, group=group, parser="hdf5")
+    return open_group(Location.of(path), group=group, parser="hdf5")
 
 
 # ---------------------------------------------------------------------- every chunk of every case

@@ -10,6 +10,7 @@ import pytest
 
 from virtualds import FormatError
 from virtualds.api import open_group
+from virtualds.detection import Location
 
 NUMBER, LENGTH, DATA = 16, 24, 32
 """Where the first object of a collection has its number, its length and its bytes (III.E)."""
@@ -51,7 +52,7 @@ def test_a_damaged_collection_is_an_error(which: str, path: Path) -> None:
     place, value, reason = IN_HEAP[which]
     put(path, path.read_bytes().index(b"GCOL") + place, value)
     with pytest.raises(FormatError, match=reason):
-        open_group(path)
+        open_group(Location.of(path))
 
 
 @pytest.mark.parametrize("which", IN_REFERENCE)
@@ -61,11 +62,11 @@ def test_a_damaged_reference_to_the_heap_is_an_error(which: str, path: Path) -> 
     heap = raw.index(b"GCOL").to_bytes(8, "little")
     put(path, raw.index(heap, raw.index(b"words\0")) - 4 + place, value)
     with pytest.raises(FormatError, match=reason):
-        open_group(path)
+        open_group(Location.of(path))
 
 
 def test_an_undamaged_heap_is_read(path: Path) -> None:
-    assert open_group(path).variables["v"].attributes["words"] == ["first", "second"]
+    assert open_group(Location.of(path)).variables["v"].attributes["words"] == ["first", "second"]
 
 
 def test_a_list_of_scales_for_other_axes_is_an_error(tmp_path: Path) -> None:
@@ -81,4 +82,4 @@ def test_a_list_of_scales_for_other_axes_is_an_error(tmp_path: Path) -> None:
         del file["w"].attrs["DIMENSION_LIST"]
         file["w"].attrs.create("DIMENSION_LIST", listed, dtype=listed.dtype)
     with pytest.raises(FormatError, match="no list of scales for each of 2 axes"):
-        open_group(path)
+        open_group(Location.of(path))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import tifffile
 import xarray as xr
 from cases import CASES, Archive, numbers
 from counting_server import counting_server
+from other_sources import OTHERS
 
 import virtualds
 from virtualds import Verification
-from virtualds.verification.natives import NATIVES, Native
+from virtualds.detection import READERS
+from virtualds.parser import NativeReader
+from virtualds.parsers import PARSERS, hdf5
 
 sys.path.append(str(Path(__file__).parents[1] / "parsers"))
 
@@ -65,12 +70,6 @@ def write_fits(path: Path) -> None:
     fits.HDUList([fits.PrimaryHDU(numbers(5, 6)), unsigned, scaled]).writeto(path)
 
 
-def write_safetensors(path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    save_file({"w": numbers(3, 4), "b": np.arange(3)}, path)
-
-
 def write_grib(path: Path) -> None:
     import test_grib
 
@@ -82,43 +81,53 @@ def write_tiff(path: Path) -> None:
     tifffile.imwrite(path, numbers(70, 90, dtype="u2"), **tiles)
 
 
-SOURCES: dict[str, Any] = {
-    "tiff": write_tiff,
-    "fits": write_fits,
-    "grib": write_grib,
-    "npy": lambda path: np.save(path, np.asfortranarray(numbers(3, 4))),
-    "npz": lambda path: np.savez(path, a=numbers(5), b=numbers(2, 3, dtype=">i4")),
-    "safetensors": write_safetensors,
+SOURCES: dict[str, tuple[str, Callable[[Path], None]]] = {
+    **{name: (case.source, case.write) for name, case in OTHERS.items()},
+    "messages of levels and steps": ("grib", write_grib),
+    "scaled and unsigned images": ("fits", write_fits),
+    "tiles of unsigned integers": ("tiff", write_tiff),
 }
+"""Files that xarray has no engine for, each with the name of its parser."""
 
 
 @pytest.mark.filterwarnings("ignore:.*cfgrib.*", "ignore::FutureWarning:cfgrib.*")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("form", SOURCES)
-def test_other_formats_are_compared_with_their_own_libraries(form: str, tmp_path: Path) -> None:
-    path = tmp_path / f"a.{form}"
-    SOURCES[form](path)
-    found = verified(path)
+@pytest.mark.parametrize("name", SOURCES)
+def test_other_formats_are_compared_with_their_own_libraries(name: str, tmp_path: Path) -> None:
+    source, write = SOURCES[name]
+    write(tmp_path / "a")
+    found = verified(tmp_path / "a")
     assert found.ok, found
     assert found.references == sum(found.compared.values()) > 0
-    assert [name.split()[0] for name in found.compared] == [NATIVES[form][0].package]
+    [parser] = [parser for parser in PARSERS if parser.name == source]
+    assert [name.split()[0] for name in found.compared] == [parser.natives[0].package]
 
 
-def test_every_parser_has_a_native_reader() -> None:
-    from virtualds.parsers import PARSERS
-
-    assert NATIVES.keys() == {parser.name for parser in PARSERS}
+@pytest.mark.parametrize("parser", [parser.name for parser in PARSERS])
+def test_every_parser_names_a_native_reader_that_is_asked_here(parser: str) -> None:
+    [natives] = [known.natives for known in PARSERS if known.name == parser]
+    assert natives, f"parser {parser!r} names no native reader; give its Parser natives="
+    compared = {case.source for case in CASES.values()} | {source for source, _ in SOURCES.values()}
+    assert parser in compared, f"no file of parser {parser!r} is compared; add a case of it"
 
 
 def test_a_library_that_is_not_installed_has_no_name() -> None:
-    assert Native("no-such-library", lambda source, closing: None).name is None  # type: ignore[arg-type, return-value]
+    assert NativeReader("no-such-library", engine="none").name is None
+
+
+def test_a_native_reader_opens_files_in_one_way() -> None:
+    with pytest.raises(ValueError, match="either open or engine"):
+        NativeReader("numpy")
+    with pytest.raises(ValueError, match="either open or engine"):
+        replace(hdf5.PARSER.natives[-1], engine="h5netcdf")
 
 
 def test_a_file_that_would_crash_the_netcdf_library_is_not_given_to_it(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, netcdf, h5py = NATIVES["hdf5"]
-    monkeypatch.setitem(NATIVES, "hdf5", (netcdf, h5py))
+    without_the_first = replace(hdf5.PARSER, natives=hdf5.PARSER.natives[1:])
+    readers = tuple(without_the_first if r is hdf5.PARSER else r for r in READERS)
+    monkeypatch.setattr("virtualds.detection.READERS", readers)
     halves, others = of_case("every_float", archive), of_case("padded_chunks", archive)
     assert [name.split()[0] for name in halves.compared] == ["h5py"]
     assert [name.split()[0] for name in others.compared] == ["netCDF4"]
@@ -134,7 +143,7 @@ def test_remote_files_are_compared_where_readers_can(name: str, archive: Archive
 
 
 def test_what_reads_local_files_only_is_told(tmp_path: Path) -> None:
-    SOURCES["npy"](tmp_path / "a.npy")
+    OTHERS["npy_of_fortran"].write(tmp_path / "a.npy")
     with counting_server(tmp_path) as (url, _):
         found = verified(f"{url}/a.npy")
     [problem] = found.problems

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from virtualds.api import called, open_group
+from virtualds.api import open_group
 from virtualds.building.kept_group import from_bytes, refusal, to_bytes
 from virtualds.dataset import NO_NAME, Loadable
 from virtualds.decoding.part import encoding_of
+from virtualds.detection import Location
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import names_of
@@ -64,10 +65,11 @@ def scanned(
 
     Arguments and errors are those of `virtualds.open_virtual_dataset`, and of `open_group`.
     """
-    with scanning(called(file), StorageOptions.of(storage_options)):
+    location = Location.of(file, storage_options)
+    with scanning(location.url, location.options):
         skip = names_of("drop_variables", drop_variables)
-        group = open_group(file, skip=skip, options=storage_options, on_error=on_error, **choices)
-        found = make(file, group, loadable_variables, decode_cf, on_error)
+        group = open_group(location, skip=skip, on_error=on_error, **choices)
+        found = make(location, group, loadable_variables, decode_cf, on_error)
         with suppress(UnsupportedError):
             return Scanned(found, _as_opened(group, found))
     return Scanned(found, None)
@@ -92,7 +94,7 @@ class FileCache:
     choices : str
         All that decides what opening a file gives, besides the file.
     make : callable
-        Takes a file, the group that was scanned of it and ``how``, and returns a dataset, or tree.
+        Takes a location, the group that was scanned there and ``how``; returns a dataset, or tree.
     how : tuple
         What is to be loaded, whether CF conventions are decoded, and ``on_error``.
     options : StorageOptions or None
@@ -115,7 +117,8 @@ class FileCache:
         name = hashlib.blake2b(key, digest_size=20).hexdigest()
         place = below(self.folder, f"{name[:2]}/{name[2:]}")
         group = self._read(place, source)
-        return Kept(None if group is None else self.make(file, group, *self.how), source, place)
+        found = None if group is None else self.make(Location.of(file), group, *self.how)
+        return Kept(found, source, place)
 
     def keep(self, kept: Kept, scanned: Scanned) -> None:
         """Keep what was scanned, if it can be told whether it is still what one would open.

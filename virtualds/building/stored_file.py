@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.api import called, dataset_of, open_group
+from virtualds.api import dataset_of, open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable, known_outline
 from virtualds.decoding.outline import Outline
+from virtualds.detection import Location
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
 from virtualds.group import ManifestGroup
 from virtualds.keywords import names_of
@@ -86,7 +87,7 @@ class StoredFile:
         VirtualdsError
             Values cannot be had.
         """
-        return dataset_of(self.url, self.group, self.loadable, self.decode_cf)
+        return dataset_of(Location.of(self.url), self.group, self.loadable, self.decode_cf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +133,8 @@ class Member(NamedTuple):
             known = stretch.joined.fingerprints(stretch.dim)
             if not opened.fingerprints(stretch.dim) <= known:
                 raise ReadError(
-                    f"{called(url)}: it was modified after it was scanned; open the files again "
-                    f"(virtualds.set_options(check_sources=False) opens them all the same)"
+                    f"{Location.of(url).url}: it was modified after it was scanned; open the files "
+                    f"again (virtualds.set_options(check_sources=False) opens them all the same)"
                 )
         found: xr.Dataset = decoded(opened)
         return found
@@ -184,17 +185,18 @@ def open_stored(
     Arguments and errors are those of `virtualds.open_virtual_dataset`.
     """
     skip = names_of("drop_variables", drop_variables)
-    group = open_group(url, skip=skip, options=storage_options, **choices)
+    location = Location.of(url, storage_options)
+    group = open_group(location, skip=skip, **choices)
     outline = known_outline(group, loadable_variables, decode_cf)
     if outline is None:
         on_error = choices.get("on_error", "raise")
-        dataset = dataset_of(url, group, loadable_variables, decode_cf, on_error)
+        dataset = dataset_of(location, group, loadable_variables, decode_cf, on_error)
         outline = known_outline(group, loadable_variables, decode_cf)
         if outline is None:
             return dataset
     try:
         values = outline.values(group)
     except VirtualdsError as error:
-        error.add_note(without_secrets(f"file {called(url)}"))
+        error.add_note(without_secrets(f"file {location.url}"))
         raise
     return StoredFile(url, group, outline, values, loadable_variables, decode_cf)

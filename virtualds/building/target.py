@@ -12,11 +12,11 @@ import xarray as xr
 from virtualds.admission import demand_admissible, demand_unsigned
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
+from virtualds.detection import Location, format_for
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Parts
 from virtualds.lazy import virtual_data
 from virtualds.store_errors import storing
-from virtualds.writing import format_for, target_of
 
 LEAST, ENOUGH, HELD = 4096, 100_000, 1_600_000
 """What a `Target` begins with: the last are some 50 MB."""
@@ -79,8 +79,8 @@ class Target:
         FileExistsError
             There is something of this name that is no set, or is not to be replaced.
         """
-        absolute, options = target_of(url, storage_options)
-        form = format_for(absolute, None, options)
+        location = Location.of(url, storage_options)
+        form, absolute = format_for(location), location.target
         if form.parts is None:
             able = ", ".join(other.name for other in FORMATS if other.parts is not None)
             raise UnsupportedError(
@@ -89,7 +89,7 @@ class Target:
                 f"to= and write the dataset with ds.virtual.to_manifest"
             )
         with storing(absolute):
-            place = form.parts.begin(absolute, options, replace=replace)
+            place = form.parts.begin(absolute, location.options, replace=replace)
         return cls(form.parts, place, LEAST, ENOUGH, HELD, replace, keep_query)
 
     @property

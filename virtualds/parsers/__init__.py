@@ -6,11 +6,8 @@ Other packages bring parsers of their own as entry points (see ``docs/adding-a-p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
 
 import virtualds.parsers.fits as fits
 import virtualds.parsers.grib as grib
@@ -21,76 +18,20 @@ import virtualds.parsers.safetensors as safetensors
 import virtualds.parsers.tiff as tiff
 import virtualds.parsers.zarr as zarr
 from virtualds.errors import FOREIGN
-from virtualds.group import ManifestGroup
-from virtualds.manifest import SourceFile
-
-
-class ReadSource(Protocol):
-    """Reads the structure of one group of a source file."""
-
-    def __call__(
-        self, source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
-    ) -> ManifestGroup: ...
-
-
-@dataclass(frozen=True)
-class Parser:
-    """A source format.
-
-    Parameters
-    ----------
-    name : str
-    suffixes : tuple of str
-        Usual ends of file names, for guesses that may not look into the file.
-    detect : callable
-        Takes the first bytes of a file, or a marker, and says whether it is of this format.
-    read : callable
-        Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
-    read_tree : callable
-        The same with all groups below that one, of which ``read`` need not know more than names;
-        by default `read`, as for formats without groups.
-    markers : tuple of str
-        For a format that is a folder: the files any of which makes it one.
-
-    Examples
-    --------
-    >>> toy = Parser("toy", (".toy",), lambda head: head[:4] == b"TOY1", lambda source: ...)
-    >>> toy.detect(b"TOY1....")
-    True
-    """
-
-    name: str
-    suffixes: tuple[str, ...]
-    detect: Callable[[bytes], bool]
-    read: ReadSource
-    read_tree: ReadSource | None = None
-    markers: tuple[str, ...] = ()
-
+from virtualds.parser import Parser
 
 PARSERS: tuple[Parser, ...] = (
-    Parser(
-        "hdf5",
-        (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"),
-        hdf5.detect,
-        hdf5.read,
-        hdf5.read_tree,
-    ),
-    Parser("netcdf3", (".nc3",), netcdf3.detect, netcdf3.read),
-    Parser("npy", (".npy",), numpy_files.detect, numpy_files.read),
-    Parser("npz", (".npz",), numpy_files.detect_archive, numpy_files.read_archive),
-    Parser("safetensors", (".safetensors",), safetensors.detect, safetensors.read),
-    Parser("tiff", (".tif", ".tiff", ".btf", ".gtiff"), tiff.detect, tiff.read, tiff.read_tree),
-    Parser("fits", (".fits", ".fit", ".fts"), fits.detect, fits.read),
-    Parser(
-        "grib",
-        (".grib", ".grib1", ".grib2", ".grb", ".grb2"),
-        grib.detect,
-        grib.read,
-        grib.read_tree,
-    ),
-    # no suffix: what is called so may as well be a reference set
-    Parser("zarr", (), zarr.detect, zarr.read, markers=zarr.MARKERS),
+    hdf5.PARSER,
+    netcdf3.PARSER,
+    numpy_files.NPY,
+    numpy_files.NPZ,
+    safetensors.PARSER,
+    tiff.PARSER,
+    fits.PARSER,
+    grib.PARSER,
+    zarr.PARSER,
 )
+"""The source formats; a new one is one module, with a `Parser`, and one line here."""
 
 GROUP = "virtualds.parsers"
 """The entry point group through which other packages bring parsers."""

@@ -6,7 +6,8 @@ image (tables, and compressed images, which are tables) is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from math import prod
 from typing import Any
 
@@ -19,6 +20,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.fits import Part, parts
 from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import SourceFile
+from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"SIMPLE  ="
@@ -209,3 +211,32 @@ def _attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in cards.items()
         if name not in STRUCTURE | packing and not (name[:5] == "NAXIS" and name[5:].isdigit())
     }
+
+
+def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    """Open the images of a file with astropy, as they are stored and as they are scaled."""
+    from astropy.io import fits  # type: ignore[import-untyped]
+
+    stored, scaled = (
+        closing.enter_context(fits.open(target(), memmap=False, do_not_scale_image_data=is_raw))
+        for is_raw in (True, False)
+    )
+
+    def read_image(wanted: NativeRegion) -> Any:
+        # integers without sign are stored as others; they are what is scaled
+        for unit in scaled if wanted.decoded or wanted.has_codecs else stored:
+            where = unit.fileinfo()
+            if where["datLoc"] <= wanted.offset < where["datLoc"] + where["datSpan"]:
+                return np.asarray(unit.section[wanted.region] if wanted.region else unit.data)
+        raise CannotError("it knows no image there")
+
+    return read_image
+
+
+PARSER = Parser(
+    "fits",
+    (".fits", ".fit", ".fts"),
+    detect,
+    read,
+    natives=(NativeReader("astropy", _open_astropy, remote=True),),
+)

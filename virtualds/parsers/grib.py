@@ -8,7 +8,7 @@ interval differ are other groups.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +26,7 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.grib import REGULAR, Message, messages, places
 from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile, StorageOptions
+from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.scan import fetch_ahead
 from virtualds.stores import store_for
 from virtualds.urls import local_path, scheme_of
@@ -363,3 +364,34 @@ def _grid(
         return dims, shape, {n: ManifestVariable((n,), v, PLACES[n]) for n, v in lines.items()}
     dims = ("x", "y") if by_columns else ("y", "x")
     return dims, shape, {n: ManifestVariable(dims, v, PLACES[n]) for n, v in full.items()}
+
+
+def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    """Open the datasets that cfgrib makes of the messages of a file."""
+    import cfgrib  # type: ignore[import-untyped]
+
+    made = cfgrib.open_datasets(target(), backend_kwargs={"indexpath": "", "errors": "raise"})
+    datasets = [closing.enter_context(dataset) for dataset in made]
+
+    def read_variable(wanted: NativeRegion) -> Any:
+        # the packing of a message is a matter of its codec: stored is decoded
+        named = (dataset.variables.get(wanted.variable) for dataset in datasets)
+        found = [v for v in named if v is not None and v.shape == wanted.shape]
+        if len(found) != 1:
+            raise CannotError(
+                f"it makes {len(found)} variables {wanted.variable!r} of shape {wanted.shape} of "
+                f"the file"
+            )
+        return np.asarray(found[0][wanted.region].values)
+
+    return read_variable
+
+
+PARSER = Parser(
+    "grib",
+    (".grib", ".grib1", ".grib2", ".grb", ".grb2"),
+    detect,
+    read,
+    read_tree,
+    natives=(NativeReader("cfgrib", _open_cfgrib),),
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -39,6 +40,14 @@ from virtualds.hdf5.structure import (
 )
 from virtualds.hdf5.values import values_of
 from virtualds.manifest import SourceFile
+from virtualds.parser import (
+    CannotError,
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+    stored_values,
+)
 from virtualds.scan import read_remote
 from virtualds.urls import local_path, scheme_of
 
@@ -270,3 +279,47 @@ def _contradiction(dim: str, size: int, known: int) -> FormatError:
         f"it has {size} elements along {dim!r}, where other variables have {known}; the file "
         f"contradicts itself, leave one of them out with drop_variables"
     )
+
+
+# ---------------------------------------------------------------------- native readers
+
+
+def _refuse_half_precision(path: str) -> None:
+    """Refuse a file with which the netCDF library would crash the process."""
+    import h5py
+
+    halves: list[str] = []
+
+    def look(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset) and found.dtype == np.float16:
+            halves.append(name)
+
+    with h5py.File(path) as file:
+        file.visititems(look)
+    if halves:
+        raise CannotError(f"it does not survive numbers of half precision ({halves[0]})")
+
+
+def _open_h5py(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    import h5py
+
+    file = closing.enter_context(h5py.File(target()))
+
+    def dataset_of(wanted: NativeRegion) -> Any:
+        return file[f"{wanted.group}/{wanted.variable}"]
+
+    return stored_values(dataset_of)
+
+
+PARSER = Parser(
+    "hdf5",
+    (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"),
+    detect,
+    read,
+    read_tree,
+    natives=(
+        NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),
+        NativeReader("netCDF4", engine="netcdf4", check=_refuse_half_precision),
+        NativeReader("h5py", _open_h5py, remote=True),
+    ),
+)

@@ -30,6 +30,7 @@ from virtualds.headers.netcdf3 import (
     parse_header,
 )
 from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.parser import NativeReader, Parser
 from virtualds.stores import store_for
 from virtualds.urls import local_path, scheme_of
 
@@ -190,3 +191,15 @@ def _variable(variable: Variable, data: ManifestArray, name: str) -> ManifestVar
             zip(variable.dims, (min(records, data.shape[0]), *variable.shape), strict=True)
         )
     return ManifestVariable(variable.dims, data, variable.attributes, encoding)
+
+
+PARSER = Parser(
+    "netcdf3",
+    (".nc3",),
+    detect,
+    read,
+    natives=(
+        NativeReader("netCDF4", engine="netcdf4"),
+        NativeReader("scipy", engine="scipy", remote=True),
+    ),
+)

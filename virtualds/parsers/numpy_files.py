@@ -5,8 +5,13 @@ An ``.npz`` file is a zip archive of ``.npy`` files, each of which is a variable
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from virtualds.archive_index import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.archived import READ_WHOLE
@@ -17,6 +22,7 @@ from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.manifest import SourceFile
+from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.scan import fetch_ahead
 from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
 
@@ -156,3 +162,24 @@ def _checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     if reason := mismatch(data, whole):
         raise FormatError(f"{file.url}: {reason}; the archive is damaged, fetch it again")
     return 0
+
+
+# ---------------------------------------------------------------------- native readers
+
+
+def _open_npy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    array = np.load(target(), mmap_mode="r")
+    return stored_values(lambda wanted: array)
+
+
+def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    # numpy leaves a file open that it opened, if it is no sound archive
+    file = closing.enter_context(io.FileIO(target()))
+    arrays = closing.enter_context(np.load(file))
+    return stored_values(lambda wanted: arrays[wanted.path])
+
+
+NPY = Parser("npy", (SUFFIX,), detect, read, natives=(NativeReader("numpy", _open_npy),))
+NPZ = Parser(
+    "npz", (".npz",), detect_archive, read_archive, natives=(NativeReader("numpy", _open_npz),)
+)

@@ -5,7 +5,8 @@ Written after the format's description (huggingface/safetensors, README, "Format
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
+from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 
@@ -146,3 +148,19 @@ def _array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
             f"damaged, fetch it again"
         )
     return data
+
+
+def _open_safetensors(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    from safetensors import safe_open
+
+    file = closing.enter_context(safe_open(target(), "np"))
+    return stored_values(lambda wanted: file.get_tensor(wanted.path))
+
+
+PARSER = Parser(
+    "safetensors",
+    (".safetensors",),
+    detect,
+    read,
+    natives=(NativeReader("safetensors", _open_safetensors),),
+)

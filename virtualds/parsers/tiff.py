@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
@@ -21,6 +22,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import SourceFile
+from virtualds.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.tiff_pages import geo_keys, nodata_of, page_array
 from virtualds.urls import local_path, scheme_of
 
@@ -350,3 +352,33 @@ def _of_bands(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, A
         elif numbers[0] != default:
             found[name] = numbers[0]
     return found
+
+
+def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    """Open a file with tifffile, which reads images as a whole; the last one is kept."""
+    import tifffile
+
+    tiff = closing.enter_context(tifffile.TiffFile(target()))
+    images: dict[str, Any] = {}
+
+    def image_of(wanted: NativeRegion) -> Any:
+        if wanted.group not in images:
+            parts = [part for part in wanted.group.split("/") if part]
+            is_named = bool(parts) and parts[0].startswith("series_")
+            series = int(parts.pop(0).removeprefix("series_")) if is_named else 0
+            level = int(parts[0]) if parts else 0
+            images.clear()
+            images[wanted.group] = tiff.series[series].levels[level].asarray()
+        return images[wanted.group]
+
+    return stored_values(image_of)
+
+
+PARSER = Parser(
+    "tiff",
+    (".tif", ".tiff", ".btf", ".gtiff"),
+    detect,
+    read,
+    read_tree,
+    natives=(NativeReader("tifffile", _open_tifffile, remote=True),),
+)

@@ -20,6 +20,7 @@ from virtualds.bounds import demand_table
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile
+from virtualds.parser import NativeReader, Parser
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.store import Listed
@@ -256,3 +257,14 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
         return store.chunks(folder_of.get(path, path), Separated("v2", separator), grid)
 
     return HierarchyReader(store.source, metadata, {}, chunks, skip).tree(group)
+
+
+PARSER = Parser(
+    "zarr",
+    # no suffix: what is called so may as well be a reference set
+    (),
+    detect,
+    read,
+    markers=MARKERS,
+    natives=(NativeReader("zarr", engine="zarr", remote=True),),
+)

@@ -27,10 +27,11 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.manifest import SourceFile
 from virtualds.options import get_options
+from virtualds.parser import CannotError, NativeReader, ReadNative
 from virtualds.parsers import COMPLAINTS
 from virtualds.read.pool import cores
 from virtualds.urls import scheme_of
-from virtualds.verification.natives import NATIVES, CannotError, Native, NativeFile
+from virtualds.verification.natives import open_native
 from virtualds.verification.places import Place, Region, ScannedSource, scanned_source
 from virtualds.verification.report import NOT_COMPARED, Problem
 from virtualds.verification.sampling import Chunk
@@ -175,7 +176,7 @@ class _Sources:
         try:
             scanned = scanned_source(file)
             found: _Source | str = _Source(scanned)
-            url = scanned.source.url if scanned.format == "zarr" else file.url
+            url = scanned.source.url if scanned.parser.markers else file.url
         except FAILURES as error:
             found, url = f"its structure cannot be read anew ({_told(error)})", file.url
         self._open[url] = found
@@ -195,7 +196,7 @@ class _Source:
     def __init__(self, scanned: ScannedSource) -> None:
         self.scanned = scanned
         self.closing = ExitStack()
-        self._opened: dict[str, NativeFile | str] = {}
+        self._opened: dict[str, ReadNative | str] = {}
 
     def judged(self, chunk: Chunk, place: Place, numbers: Array) -> tuple[str, str]:
         """Return the kind of problem and what it is, or no kind and who gives the same."""
@@ -209,21 +210,21 @@ class _Source:
         if shown is None:
             return NOT_COMPARED, "decoded, but not compared: the file shows none of its elements"
         why: list[str] = []
-        for native in NATIVES.get(self.scanned.format, ()):
+        for native in self.scanned.parser.natives:
             try:
                 text = self._compared(native, chunk, place, *shown)
             except FAILURES as error:
                 why.append(f"{native.package}: {_told(error)}")
                 continue
             return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
-        known = "; ".join(why) or f"no native reader is known of {self.scanned.format}"
+        known = "; ".join(why) or f"no native reader is known of {self.scanned.parser.name}"
         return NOT_COMPARED, f"decoded, but not compared: {known}"
 
     def _compared(
-        self, native: Native, chunk: Chunk, place: Place, region: Region, numbers: Array
+        self, native: NativeReader, chunk: Chunk, place: Place, region: Region, numbers: Array
     ) -> str:
         """Return how numbers and values differ from those of a reader, "" if they do not."""
-        file = self._file(native)
+        read = self._read_of(native)
         packing = chunk.pipeline.packing
         asked = [(False, numbers)]
         if packing is not None:
@@ -232,7 +233,7 @@ class _Source:
         for decoded, ours in asked:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                theirs = file.read(place, region, decoded)
+                theirs = read(place.asked(region, decoded=decoded))
             if theirs is None:
                 continue
             answers += 1
@@ -246,7 +247,7 @@ class _Source:
             raise CannotError("it does not tell values in this form")
         return ""
 
-    def _file(self, native: Native) -> NativeFile:
+    def _read_of(self, native: NativeReader) -> ReadNative:
         found = self._opened.get(native.package)
         if found is None:
             found = self._opened[native.package] = self._open(native)
@@ -254,7 +255,7 @@ class _Source:
             raise CannotError(found)
         return found
 
-    def _open(self, native: Native) -> NativeFile | str:
+    def _open(self, native: NativeReader) -> ReadNative | str:
         source = self.scanned.source
         if native.name is None:
             return "it is not installed"
@@ -263,7 +264,7 @@ class _Source:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return native.open(source, self.closing)
+                return open_native(native, self.scanned.parser, source, self.closing)
         except FAILURES as error:
             return _told(error)
 

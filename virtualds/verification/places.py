@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from virtualds.api import open_group
 from virtualds.array import ManifestArray
-from virtualds.detection import detected
+from virtualds.detection import Location, reader_of
 from virtualds.errors import FormatError
 from virtualds.fragment import CodecPipeline, Fragment, Hidden
 from virtualds.group import ManifestGroup
 from virtualds.manifest import SourceFile
-from virtualds.parsers import Parser
+from virtualds.parser import NativeRegion, Parser
 from virtualds.parsers.zarr import MARKERS
 from virtualds.read.decode import Decoder
 from virtualds.scan import scanning
@@ -56,6 +56,14 @@ class Place(NamedTuple):
     def pipeline(self) -> CodecPipeline:
         """How the chunk is decoded."""
         return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
+
+    def asked(self, region: Region, *, decoded: bool) -> NativeRegion:
+        """Return what a native reader is asked for: a region of the variable."""
+        has_codecs = bool(self.pipeline.codecs)
+        shape = self.array.shape
+        return NativeRegion(
+            self.group, self.variable, shape, region, self.offset, has_codecs, decoded
+        )
 
     def shown(self, stored: Array) -> tuple[Region, Array] | None:
         """Return where in the variable stored numbers stand, and those that it shows, in its axes.
@@ -101,9 +109,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class ScannedSource:
-    """A file that was scanned anew: its format, and what its variables are made of."""
+    """A file that was scanned anew: by which parser, and what its variables are made of."""
 
-    format: str
+    parser: Parser
     source: SourceFile
     group: ManifestGroup
 
@@ -220,14 +228,15 @@ def scanned_source(file: SourceFile) -> ScannedSource:
 
 
 def _scan(file: SourceFile) -> ScannedSource:
+    location = Location(file.url, file.options)
     with scanning(file.url, file.options), warnings.catch_warnings():
         # what cannot be read of it is not what is looked for
         warnings.simplefilter("ignore")
-        reader, source = detected(file.url, file.options)
+        found = reader, source = reader_of(location)
         if not isinstance(reader, Parser):
             raise FormatError(f"{file.url}: it is a reference set ({reader.name}), no source file")
-        found = open_group(file.url, below=True, options=file.options, parser=None, on_error="keep")
-    return ScannedSource(reader.name, source, found)
+        group = open_group(location, found=found, below=True, on_error="keep")
+    return ScannedSource(reader, source, group)
 
 
 def _store_around(file: SourceFile) -> str | None:
