@@ -107,7 +107,6 @@ def test_combining_at_once_is_no_failure_of_the_workers(
 def written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few references be worth a table; what a target begins with goes along with it."""
     monkeypatch.setattr(target_module, "LEAST", 1)
-    monkeypatch.setattr(target_module, "ENOUGH", 1)
 
 
 @pytest.mark.parametrize("who", ["this process", "an executor", "a cluster"])
