@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from virtualds.building.opening import Item, Outcome, Work
@@ -55,6 +57,20 @@ def _pieces(client: Any, job: Work, items: Sequence[Item]) -> list[Sequence[Item
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
+@dataclass(frozen=True)
+class _Together:
+    """What became of some files.
+
+    Dask takes lists apart, so that what outcomes share would be sent with each of them.
+    """
+
+    outcomes: list[Outcome[Any]]
+
+
+def _worked(job: Work, items: Sequence[Item]) -> _Together:
+    return _Together(job(items))
+
+
 def on_cluster(
     client: Any, job: Work, items: Sequence[Item]
 ) -> Generator[Outcome[Any], None, None]:
@@ -62,12 +78,14 @@ def on_cluster(
     from distributed import as_completed
 
     # the same files may have changed since they were opened by an equal task
-    futures = client.map(job, _pieces(client, job, items), pure=False, key="virtualds-open")
+    futures = client.map(
+        partial(_worked, job), _pieces(client, job, items), pure=False, key="virtualds-open"
+    )
     waiting = dict.fromkeys(futures)
     del futures
     try:
         for future in as_completed(list(waiting)):  # type: ignore[no-untyped-call]
-            outcomes = future.result()
+            outcomes = future.result().outcomes
             del waiting[future]
             # what is fetched need not be kept by the workers
             future.release()

@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.build_report import BuildReport
-from virtualds.building.alike import Alike, UnlikeError
+from virtualds.building.alike import FEWEST, Alike, UnlikeError
 from virtualds.building.arrangement import Arrangement
 from virtualds.building.build import Build
 from virtualds.building.by_stretches import StretchJob
@@ -92,6 +92,8 @@ class Whole:
         UnlikeError
             No files can be joined so.
         """
+        if len(self.build.files.flat) < FEWEST:
+            raise UnlikeError("there is nothing to be saved")
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
             raise UnlikeError("lists of lists are joined along several dimensions")
         by_coords = self.combination.combine == "by_coords"
