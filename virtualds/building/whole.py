@@ -52,7 +52,7 @@ class Whole:
         # what is tried first is over before the next is: its errors are no part of what is told
         with suppress(UnlikeError):
             return self._as_stored()
-        return self._of_datasets(*self._opened(None))
+        return self._of_datasets(*self._joining(None).opened())
 
     def _as_stored(self) -> Built:
         """Join files that are alike as they are stored, or else datasets of what was opened.
@@ -63,18 +63,18 @@ class Whole:
             They have to be opened as datasets.
         """
         alike = self._alike()
-        found, report = self._opened(alike)
+        found, report = self._joining(alike).opened()
         with suppress(UnlikeError):
             return alike.joined(self._stored(found)), found, report
         if any(isinstance(file, Member) for file in found.values()):
             raise UnlikeError("what is joined already cannot be taken apart")
         return self._of_datasets(found, report)
 
-    def _opened(self, alike: Alike | None) -> tuple[dict[int, Any], BuildReport]:
-        """Open all files; who opens them joins what is alike, and writes what goes into a set."""
+    def _joining(self, alike: Alike | None) -> Build[Any]:
+        """Return the build in which who opens files joins them, and writes what goes into a set."""
         dims = self.combination.dims
         job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims)
-        return replace(self.build, job=job).opened()
+        return replace(self.build, job=job)
 
     def _of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> Built:
         """Combine a dataset of every file."""
