@@ -63,7 +63,6 @@ def test_a_build_into_a_set_writes_no_signed_url(
 ) -> None:
     """Neither a worker that relieves itself of its references, nor the commit."""
     monkeypatch.setattr(target_module, "LEAST", least)
-    monkeypatch.setattr(target_module, "HELD", 0)
     target = tmp_path / "refs.zarr"
     with pytest.raises(UnsupportedError, match="keep_query=True") as caught:
         virtualds.open_virtual_mfdataset([signed], combine="nested", concat_dim="x", to=target)

@@ -12,7 +12,6 @@ from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.arrangement import Arrangement, Overlap
 from virtualds.building.build import Build
-from virtualds.building.by_blocks import Share
 from virtualds.building.combining import Combination
 from virtualds.building.dask_jobs import client_of
 from virtualds.building.file_coordinates import Source
@@ -200,9 +199,9 @@ def open_virtual_mfdataset(
     arrangement = Arrangement(sort, overlap)
     steps = steps_for(coordinates, combination, preprocess)
     files, client = Files.of(paths, storage_options), client_of(parallel)
-    # steps take datasets, the cache keeps them, blocks are made of them; and what is to be left out
-    # has to fail when it is opened
-    taken = steps or cache or client or to or on_error in ("skip", "collect")
+    # steps take datasets, the cache keeps them; what is to be left out has to fail when it is
+    # opened, and so has what only the workers of a cluster may be able to read
+    taken = steps or cache or client or on_error in ("skip", "collect")
     opener: Any = open_virtual_dataset if taken or files.are_remote else open_stored
     build = _build(
         opener,
@@ -221,7 +220,8 @@ def open_virtual_mfdataset(
     target = None
     if to is not None:
         target = Target.begin(to, target_options, replace=replaces, keep_query=keep_query)
-    whole = Whole(build, combination, arrangement, client, target)
+    joins_datasets = client is not None or target is not None
+    whole = Whole(build, combination, arrangement, target, joins_datasets)
     with abandoning(target):
         combined, found, report = whole.built()
         if number is not None:
@@ -375,19 +375,13 @@ def _number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int
 
 
 def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
-    """Return the dataset, or tree, of one file, which is opened again if it went into a block."""
+    """Return the dataset, or tree, of one file, which is opened again if it was joined already."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
             f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    known = found[number]
-    if isinstance(known, Share):
-        [outcome] = build.job([(number, file)])
-        if outcome.found is None:
-            raise outcome.error or ValueError(f"attrs_file {file}: it cannot be opened again")
-        known = outcome.found
-    return decoded(known)
+    return decoded(found[number])
 
 
 def _take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:

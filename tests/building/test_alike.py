@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 import virtualds
 import virtualds.building.stored_file as stored_file
 from virtualds.api import dataset_of
-from virtualds.building.alike import Alike
+from virtualds.building.alike import Alike, UnlikeError
 from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
 from virtualds.building.opening import Job
 from virtualds.building.stored_file import Member, StoredFile, open_stored
-from virtualds.building.tree import UnlikeError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -272,12 +271,11 @@ def test_what_depends_on_all_files_is_left_to_xarray(case: str, tmp_path: Path) 
 
 
 BY_THEMSELVES = {
-    "months of different lengths",
     "units that differ",
     "dates that are missing",
     "dates with a fill value",
 }
-"""Cases of several structures, or of dates that stay virtual."""
+"""Cases that decode in several ways, or of dates that stay virtual."""
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,33 @@ def test_a_cluster_gives_what_one_process_gives(way: str, archive: str, client: 
     assert found.virtual.report.opened == FILES
 
 
+def counted(dataset: xr.Dataset, folder: Path) -> xr.Dataset:
+    """Leave a mark for every time that a file is opened."""
+    (folder / secrets.token_hex(8)).touch()
+    return dataset
+
+
+@pytest.mark.parametrize("who", ["this process", "an executor", "a cluster"])
+@pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
+def test_files_that_are_alike_are_opened_once_and_come_together(
+    who: str, target: bool, archive: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    files = [archive.replace("*", f"{number:03}") for number in range(12)] * 4
+    options = NESTED | {"sort": False, "overlap": "keep"}
+    if target:
+        options["to"] = tmp_path / "all.zarr"
+    with ThreadPoolExecutor(2) as pool:
+        by = {"this process": lambda: None, "an executor": lambda: pool}
+        parallel = by.get(who, lambda: request.getfixturevalue("client"))()
+        found = virtualds.open_virtual_mfdataset(
+            files, parallel=parallel, preprocess=partial(counted, folder=marks), **options
+        )
+    assert found.virtual.report.opened == len(files)
+    assert len(list(marks.iterdir())) == len(files)
+
+
 def without_mask(dataset: xr.Dataset, titles: set[str]) -> xr.Dataset:
     return dataset.drop_vars("mask") if dataset.attrs["title"] in titles else dataset
 
@@ -107,7 +135,6 @@ def test_combining_at_once_is_no_failure_of_the_workers(
 def written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let few references be worth a table; what a target begins with goes along with it."""
     monkeypatch.setattr(target_module, "LEAST", 1)
-    monkeypatch.setattr(target_module, "ENOUGH", 1)
 
 
 @pytest.mark.parametrize("who", ["this process", "an executor", "a cluster"])

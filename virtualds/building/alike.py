@@ -19,8 +19,7 @@ import xarray as xr
 
 from virtualds.array import ManifestArray
 from virtualds.building.combining import WRONG, Combination
-from virtualds.building.stored_file import Member, StoredFile, Stretch, joined_stretches
-from virtualds.building.tree import Block, Tree, UnlikeError, in_order, schema_of
+from virtualds.building.stored_file import Member, StoredFile, Stretch, joined_stretches, sample
 from virtualds.decoding.part import (
     MisfitError,
     Part,
@@ -33,6 +32,23 @@ from virtualds.lazy import virtual_data
 
 FEWEST = 3
 """Files of which there are more than those that datasets are made of."""
+CERTAIN: dict[str, tuple[str, ...]] = {
+    # others let variables grow that have not the dimension
+    "data_vars": ("minimal",),
+    "coords": ("minimal",),
+    # "no_conflicts" compares with the first dataset what later ones fill in, "identical" also
+    # attributes, which joining may have changed
+    "compat": ("equals", "override"),
+    # "left", "right" and "inner" keep of other coordinates what some files have
+    "join": ("outer", "exact", "override"),
+    # "drop_conflicts" looks at all of them, and a function may do anything
+    "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
+}
+"""Options, all of which must be given, by which neighbours are joined whatever else there is."""
+
+
+class UnlikeError(Exception):
+    """Files of which it is not certain that they can be joined as they are stored."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +72,14 @@ class Alike:
     rises: bool
 
     def __post_init__(self) -> None:
-        Tree(self.combination)
-        for name in ("data_vars", "coords"):
-            if self.combination.options[name] != "minimal":
-                raise UnlikeError(f"{name} also grow that have not the dimension")
+        said = self.combination
+        if said.combine == "nested" and not isinstance(said.concat_dim, str):
+            raise UnlikeError(f"they are joined along {said.concat_dim!r}")
+        for name, value in said.options.items():
+            if not isinstance(value, str) or value not in CERTAIN.get(name, ()):
+                raise UnlikeError(f"{name}={value!r}")
+        if missing := CERTAIN.keys() - said.options.keys():
+            raise UnlikeError(f"nothing is said of {min(missing)}")
 
     def joined(self, files: Sequence[StoredFile | Member]) -> xr.Dataset:
         """Return what combining the datasets of all files at once gives.
@@ -72,7 +92,7 @@ class Alike:
         if len(files) < FEWEST:
             raise UnlikeError("there is nothing to be saved")
         try:
-            few = [file.dataset() for file in files[:2]]
+            few = [sample(file) for file in files[:2]]
             dim = self._dimension(few)
             pattern = self.combination(few)
             stored = list(joined_stretches(files, dim))
@@ -89,12 +109,14 @@ class Alike:
         UnlikeError
             It is not certain that this leaves the result as it is.
         """
-        if len(files) < 2 or any(file.outline is not files[0].outline for file in files):
-            raise UnlikeError("there is nothing to join, or they decode in several ways")
+        if len(files) < 2:
+            raise UnlikeError("there is nothing to join")
         try:
             dim = self._stored_dimension(files)
             self._check(files, dim)
-            return Stretch(_as_one(files, dim), dim, tuple(file.url for file in files), opener)
+            lengths = tuple(_sizes(file).get(dim, 0) for file in files)
+            urls = tuple(file.url for file in files)
+            return Stretch(_as_one(files, dim), dim, urls, lengths, opener)
         except WRONG as error:
             # if it is more than that, whoever joins all files meets it again
             raise UnlikeError(str(error)) from error
@@ -115,11 +137,16 @@ class Alike:
             if self.combination.new_dims(list(datasets)):
                 raise UnlikeError("they are stacked along a new dimension")
             return str(self.combination.concat_dim)
-        blocks = [Block(dataset, schema_of(dataset)) for dataset in datasets]
-        if blocks[0].schema != blocks[1].schema:
+        one, other = datasets
+        if set(one.dims) != set(other.dims) or one.xindexes.keys() != other.xindexes.keys():
             raise UnlikeError("their variables differ")
-        _, place = in_order(blocks)
-        return str(place.dim)
+        if any(dim in one.variables and dim not in one.indexes for dim in one.dims):
+            raise UnlikeError("a dimension has a coordinate without an index")
+        indexes = {dim: one.indexes[dim] for dim in one.dims if dim in one.indexes}
+        differ = [dim for dim, index in indexes.items() if not index.equals(other.indexes[dim])]
+        if len(differ) != 1:
+            raise UnlikeError(f"coordinates differ along {differ}")
+        return str(differ[0])
 
     def _check(self, files: Sequence[StoredFile], dim: str) -> None:
         """Refuse files of which more than values along a dimension differs."""
@@ -225,7 +252,7 @@ class Alike:
 
 
 def _as_one(files: Sequence[StoredFile], dim: str) -> StoredFile:
-    """Return files of one outline joined as they are stored.
+    """Return files that decode alike joined as they are stored.
 
     Raises
     ------
@@ -238,6 +265,8 @@ def _as_one(files: Sequence[StoredFile], dim: str) -> StoredFile:
     for name, part in growing.items():
         axis = part.stored[0].index(dim)
         data: list[Any] = [file.group.variables[name].data for file in files]
+        if not all_decode_alike([file.outline.parts[name] for file in files]):
+            raise UnlikeError(f"{name!r} means something else")
         if part.depends_on_values and not part.is_loaded:
             raise UnlikeError(f"{name!r} is looked at file by file")
         if not all(isinstance(d, ManifestArray | np.ndarray) for d in data):

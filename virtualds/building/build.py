@@ -16,7 +16,7 @@ from virtualds.building.files import Files
 from virtualds.building.opening import Item, Job, Opened, Outcome
 from virtualds.building.preparing import on_error_of_variables
 from virtualds.building.progress import Count, Wanted, teller
-from virtualds.building.stored_file import decoded
+from virtualds.building.stored_file import Member, StoredFile, sample
 from virtualds.building.workers import Workers
 from virtualds.errors import CombineError
 
@@ -120,7 +120,9 @@ class Build(Generic[Opened]):
         if error is not None:
             for number in sorted(number for number in found if number < first):
                 # one that nobody has made a dataset of yet may fail at that
-                decoded(found[number])
+                opened: Any = found[number]
+                if isinstance(opened, StoredFile | Member):
+                    sample(opened)
             raise error
 
     def _is_fatal(self, outcome: Outcome[Opened]) -> bool:

@@ -1,51 +1,64 @@
 """Building by stretches: whoever opens files that are alike joins them as they are stored.
 
-What comes from another process then is one array for each variable, not one for each file.
+A batch of files goes in, and one array for each variable comes out, not one for each file. If a set
+is written, whoever joined files writes their references, and sends on where these lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from virtualds.building.alike import Alike
+from virtualds.array import ManifestArray
+from virtualds.building.alike import Alike, UnlikeError
+from virtualds.building.decoded_file import as_stored
 from virtualds.building.opening import Item, Job, Outcome
-from virtualds.building.stored_file import Member, StoredFile
-from virtualds.building.tree import UnlikeError
+from virtualds.building.stored_file import Member, StoredFile, Stretch
+from virtualds.building.target import Target
+from virtualds.lazy import virtual_data
+
+SMALLEST, MOST = 8, 256
+"""Files that are opened together to be written: parts of few are many small files in the set."""
 
 
 @dataclass(frozen=True)
 class StretchJob:
-    """Opens files as another job does, and joins those that were given together.
+    """Opens files as another job does, and joins neighbours.
 
     Parameters
     ----------
     job : Job
-    alike : Alike
-        How all files are joined.
+    alike : Alike, optional
+        How all files are joined, if they are joined as they are stored.
+    target : Target, optional
+        Where references go.
+    datasets : bool
+        Whether files that come as datasets are joined, too.
+    dims : tuple
+        The dimensions that all files are joined along; none if coordinates tell them.
     """
 
     job: Job[Any]
-    alike: Alike
+    alike: Alike | None
+    target: Target | None = None
+    datasets: bool = False
+    dims: tuple[Any, ...] = ()
 
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
         """Open neighbouring files, and join them if they are alike."""
-        outcomes = self.job(items)
-        files = [o.found for o in outcomes if isinstance(o.found, StoredFile)]
-        if len(files) < len(outcomes):
-            return outcomes
-        try:
-            stretch = self.alike.stretch(files, self.job.open)
-        except UnlikeError:
-            return outcomes
-        members = (Member(stretch, place) for place in range(len(files)))
-        return [replace(o, found=m) for o, m in zip(outcomes, members, strict=True)]
+        return list(self._joined(self.job.each(items), items))
 
     @property
     def smallest(self) -> int:
         """How many files it is worth giving to somebody else at least."""
-        return self.job.smallest
+        return SMALLEST if self.target else self.job.smallest
+
+    @property
+    def largest(self) -> int:
+        """How many files somebody else is given at a time at most."""
+        return MOST if self.target else self.job.largest
 
     def opened(self, item: Item) -> Outcome[Any]:
         """Open a file."""
@@ -55,6 +68,110 @@ class StretchJob:
         """Do what is to be done with an opened file."""
         return self.job.prepared(item, outcome)
 
-    def gathered(self, outcomes: Iterator[Outcome[Any]]) -> Iterator[Outcome[Any]]:
-        """Leave files that come one by one as they are."""
-        return self.job.gathered(outcomes)
+    def gathered(
+        self, outcomes: Iterator[Outcome[Any]], items: Sequence[Item]
+    ) -> Iterator[Outcome[Any]]:
+        """Join files that come one by one only if it is to let go of their references."""
+        return outcomes if self.target is None else self._joined(outcomes, items)
+
+    def _joined(
+        self, outcomes: Iterable[Outcome[Any]], items: Sequence[Item]
+    ) -> Iterator[Outcome[Any]]:
+        files = dict(items)
+        for batch in self._batches(outcomes):
+            yield from self._of_batch(batch, files)
+
+    def _batches(self, outcomes: Iterable[Outcome[Any]]) -> Iterator[list[Outcome[Any]]]:
+        """Yield outcomes in batches, none of which is much larger than what a worker may hold."""
+        batch, references = list[Outcome[Any]](), 0
+        enough = self.target.enough if self.target else math.inf
+        for outcome in outcomes:
+            batch.append(outcome)
+            references += outcome.references
+            # nobody waits for more to hear of an error
+            is_last = self.job.stops and outcome.error is not None
+            if is_last or references >= enough or len(batch) == MOST:
+                yield batch
+                batch, references = [], 0
+        if batch:
+            yield batch
+
+    def _of_batch(
+        self, batch: list[Outcome[Any]], files: Mapping[int, Any]
+    ) -> Iterable[Outcome[Any]]:
+        """Return the outcomes of a batch: members of one stretch, or else each by itself."""
+        opened = [outcome for outcome in batch if outcome.found is not None]
+        try:
+            stretch = self._stretch(opened, files)
+        except UnlikeError:
+            found = self._relieved([outcome.found for outcome in opened])
+        else:
+            [joined] = self._relieved([stretch.joined])
+            stretch = replace(stretch, joined=joined)
+            found = [Member(stretch, place) for place in range(len(opened))]
+        rest = iter(found)
+        return [o if o.found is None else replace(o, found=next(rest)) for o in batch]
+
+    def _stretch(self, opened: Sequence[Outcome[Any]], files: Mapping[int, Any]) -> Stretch:
+        """Return files as one.
+
+        Raises
+        ------
+        UnlikeError
+            It is not certain that this leaves the result as it is.
+        """
+        stored = [self._as_stored(files[o.number], o.found) for o in opened]
+        if self.alike is None or not all(isinstance(file, StoredFile) for file in stored):
+            raise UnlikeError("some of them are datasets")
+        return self.alike.stretch(stored, self.job.again)
+
+    def _as_stored(self, file: Any, found: Any) -> Any:
+        return as_stored(file, found) if self.datasets else found
+
+    def _relieved(self, files: Sequence[Any]) -> list[Any]:
+        """Return files, or datasets of them, whose references lie in the set where they are many.
+
+        What has none of the dimensions is the same in all files: one is kept in the end.
+        """
+        if self.target is None:
+            return list(files)
+        arrays = {
+            (n, name): array
+            for n, file in enumerate(files)
+            for name, array in self._growing(file).items()
+        }
+        written = self.target.written(arrays)
+        found = []
+        for n, file in enumerate(files):
+            mine = {name: array for (number, name), array in written.items() if number == n}
+            found.append(_with(file, mine) if mine else file)
+        return found
+
+    def _growing(self, file: Any) -> dict[Hashable, ManifestArray]:
+        """Return the virtual arrays of a file that are joined to those of other files."""
+        arrays = _arrays(file)
+        joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
+        return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
+
+
+def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
+    """Return the virtual arrays of a file that was opened, and their dimensions."""
+    if isinstance(file, StoredFile):
+        group, held = file.group.variables, file.values
+        found: Any = {n: (v.dims, v.data) for n, v in group.items() if n not in held}
+    else:
+        found = {n: (v.dims, virtual_data(v)) for n, v in file.variables.items()}
+    return {n: found[n] for n in found if isinstance(found[n][1], ManifestArray)}
+
+
+def _with(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
+    """Return a file that was opened with other arrays."""
+    if isinstance(file, StoredFile):
+        variables = dict(file.group.variables)
+        for name, array in arrays.items():
+            variables[name] = replace(variables[name], data=array)
+        return replace(file, group=replace(file.group, variables=variables))
+    found = file.copy()
+    for name, array in arrays.items():
+        found.variables[name].data = array
+    return found

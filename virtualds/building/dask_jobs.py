@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from virtualds.building.opening import Item, Outcome, Work
 
 PIECES = 8
 """Pieces that every thread of the cluster gets at least."""
-LARGEST = 16
-"""Files of a piece: a task should last about as long as dask takes to hand out many of them."""
 
 
 def client_of(parallel: Any) -> Any:
@@ -50,14 +50,25 @@ def _current() -> Any:
         ) from error
 
 
-def shares_of(client: Any, items: Sequence[Item], largest: int, least: int) -> list[Sequence[Item]]:
-    """Return files in pieces of at most ``largest``, of which every thread gets ``least`` or more.
-
-    Of fewer files than that each is a piece.
-    """
+def _pieces(client: Any, job: Work, items: Sequence[Item]) -> list[Sequence[Item]]:
+    """Return files in pieces as large as the job wants them, and as few as all threads allow."""
     threads = sum(client.nthreads().values()) or 1
-    size = max(1, min(largest, len(items) // (threads * least)))
+    size = max(job.smallest, min(job.largest, len(items) // (threads * PIECES)))
     return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+@dataclass(frozen=True)
+class _Together:
+    """What became of some files.
+
+    Dask takes lists apart, so that what outcomes share would be sent with each of them.
+    """
+
+    outcomes: list[Outcome[Any]]
+
+
+def _worked(job: Work, items: Sequence[Item]) -> _Together:
+    return _Together(job(items))
 
 
 def on_cluster(
@@ -66,14 +77,15 @@ def on_cluster(
     """Open files on the workers of a cluster, and yield what becomes of them as it comes."""
     from distributed import as_completed
 
-    shares = shares_of(client, items, LARGEST, PIECES)
     # the same files may have changed since they were opened by an equal task
-    futures = client.map(job, shares, pure=False, key="virtualds-open")
+    futures = client.map(
+        partial(_worked, job), _pieces(client, job, items), pure=False, key="virtualds-open"
+    )
     waiting = dict.fromkeys(futures)
     del futures
     try:
         for future in as_completed(list(waiting)):  # type: ignore[no-untyped-call]
-            outcomes = future.result()
+            outcomes = future.result().outcomes
             del waiting[future]
             # what is fetched need not be kept by the workers
             future.release()

@@ -38,6 +38,8 @@ PASSING_NUMBERS = frozenset(
 """What the filesystems of a cluster answer while they are busy, or a server of theirs restarts."""
 UNPICKLABLE = (TypeError, AttributeError, ValueError, LookupError, ImportError)
 """What pickling an error of somebody else's may end with, besides `pickle.PickleError`."""
+LARGEST = 16
+"""Files of a piece: a task lasts about as long as handing out many of them takes."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,10 @@ class Work(Protocol):
     def smallest(self) -> int:
         """How many files it is worth giving to somebody else at least."""
 
+    @property
+    def largest(self) -> int:
+        """How many files somebody else is given at a time at most."""
+
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
 
@@ -92,7 +98,9 @@ class Work(Protocol):
     def prepared(self, item: Item, outcome: Outcome[Any]) -> Outcome[Any]:
         """Do what is to be done with an opened file."""
 
-    def gathered(self, outcomes: Iterator[Outcome[Any]]) -> Iterator[Outcome[Any]]:
+    def gathered(
+        self, outcomes: Iterator[Outcome[Any]], items: Sequence[Item]
+    ) -> Iterator[Outcome[Any]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""
 
 
@@ -133,24 +141,46 @@ class Job(Generic[Opened]):
 
     def __call__(self, items: Sequence[Item]) -> list[Outcome[Opened]]:
         """Open some files and prepare them, in this or another process."""
+        return list(self.each(items))
+
+    def each(self, items: Sequence[Item]) -> Iterator[Outcome[Opened]]:
+        """Open some files and prepare them one by one, in this or another process."""
         away = os.getpid() != self.process
         if away and get_options() != self.options:
             # a worker does what the process that sent it the job would have done
             set_options(**asdict(self.options))
-        outcomes = []
         for item in items:
             outcome = self.prepared(item, self.opened(item))
-            outcomes.append(_portable(outcome) if away else outcome)
+            yield _portable(outcome) if away else outcome
             if self.stops and outcome.error is not None:
                 break
-        return outcomes
+
+    def again(self, file: Any) -> Any:
+        """Open a file once more, and prepare it.
+
+        Raises
+        ------
+        Exception
+            It cannot be opened any more.
+        """
+        outcome = self.prepared((0, file), self.opened((0, file)))
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.found
 
     @property
     def smallest(self) -> int:
         """How many files it is worth giving to somebody else at least."""
         return 1
 
-    def gathered(self, outcomes: Iterator[Outcome[Opened]]) -> Iterator[Outcome[Opened]]:
+    @property
+    def largest(self) -> int:
+        """How many files somebody else is given at a time at most."""
+        return LARGEST
+
+    def gathered(
+        self, outcomes: Iterator[Outcome[Opened]], items: Sequence[Item]
+    ) -> Iterator[Outcome[Opened]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""
         return outcomes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from virtualds.detection import Location
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
 from virtualds.group import ManifestGroup
 from virtualds.keywords import names_of
+from virtualds.lazy import virtual_data
 from virtualds.options import get_options
 
 
@@ -59,9 +60,7 @@ class StoredFile:
 
     def fingerprints(self, dim: str) -> set[tuple[Any, ...]]:
         """Return url and fingerprint of every file that holds chunks of what has a dimension."""
-        found = (v.data for v in self.group.variables.values() if dim in v.dims)
-        arrays = (data for data in found if isinstance(data, ManifestArray))
-        return {(f.url, *f.fingerprint) for array in arrays for f in array.listed_sources}
+        return _fingerprints([(v.dims, v.data) for v in self.group.variables.values()], dim)
 
     def stored_values(self, name: str) -> npt.NDArray[Any] | None:
         """Return a variable as stored, if it is in memory or small; None is any other.
@@ -78,6 +77,18 @@ class StoredFile:
         if not isinstance(data, ManifestArray) or data.nbytes > get_options().small_variable:
             return None
         return variable.read()
+
+    def cut(self, dim: str, place: int, start: int, stop: int) -> StoredFile:
+        """Return one of several files that were joined along a dimension."""
+        variables = {
+            name: replace(v, data=v.data[_along(v.dims, dim, start, stop)])  # type: ignore[index]
+            if dim in v.dims
+            else v
+            for name, v in self.group.variables.items()
+        }
+        values = {**self.values, **{name: some[place] for name, some in self.apart.items()}}
+        group = replace(self.group, variables=variables)
+        return replace(self, group=group, values=values, apart={})
 
     def dataset(self) -> xr.Dataset:
         """Return the dataset of the file.
@@ -102,6 +113,8 @@ class Stretch:
         The dimension along which they are joined.
     urls : tuple of str or path
         Of the files, in their order.
+    lengths : tuple of int
+        Of the files along the dimension.
     open : callable
         Opens one of them again.
     """
@@ -109,7 +122,13 @@ class Stretch:
     joined: StoredFile
     dim: str
     urls: tuple[Any, ...]
+    lengths: tuple[int, ...]
     open: Callable[[Any], Any]
+
+    def file(self, place: int) -> StoredFile:
+        """Return a file; what has not the dimension, and is described, as in the first one."""
+        start = sum(self.lengths[:place])
+        return self.joined.cut(self.dim, place, start, start + self.lengths[place])
 
 
 class Member(NamedTuple):
@@ -129,9 +148,9 @@ class Member(NamedTuple):
         """
         stretch, url = self.stretch, self.stretch.urls[self.place]
         opened = stretch.open(url)
-        if get_options().check_sources and isinstance(opened, StoredFile):
+        if get_options().check_sources:
             known = stretch.joined.fingerprints(stretch.dim)
-            if not opened.fingerprints(stretch.dim) <= known:
+            if not _fingerprints_of(opened, stretch.dim) <= known:
                 raise ReadError(
                     f"{Location.of(url).url}: it was modified after it was scanned; open the files "
                     f"again (virtualds.set_options(check_sources=False) opens them all the same)"
@@ -149,6 +168,20 @@ def decoded(opened: Any) -> Any:
         Values cannot be had.
     """
     return opened.dataset() if isinstance(opened, StoredFile | Member) else opened
+
+
+def sample(file: StoredFile | Member) -> xr.Dataset:
+    """Return the dataset of a file, without opening it again if it went into a stretch.
+
+    It then has what joining looks at; see `Stretch.file`.
+
+    Raises
+    ------
+    VirtualdsError
+        Values cannot be had.
+    """
+    stored = file.stretch.file(file.place) if isinstance(file, Member) else file
+    return stored.dataset()
 
 
 def joined_stretches(files: Iterable[StoredFile | Member], dim: str) -> Iterator[StoredFile]:
@@ -169,6 +202,22 @@ def joined_stretches(files: Iterable[StoredFile | Member], dim: str) -> Iterator
         if stretch.dim != dim or [file, *islice(rest, len(members) - 1)] != members:
             raise ValueError(f"files that were joined along {stretch.dim!r} are to be so otherwise")
         yield stretch.joined
+
+
+def _fingerprints_of(opened: Any, dim: str) -> set[tuple[Any, ...]]:
+    if isinstance(opened, StoredFile):
+        return opened.fingerprints(dim)
+    return _fingerprints([(v.dims, virtual_data(v)) for v in opened.variables.values()], dim)
+
+
+def _fingerprints(variables: Iterable[tuple[Any, Any]], dim: str) -> set[tuple[Any, ...]]:
+    """Return url and fingerprint of every file that holds chunks of what has a dimension."""
+    arrays = (data for dims, data in variables if dim in dims and isinstance(data, ManifestArray))
+    return {(f.url, *f.fingerprint) for array in arrays for f in array.listed_sources}
+
+
+def _along(dims: Sequence[str], dim: str, start: int, stop: int) -> tuple[slice, ...]:
+    return tuple(slice(start, stop) if other == dim else slice(None) for other in dims)
 
 
 def open_stored(

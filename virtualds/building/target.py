@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import xarray as xr
 
@@ -15,11 +15,12 @@ from virtualds.dataset import group_from_dataset
 from virtualds.detection import Location, format_for
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Parts
-from virtualds.lazy import virtual_data
 from virtualds.store_errors import storing
 
-LEAST, ENOUGH, HELD = 4096, 100_000, 1_600_000
-"""What a `Target` begins with: the last are some 50 MB."""
+Key = TypeVar("Key")
+
+LEAST, ENOUGH = 4096, 100_000
+"""What a `Target` begins with."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,7 @@ class Target:
     least : int
         References of an array from which on they are worth a table of their own.
     enough : int
-        References of an array that are written by whoever joins blocks; fewer wait to be joined.
-    held : int
-        References of all arrays of a dataset that may wait.
+        References of files from which on no more files are waited for.
     replace : bool
         Whether a set that is there is replaced.
     keep_query : bool
@@ -53,7 +52,6 @@ class Target:
     place: Any
     least: int
     enough: int
-    held: int
     replace: bool = False
     keep_query: bool = False
 
@@ -90,47 +88,29 @@ class Target:
             )
         with storing(absolute):
             place = form.parts.begin(absolute, location.options, replace=replace)
-        return cls(form.parts, place, LEAST, ENOUGH, HELD, replace, keep_query)
+        return cls(form.parts, place, LEAST, ENOUGH, replace, keep_query)
 
     @property
     def url(self) -> str:
         """The url of the set."""
         return str(self.place.root)
 
-    def relieved(self, dataset: xr.Dataset, dim: Hashable, *, joins: bool = True) -> xr.Dataset:
-        """Return a dataset whose references lie in the set where they are many.
+    def written(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
+        """Write those of some arrays that have many references; return them as they lie in the set.
 
-        Parameters
-        ----------
-        dataset : Dataset
-        dim : str
-            The dimension that grows. What does not have it is the same in all blocks: one is kept.
-        joins : bool
-            Whether a worker will join the dataset with others, so that a few may wait for that.
+        Raises
+        ------
+        UnsupportedError
+            Urls have a signature or a token in their query.
         """
-        counts = {
-            name: _loaded(array)
-            for name, variable in dataset.variables.items()
-            if dim in variable.dims and (array := virtual_data(variable)) is not None
-        }
-        waits = joins and sum(counts.values()) < self.held
-        least = self.enough if waits else self.least
-        many = {
-            name: array
-            for name, count in counts.items()
-            if count >= least and (array := virtual_data(dataset.variables[name])) is not None
-        }
+        many = {key: array for key, array in arrays.items() if _loaded(array) >= self.least}
         if not many:
-            return dataset
-        found = dataset.copy()
+            return {}
         # before anything lies in the set that anybody may read
         if not self.keep_query:
             demand_unsigned(many.values(), self.url)
         with storing(self.url):
-            written = self.parts.write(many, self.place)
-        for name, array in written.items():
-            found.variables[name].data = array
-        return found
+            return self.parts.write(many, self.place)
 
     def commit(self, dataset: xr.Dataset) -> None:
         """Make a dataset, of which parts are written, the set."""

@@ -27,8 +27,6 @@ UnderWay = dict[Future[list[Outcome[Any]]], Sequence[Item]]
 
 THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
-LARGEST = 16
-"""Files that a process is given at a time, so that asking costs little of what they take."""
 LAST = 4
 """Pieces that every worker gets at least of those files that are left."""
 AHEAD = 4
@@ -79,7 +77,8 @@ def _numbered(number: int, files: Files) -> Workers:
 
 def one_by_one(job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files in this thread."""
-    yield from job.gathered(job.prepared(item, job.opened(item)) for item in items)
+    opened = (job.prepared(item, job.opened(item)) for item in items)
+    yield from job.gathered(opened, items)
 
 
 def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
@@ -90,7 +89,8 @@ def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     try:
         ordered = in_turn(pool, job.opened, items, ahead=AHEAD * number)
-        yield from job.gathered(job.prepared(item, f.result()) for item, f in ordered)
+        prepared = (job.prepared(item, found.result()) for item, found in ordered)
+        yield from job.gathered(prepared, items)
     finally:
         # who ends early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
@@ -101,7 +101,7 @@ def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
 
     This process is one of them: it has begun before another has started.
     """
-    size = partial(_piece, job.smallest, number)
+    size = partial(_piece, job, number)
     others = number - 1
     with worker_processes(others) as (pool, can_start):
         work = partial(until_ended, job)
@@ -112,7 +112,7 @@ def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
 
 def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
     """Open files where somebody's executor does its work."""
-    size = partial(_piece, job.smallest, UNKNOWN)
+    size = partial(_piece, job, UNKNOWN)
     under_way: UnderWay = {}
     try:
         yield from _as_completed(pool, job, items, size, AHEAD * UNKNOWN, under_way)
@@ -156,9 +156,9 @@ def _as_completed(
             del under_way[future]
 
 
-def _piece(smallest: int, workers: int, left: int) -> int:
+def _piece(job: Work, workers: int, left: int) -> int:
     """Return how many files the next piece has: few at the end, so that all end together."""
-    return max(smallest, min(LARGEST, left // (workers * LAST)))
+    return max(job.smallest, min(job.largest, left // (workers * LAST)))
 
 
 def _result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
