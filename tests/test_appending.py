@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,9 +73,15 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"refs{SUFFIXES[request.param]}"
 
 
+@pytest.fixture(scope="session")
+def written_once(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("days")
+    return [written(folder, f"{n}", days(4 * n)) for n in range(5)]
+
+
 @pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    return [written(tmp_path, f"{n}", days(4 * n)) for n in range(5)]
+def files(written_once: list[Path], tmp_path: Path) -> list[Path]:
+    return [Path(shutil.copy(path, tmp_path)) for path in written_once]
 
 
 def append(path: Path, target: Path, **how: Any) -> None:

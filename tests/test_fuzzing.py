@@ -1,7 +1,7 @@
 """The first cases of the fuzzing program: every kind of file is damaged, read, and judged.
 
-Long runs are for ``make fuzz``; see ``tests/fuzz/README.md``. Each kind is tried in a process of
-its own, since the program forks, and this one has threads.
+Long runs are for ``make fuzz``; see ``tests/fuzz/README.md``. Some kinds at a time are tried in a
+process of their own, since the program forks, and this one has threads.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ FILES = ("hdf5", "sets", "kerchunk-json", "kerchunk-parquet", "netcdf3", "tiff",
 FILES += ("zarr-v2", "zarr-v3", "npy", "npz", "safetensors", "zip", "tar")
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
+TOGETHER = [",".join(FILES[n::4]) for n in range(4)] + [CODECS]
+"""What one process tries: starting it takes longer than trying a kind."""
 
 
 def fuzz(*arguments: str) -> str:
@@ -44,7 +46,9 @@ def findings(folder: Path) -> list[Any]:
     return [finding for finding in map(json.loads, lines) if finding["again"]]
 
 
-@pytest.mark.parametrize("kinds", [*FILES, CODECS])
+@pytest.mark.parametrize(
+    "kinds", [TOGETHER[0], *(pytest.param(kinds, marks=pytest.mark.full) for kinds in TOGETHER[1:])]
+)
 def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path) -> None:
     table = fuzz("--kinds", kinds, "--cases", f"{CASES}", "--state", str(tmp_path))
     for kind in kinds.split(","):
