@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
@@ -30,12 +31,18 @@ def leave_for_the_full_suite(items: Iterable[pytest.Item]) -> None:
     for cases in products.values():
         marker = cases[0].get_closest_marker("product")
         times = marker.kwargs.get("times", 1) if marker else 1
-        # the same object is the same value: many values have no hash
-        values = [{(n, id(v)) for n, v in case.callspec.params.items()} for case in cases]
-        chosen = representatives(values, times)
+        chosen = representatives([set(values(case)) for case in cases], times)
         for number, case in enumerate(cases):
             if number not in chosen:
                 case.add_marker("full")
+
+
+def values(case: pytest.Function) -> Iterator[Hashable]:
+    """Of each parameter its value; of a tuple that of each place."""
+    for name, value in case.callspec.params.items():
+        for place, part in enumerate(value if isinstance(value, tuple) else (value,)):
+            # the same object is the same value: many values have no hash
+            yield name, place, id(part)
 
 
 def representatives(rows: Sequence[Set[Hashable]], times: int = 1) -> set[int]:
@@ -45,8 +52,11 @@ def representatives(rows: Sequence[Set[Hashable]], times: int = 1) -> set[int]:
     """
     seen: Counter[Hashable] = Counter()
     chosen: set[int] = set()
+    # shuffled, so that values which stand often enough are not always the first of their kind
+    numbers = random.Random(0).sample(range(len(rows)), len(rows))
     for fresh in range(max(map(len, rows)), 0, -1):
-        for number, row in enumerate(rows):
+        for number in numbers:
+            row = rows[number]
             if number not in chosen and sum(seen[value] < times for value in row) >= fresh:
                 chosen.add(number)
                 seen.update(row)
