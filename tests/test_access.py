@@ -305,6 +305,7 @@ def test_a_remote_set_does_not_reach_local_files(url: str, writer: str, stage: S
     refused(stage, writer, url, "local file")
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*LOCAL, *ODD, *OPAQUE, *UNKNOWN, *OUTSIDE])
 def test_nothing_leaves_what_is_allowed(url: str, writer: str, stage: Stage) -> None:

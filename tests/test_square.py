@@ -134,6 +134,7 @@ def every_pair() -> Iterator[tuple[str, str, str]]:
             yield name, openers[(i + j) % len(openers)], transform
 
 
+@pytest.mark.product(times=3)
 @pytest.mark.parametrize(("name", "opener", "transform"), list(every_pair()))
 def test_transforming_and_opening_commute(
     name: str, opener: str, transform: str, archive: Archive
@@ -152,6 +153,7 @@ def test_transforming_and_opening_commute(
         assert_identical(change(opened), expected)
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", SQUARE)
 def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> None:
@@ -175,6 +177,7 @@ def test_variables_come_in_the_order_of_the_native_engine(
         assert list(opened[variable].attrs) == list(expected[variable].attrs)
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", SQUARE)
 def test_attributes_have_the_types_of_the_native_engine(

@@ -158,6 +158,7 @@ def assert_same_values(found: xr.Dataset, expected: xr.Dataset) -> None:
         np.testing.assert_array_equal(ours.values, variable.values, err_msg=str(name))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", KINDS)
 def test_the_page_says_enough_to_read_an_archive(
@@ -180,6 +181,7 @@ REFUSED_BY_HAND = {
 }  # fmt: skip
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("form", ["inline", "parquet"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_page_says_enough_to_read_a_file(

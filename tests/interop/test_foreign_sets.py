@@ -17,6 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from peers import peer
 
 import virtualds
 
@@ -200,7 +201,7 @@ def of_fsspec_parquet(source: Path, folder: Path) -> Path:
 
 def of_virtualizarr(form: str, loadable: list[str] | None) -> Make:
     def make(source: Path, folder: Path) -> Path:
-        virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+        virtualizarr = peer("virtualizarr")
         parsers = pytest.importorskip("virtualizarr.parsers")
         stores = pytest.importorskip("obstore.store")
         registry = pytest.importorskip("obspec_utils.registry")

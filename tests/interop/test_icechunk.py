@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from peers import peer
 from transforms import without_gaps
 
 import virtualds
@@ -22,7 +23,7 @@ from virtualds.api import open_group
 from virtualds.manifest import INLINE
 from virtualds.writing import check_target
 
-icechunk = pytest.importorskip("icechunk", reason="it needs Python 3.12")
+icechunk = peer("icechunk")
 zarr = pytest.importorskip("zarr", reason="Icechunk needs it")
 
 # zarr-python speaks of its own affairs

@@ -153,6 +153,7 @@ def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> 
         assert ours.attrs.get("standard_name") == theirs.attrs.get("standard_name")
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("suffix", [None, ".json", ".parquet", ".zarr"])
 @pytest.mark.parametrize("name", CASES)
 def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:
