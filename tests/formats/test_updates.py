@@ -704,7 +704,7 @@ def test_of_threads_that_create_a_set_one_is_told_success(
     datasets = [target.virtual(path) for path in years[:4]]
 
     def create(dataset: xr.Dataset) -> bool:
-        barrier.wait(60)
+        barrier.wait(300)
         try:
             dataset.virtual.to_manifest(target.url, storage_options=target.options)
         except (FileExistsError, ConflictError):

@@ -164,7 +164,7 @@ def test_references_travel_to_workers(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(virtual(target)))
     code = f"import pickle; print(pickle.load(open({str(path)!r}, 'rb')).t.sum().item())"
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert float(out.stdout) == pytest.approx(native(files).t.sum().item())
 

@@ -350,7 +350,7 @@ for at in list(range(4, min(240, len(data)))) + random.choices(range(100, len(da
 assert refused > 10, refused
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
 
