@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
-from typing import TypeVar
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Set
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +20,12 @@ def every_pair(
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
             yield row, column, turns[(i + j) % len(turns)]
+
+
+def few_quick(cases: Iterable[Row], quick: Collection[Row]) -> list[Any]:
+    """All cases for a parameter, of which only few are quick, or like no other."""
+    full = pytest.mark.full
+    return [case if case in quick else pytest.param(case, marks=full) for case in cases]
 
 
 def leave_for_the_full_suite(items: Iterable[pytest.Item]) -> None:

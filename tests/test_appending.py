@@ -267,6 +267,7 @@ UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
 }
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("how", UNFIT)
 def test_what_does_not_fit_is_refused_before_anything_is_written(
     how: str, files: list[Path], target: Path, tmp_path: Path
@@ -291,6 +292,7 @@ def test_other_units_of_time_are_told_in_those_of_the_set(
     assert opened(target)["time"].encoding["units"] == EPOCH
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -553,6 +555,7 @@ def test_parts_of_a_source_before_and_after_it_changed_do_not_mix(
 DTYPES = [("f4", "f8"), ("f8", "f4"), ("i2", "i4"), ("i4", "f4"), ("u1", "i1"), ("i8", "f8")]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("loaded", [False, True])
 @pytest.mark.parametrize("dtypes", DTYPES, ids=str)
 def test_numbers_of_other_dtypes_are_promoted_as_joining_does(

@@ -58,6 +58,7 @@ def test_combining_reads_no_byte_and_stays_virtual(name: str, archives: Archives
             assert _is_virtual(found[variable].variable), variable
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("form", ["inline", "json", "parquet"])
 @pytest.mark.parametrize("name", KINDS)
 def test_zarr_v3_holds_every_archive(

@@ -257,7 +257,11 @@ def test_shells_complete(words: str, expected: str) -> None:
     asked = {"_VIRTUALDS_COMPLETE": "bash_complete", "COMP_WORDS": words}
     position = {"COMP_CWORD": str(len(words.split()) - 1)}
     out = subprocess.run(
-        PROGRAM, env={**os.environ, **asked, **position}, capture_output=True, text=True, timeout=300
+        PROGRAM,
+        env={**os.environ, **asked, **position},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert out.stdout.split() == [expected]
 

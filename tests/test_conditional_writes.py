@@ -221,6 +221,7 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
     assert place.names() == ["count"]
 
 
+@pytest.mark.full
 @shared
 def test_processes_that_count_lose_nothing(place: Place) -> None:
     place.write("count", b"0", None)

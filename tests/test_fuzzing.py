@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from products import few_quick
 
 TESTS = Path(__file__).parent
 CASES = 15
@@ -46,9 +47,7 @@ def findings(folder: Path) -> list[Any]:
     return [finding for finding in map(json.loads, lines) if finding["again"]]
 
 
-@pytest.mark.parametrize(
-    "kinds", [TOGETHER[0], *(pytest.param(kinds, marks=pytest.mark.full) for kinds in TOGETHER[1:])]
-)
+@pytest.mark.parametrize("kinds", few_quick(TOGETHER, TOGETHER[:1]))
 def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path) -> None:
     table = fuzz("--kinds", kinds, "--cases", f"{CASES}", "--state", str(tmp_path))
     for kind in kinds.split(","):
@@ -57,6 +56,7 @@ def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path)
     assert not findings(tmp_path)
 
 
+@pytest.mark.full
 def test_a_case_is_the_same_whenever_it_is_tried() -> None:
     first, second = (fuzz("--replay", "kerchunk-json:17").splitlines()[0] for _ in range(2))
     assert "files" in first

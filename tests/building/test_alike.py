@@ -204,6 +204,7 @@ def write(folder: Path, make: Make) -> list[Path]:
     return paths
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
 def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: Path) -> None:
@@ -280,6 +281,7 @@ BY_THEMSELVES = {
 """Cases of several structures, or of dates that stay virtual."""
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
 def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from products import few_quick
 from small_archive import write
 
 BUILD = "virtualds.open_virtual_mfdataset('*.nc', combine='nested', concat_dim='time', parallel=2)"
@@ -52,7 +53,7 @@ def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("form", WITHOUT)
+@pytest.mark.parametrize("form", few_quick(WITHOUT, ("at the top", "beside a guard")))
 def test_a_script_that_processes_would_run_again_is_told_so_at_once(
     form: str, folder: Path
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
     assert (said.returncode, said.stdout, said.stderr) == (0, "8\n", "")
 
 
+@pytest.mark.full
 def test_what_no_process_imports_needs_no_guard(folder: Path) -> None:
     package = folder / "package"
     package.mkdir(exist_ok=True)

@@ -729,7 +729,7 @@ def appenders() -> Iterator[list[subprocess.Popen[bytes]]]:
         yield processes
 
 
-@pytest.mark.product
+@pytest.mark.full
 @targets(stores=SHARED)
 def test_processes_that_append_first_lose_nothing(
     target: Target, years: list[Path], appenders: list[subprocess.Popen[bytes]]
@@ -890,7 +890,7 @@ def killer() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
-@pytest.mark.product
+@pytest.mark.full
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("form", BY_NAME)
 def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
@@ -917,6 +917,7 @@ def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
     assert writes >= 3
 
 
+@pytest.mark.product
 @targets(stores=["memory", "s3"])
 def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch

@@ -335,6 +335,7 @@ def test_sets_are_joined_with_files_and_written(
     like_native(xr.open_dataset(target, engine="virtual").load(), expected)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("name", SETS)
 def test_sets_are_converted_and_grow(

@@ -12,6 +12,7 @@ import tifffile
 import xarray as xr
 from cases import CASES, Archive, numbers
 from counting_server import counting_server
+from products import few_quick
 
 import virtualds
 from virtualds import Verification
@@ -124,7 +125,10 @@ def test_a_file_that_would_crash_the_netcdf_library_is_not_given_to_it(
     assert [name.split()[0] for name in others.compared] == ["netCDF4"]
 
 
-@pytest.mark.parametrize("name", ["chunked_and_filtered", "classic_of_many_records", "zarr_v2"])
+REMOTE = ["chunked_and_filtered", "classic_of_many_records", "zarr_v2"]
+
+
+@pytest.mark.parametrize("name", few_quick(REMOTE, REMOTE[:1]))
 def test_remote_files_are_compared_where_readers_can(name: str, archive: Archive) -> None:
     path = archive.path(name)
     with counting_server(path.parent) as (url, _):
