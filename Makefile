@@ -1,4 +1,4 @@
-# Needs only make and a python3 (3.11 or newer) that can reach a package index.
+# Needs only make, python3 (3.11 or newer), and access to a package index.
 PYTHON ?= python3
 DEMO_ENV ?= .venv
 TEST_ENV ?= .venv-test
@@ -14,8 +14,8 @@ help:
 	@echo "make test   run the quick tests: under 5 minutes on two cores"
 	@echo "make test-all   run every test: about 15 minutes   make test-rest   all but the quick ones"
 	@echo "make lint   check style and format      make types  check types"
-	@echo "make fuzz   damage files of all kinds and read them: hours, can be broken off"
-	@echo "make docs   build the pages, strictly    make clean  remove what these made"
+	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
+	@echo "make docs   build the pages, strictly    make clean  remove built files"
 
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
@@ -31,7 +31,7 @@ test-rest: $(TEST_ENV)/installed
 test-all: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/pytest -n 2 $(ARGS)
 
-# What was found, and how far it came, is kept in this folder: the next run goes on.
+# This folder keeps the findings and the progress, so the next run resumes.
 FUZZ_STATE ?= fuzz-state
 fuzz: $(TEST_ENV)/installed
 	cd tests && ../$(TEST_ENV)/bin/python -m fuzz --state ../$(FUZZ_STATE) $(FUZZ)
@@ -49,7 +49,7 @@ docs: $(DOCS_ENV)/installed
 clean:
 	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) docs/_build virtualds-demo $(FUZZ_STATE)
 
-# The demo runs what a user gets: a built package, so it is built again when a source file changes.
+# The demo runs the built package, like a user, so it is built again when a source file changes.
 $(DEMO_ENV)/installed: pyproject.toml $(SOURCES)
 	$(PYTHON) -m venv $(DEMO_ENV)
 	$(DEMO_ENV)/bin/python -m pip install --quiet --disable-pip-version-check '.[demo]'

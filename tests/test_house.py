@@ -34,8 +34,18 @@ FLOORS = (
     | {"access", "bounds", "file_lock", "libdeflate", "strict_json", "text"},
     {"codecs", "store", "archive_index"} | {"lazy_manifest", "records"},
     {"stores", "fragment", "blocks", "hdf5_lookahead", "even_manifest", "store_errors"},
-    {"matching", "read", "scan", "duck_array", "display", "referenced_files", "chunk_mesh"}
-    | {"fence", "stored_blocks"},
+    {
+        "matching",
+        "read",
+        "scan",
+        "stored_blocks",
+        "duck_array",
+        "display",
+        "referenced_files",
+        "chunk_mesh",
+    }
+    | {"fence", "fill"},
+    {"fragmented"},
     {"array", "headers", "icechunk_references", "kerchunk_references"},
     {"group", "zarr_metadata", "concatenation", "comparison"}
     | {"fill_values", "tiff_pages"}
@@ -48,6 +58,7 @@ FLOORS = (
     {"appending", "detection", "materialize", "tree", "zarr_served"},
     {"api", "zarr_view"},
     {"writing", "flat", "verification"},
+    {"lazy_copy"},
     {"accessor", "building", "description", "zarr_adapter"} | {"upgrading"},
     {"backend", "combine", "tree_accessor", "zarr_python"},
     {"demo", "diagnosis"},

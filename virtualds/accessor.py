@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -16,17 +15,16 @@ from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import VirtualdsError
 from virtualds.keywords import strict
-from virtualds.lazy import is_unread, lazily
-from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.lazy import is_unread
+from virtualds.lazy_copy import lazy_copy
+from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
-from virtualds.references_behind import references_behind, with_variables
-from virtualds.regular_axis import gaps_of
-from virtualds.source_files import prefix_changer, table_of_sources
+from virtualds.references_behind import virtual_behind, with_variables
+from virtualds.source_files import move_sources, prefix_changer, table_of_sources
 from virtualds.store_errors import storing
-from virtualds.stored_blocks import preferred, snapped
-from virtualds.structure import text_of
+from virtualds.structure import describe_gaps
 from virtualds.urls import normalise_url
 from virtualds.verification import Verification, verified
 from virtualds.writing import write_manifest
@@ -65,7 +63,7 @@ class VirtualDatasetAccessor:
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
-        found = {name: _virtual_data(v) for name, v in self._dataset.variables.items()}
+        found = {name: virtual_behind(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
 
     @property
@@ -124,20 +122,7 @@ class VirtualDatasetAccessor:
         's3://bucket/data/2001.nc'
         """
         renamed = change if callable(change) else prefix_changer(change, self.arrays.values())
-
-        def moved(file: SourceFile) -> SourceFile:
-            url = normalise_url(renamed(file.url))
-            # the copy has another modification time, and the same content
-            return file if url == file.url else file._replace(url=url, mtime=None)
-
-        return self._map(
-            lambda array: replace(
-                array,
-                fragments=tuple(
-                    replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments
-                ),
-            )
-        )
+        return self._map(lambda array: move_sources(array, renamed))
 
     def load(self) -> xr.Dataset:
         """Return the dataset with all values in memory, whatever their size.
@@ -175,25 +160,7 @@ class VirtualDatasetAccessor:
         >>> ds.virtual.to_lazy(chunks={"time": 6}).chunks["time"]
         (6, 6)
         """
-        arrays = self.arrays
-        variables = {
-            name: xr.Variable(
-                (v := self._dataset.variables[name]).dims,
-                lazily(array, str(name), is_decoded=True),
-                v.attrs,
-                _encoding(v, array),
-            )
-            for name, array in arrays.items()
-        }
-        lazy = with_variables(self._dataset, variables)
-        if chunks is None:
-            return lazy
-        return lazy.assign(
-            {
-                n: lazy[n].variable.chunk(_chunks_of(lazy[n].variable, a, chunks))
-                for n, a in arrays.items()
-            }
-        )
+        return lazy_copy(self._dataset, self.arrays, chunks)
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
         variables = {}
@@ -431,41 +398,4 @@ class VirtualDatasetAccessor:
         >>> vds.virtual.gaps, vds.isel(time=[0, 1, 2, 6]).virtual.gaps
         ([], ["'time' has nothing between 2001-03-01 and 2001-07-01"])
         """
-        indexes = self._dataset.indexes.items()
-        return [
-            f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
-            for dim, index in indexes
-            if not isinstance(index, pd.MultiIndex)
-            for before, after in gaps_of(index)
-        ]
-
-
-def _virtual_data(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array that a variable holds or selects from, None if it has none."""
-    try:
-        return references_behind(variable)
-    except UnsupportedError:
-        return None
-
-
-def _encoding(variable: xr.Variable, array: ManifestArray) -> dict[str, Any]:
-    chunks = dict(zip(variable.dims, map(preferred, array.blocks), strict=True))
-    return {**variable.encoding, "preferred_chunks": chunks}
-
-
-def _chunks_of(
-    variable: xr.Variable, array: ManifestArray, chunks: Any
-) -> dict[Hashable, tuple[int, ...]]:
-    """Return the blocks that are asked for, of whole chunks where dask may choose."""
-    from dask.array.core import normalize_chunks
-
-    whole = array.blocks
-    named = chunks if isinstance(chunks, Mapping) else dict.fromkeys(variable.dims, chunks)
-    asked = [named.get(dim) or stored for dim, stored in zip(variable.dims, whole, strict=True)]
-    found = normalize_chunks(  # type: ignore[no-untyped-call]
-        tuple(asked), shape=array.shape, dtype=array.dtype, previous_chunks=whole
-    )
-    return {
-        dim: snapped(blocks, stored) if isinstance(how, str) else blocks
-        for dim, how, blocks, stored in zip(variable.dims, asked, found, whole, strict=True)
-    }
+        return describe_gaps(self._dataset.indexes)

@@ -8,31 +8,30 @@ values that it needs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
-from math import prod
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.checksum import from_crc32
-from virtualds.codec import Codec, CodecError
+from virtualds.codec import Codec
 from virtualds.codecs import Unreadable, codec_from_zarr_v2
 from virtualds.display import summary, table
 from virtualds.duck_array import DuckArray
 from virtualds.errors import CombineError, UnsupportedError
+from virtualds.fill import default_fill
 from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragmented import FragmentedArray
 from virtualds.grid import ChunkAxis
 from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.options import get_options
 from virtualds.read import read, read_points
-from virtualds.stored_blocks import whole_blocks
 from virtualds.urls import normalise_url
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ManifestArray(DuckArray):
+class ManifestArray(FragmentedArray, DuckArray):
     """An array whose values lie in chunks of files, read when they are asked for.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
@@ -67,34 +66,6 @@ class ManifestArray(DuckArray):
     >>> array[1:, :2].shape, array.nchunks
     ((1, 2), 2)
     """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fill_value: Any
-    pipelines: tuple[CodecPipeline, ...]
-    fragments: tuple[Fragment, ...]
-    name: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        for fragment in self.fragments:
-            if fragment.shape == self.shape and not any(fragment.start):
-                continue
-            inside = len(fragment.start) == len(self.shape) and all(
-                a >= 0 and b <= n
-                for a, b, n in zip(fragment.start, fragment.stop, self.shape, strict=True)
-            )
-            if not inside:
-                raise ValueError(
-                    f"ManifestArray: a fragment from {fragment.start} to {fragment.stop} does not "
-                    f"lie inside {self.shape}; crop it, or give the array a shape that holds it"
-                )
-        for pipeline in self.pipelines:
-            shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
-            if len(set(shown)) < len(shown) or not set(shown) <= set(range(self.ndim)):
-                raise ValueError(
-                    f"ManifestArray: chunks are stored with the axes {shown}, which are not "
-                    f"different axes of an array of {self.ndim}; mend the layout of the pipeline"
-                )
 
     # ------------------------------------------------------------------ building
 
@@ -208,201 +179,7 @@ class ManifestArray(DuckArray):
         pipeline = CodecPipeline(dtype, codecs, layout=tuple(range(len(shape))))
         return cls.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
 
-    # ------------------------------------------------------------------ describing
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def label(self) -> str:
-        """What errors call the array: its name and shape."""
-        return f"{self.name or 'virtual array'} {self.shape}"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values, once read."""
-        return self.size * self.dtype.itemsize
-
-    @property
-    def nbytes_virtual(self) -> int:
-        """Bytes that the references take in memory."""
-        axes = sum(axis.nbytes for f in self.fragments for axis in f.axes)
-        return axes + sum(f.manifest.nbytes for f in self.fragments)
-
-    @property
-    def nchunks(self) -> int:
-        """Number of chunks of all grids, missing ones too."""
-        return sum(f.manifest.size for f in self.fragments)
-
-    @property
-    def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """Lengths, per axis, of the smallest blocks of dask that hold whole chunks."""
-        return whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
-
-    @property
-    def manifest(self) -> ChunkManifest:
-        """The manifest of the only fragment.
-
-        Raises
-        ------
-        UnsupportedError
-            The array has none or several; look at `fragments`.
-        """
-        if len(self.fragments) != 1:
-            raise UnsupportedError(
-                f"ManifestArray.manifest: the array has {len(self.fragments)} fragments, each with "
-                f"a manifest of its own; use .fragments"
-            )
-        return self.fragments[0].manifest
-
-    @property
-    def sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files that chunks lie in."""
-        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
-
-    @property
-    def listed_sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files that chunks lie in, and what reference sets list besides them.
-
-        Of arrays that lie in sets, these are known without reading all references.
-        """
-        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether some elements lie in no fragment."""
-        return sum(prod(f.shape) for f in self.fragments) < self.size
-
-    @property
-    def gaps_read_as_missing(self) -> bool:
-        """Whether elements that lie in no fragment have the value of a missing chunk."""
-        return not self.has_gaps or all(_fills_with(p, self.fill_value) for p in self.pipelines)
-
-    def same_references(self, other: ManifestArray) -> bool:
-        """Say whether both have the same values for sure, because they are the same bytes."""
-        return self is other or (
-            self.shape == other.shape
-            and self.dtype == other.dtype
-            and self.pipelines == other.pipelines
-            and len(self.fragments) == len(other.fragments)
-            and (not self.has_gaps or same_scalar(self.fill_value, other.fill_value))
-            and all(
-                a.start == b.start and a.axes == b.axes and a.manifest.same(b.manifest)
-                for a, b in zip(self.fragments, other.fragments, strict=True)
-            )
-        )
-
-    # ------------------------------------------------------------------ staying virtual
-
-    def crop(self, axis: int, start: int, stop: int) -> ManifestArray:
-        """Return the elements ``start`` to ``stop`` along one axis."""
-        if (start, stop) == (0, self.shape[axis]):
-            return self
-        stop = max(start, stop)
-        kept = (f.crop(axis, start, stop) for f in self.fragments)
-        shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
-        return replace(
-            self, shape=shape, fragments=tuple(f for f in kept if f is not None)
-        ).pruned()
-
-    def transpose(self, *axes: Any) -> ManifestArray:
-        """Permute the axes; without argument, reverse them."""
-        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        order = tuple(range(self.ndim))[::-1] if order is None else order
-        order = tuple(int(np.arange(self.ndim)[i]) for i in order)
-        if sorted(order) != list(range(self.ndim)):
-            raise ValueError(
-                f"transpose {self.label}: {order} is no permutation of its axes; name each of "
-                f"the {self.ndim} once"
-            )
-        return replace(
-            self,
-            shape=tuple(self.shape[i] for i in order),
-            pipelines=tuple(p.transpose(order) for p in self.pipelines),
-            fragments=tuple(f.transpose(order) for f in self.fragments),
-        )
-
-    @property
-    def T(self) -> ManifestArray:
-        """The array with its axes reversed."""
-        return self.transpose()
-
-    def insert_axis(self, axis: int) -> ManifestArray:
-        """Insert an axis of one element."""
-        return replace(
-            self,
-            shape=(*self.shape[:axis], 1, *self.shape[axis:]),
-            pipelines=tuple(p.insert_axis(axis) for p in self.pipelines),
-            fragments=tuple(f.insert_axis(axis) for f in self.fragments),
-        )
-
-    def drop_axis(self, axis: int) -> ManifestArray:
-        """Remove an axis of one element."""
-        table: dict[CodecPipeline, int] = {}
-        fragments = []
-        for fragment in self.fragments:
-            _, encoded, inset = (int(c[0]) for c in fragment.axes[axis].slabs())
-            numbers = [
-                table.setdefault(p.drop_axis(axis, encoded, inset), len(table))
-                for p in self.pipelines
-            ]
-            dropped = fragment.drop_axis(axis)
-            fragments.append(replace(dropped, manifest=dropped.manifest.with_pipelines(numbers)))
-        shape = (*self.shape[:axis], *self.shape[axis + 1 :])
-        return replace(self, shape=shape, pipelines=tuple(table), fragments=tuple(fragments))
-
-    def repeat(self, axis: int, count: int) -> ManifestArray:
-        """Show an axis of one element ``count`` times."""
-        shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
-        shown = tuple(f.repeat(axis, count) for f in self.fragments) if count else ()
-        return replace(self, shape=shape, fragments=shown)
-
-    def broadcast_to(self, shape: Sequence[int]) -> ManifestArray:
-        """Repeat the array along new leading axes and axes of one element."""
-        if len(shape) < self.ndim:
-            raise self._no_broadcast(shape)
-        result = self
-        for _ in range(len(shape) - self.ndim):
-            result = result.insert_axis(0)
-        for axis, (old, new) in enumerate(zip(result.shape, shape, strict=True)):
-            if old == 1 and new != 1:
-                result = result.repeat(axis, new)
-            elif old != new:
-                raise self._no_broadcast(shape)
-        return result
-
-    def _no_broadcast(self, shape: Sequence[int]) -> ValueError:
-        return ValueError(
-            f"broadcast_to {self.label}: it does not broadcast to {tuple(shape)}; only axes of one "
-            f"element are repeated, and new ones come first"
-        )
-
-    def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> ManifestArray:
-        """Forget everything along an axis but some stretches; the rest becomes fill."""
-        kept = []
-        for start, stop in runs:
-            parts = (f.crop(axis, start, stop) for f in self.fragments)
-            kept += [f.shift(axis, start) for f in parts if f is not None]
-        return replace(self, fragments=tuple(kept)).pruned()
-
-    def pruned(self) -> ManifestArray:
-        """Return the array without files and pipelines that no chunk of it needs."""
-        fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
-        if len(self.pipelines) < 2 and fragments:
-            return replace(self, fragments=tuple(fragments))
-        found = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
-        used = np.unique(np.concatenate(found)).tolist() if found else []
-        numbers = [used.index(i) if i in used else 0 for i in range(len(self.pipelines))]
-        kept = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]
-        pipelines = tuple(self.pipelines[i] for i in used)
-        return replace(self, pipelines=pipelines, fragments=tuple(kept))
+    # ------------------------------------------------------------------ other types of values
 
     def astype(
         self,
@@ -523,38 +300,6 @@ class EagerArray(ManifestArray):
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         return np.asarray(super().__getitem__(key))
-
-
-def default_fill(dtype: np.dtype[Any]) -> Any:
-    """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
-    # of one type it is one object, but for records, which may be changed
-    return _fill(dtype) if dtype.names else _known_fill(dtype)
-
-
-def _fill(dtype: np.dtype[Any]) -> Any:
-    absent = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
-    if dtype.kind in absent:
-        return np.array(absent[dtype.kind]).astype(dtype)[()]
-    return np.zeros((), dtype)[()]
-
-
-_known_fill = lru_cache(1024)(_fill)
-
-
-def _fills_with(pipeline: CodecPipeline, value: Any) -> bool:
-    try:
-        return same_scalar(pipeline.missing_value, value)
-    except CodecError:
-        return False  # netCDF's fill value need not be a date
-
-
-def same_scalar(a: Any, b: Any) -> bool:
-    """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
-    if a != b:
-        return bool(a != a and b != b)
-    one, two = np.asarray(a), np.asarray(b)
-    kind = np.result_type(one, two)
-    return one.astype(kind).tobytes() == two.astype(kind).tobytes()
 
 
 def _file_table(path: str | SourceFile | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:

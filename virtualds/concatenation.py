@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray, same_scalar
+from virtualds.array import ManifestArray
 from virtualds.errors import CombineError
+from virtualds.fill import same_scalar
 from virtualds.fragment import CodecPipeline, Fragment, join
 from virtualds.grid import ChunkAxis
 from virtualds.manifest import MISSING, ChunkManifest

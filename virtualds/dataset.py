@@ -17,11 +17,12 @@ import numpy as np
 import xarray as xr
 
 from virtualds.access import is_nameable
-from virtualds.array import ManifestArray, default_fill
+from virtualds.array import ManifestArray
 from virtualds.bounds import demand_backed, demand_values, loads_unasked
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.fill import default_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.joined_table import each_once

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,23 @@ class Reference(NamedTuple):
     checksum: int
 
 
+class References(Protocol):
+    """The columns of `virtualds.ChunkManifest`, and the tables that they count."""
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]: ...
+    @property
+    def file(self) -> npt.NDArray[Any]: ...
+    @property
+    def offset(self) -> npt.NDArray[Any]: ...
+    @property
+    def length(self) -> npt.NDArray[Any]: ...
+    @property
+    def checksum(self) -> npt.NDArray[Any]: ...
+    @property
+    def inline(self) -> tuple[bytes, ...]: ...
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class ChunkManifest:
     """Columns over a chunk grid that say where each chunk's bytes lie.
@@ -168,7 +185,7 @@ class ChunkManifest:
             name: _column(name, value, shape) for name, value in zip(COLUMNS, given, strict=True)
         }
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
-        _check(manifest)
+        check_references(manifest)
         return manifest
 
     @classmethod
@@ -278,7 +295,7 @@ class ChunkManifest:
         manifests = [m.loaded() for m in manifests]
         table = JoinedTable.of([m.files for m in manifests])
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
-        columns["file"] = list(map(_renumber, manifests, table.numbers))
+        columns["file"] = list(map(_renumber, columns["file"], table.numbers))
         inline: dict[bytes, int] = {}
         for k, m in enumerate(manifests):
             if m.inline:
@@ -467,14 +484,21 @@ def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
     return values.astype(kind, copy=False)
 
 
-def _check(manifest: ChunkManifest) -> None:
-    """Refuse references that cannot be right, naming the first."""
+def check_references(manifest: References) -> None:
+    """Refuse references that cannot be right, naming the first.
+
+    Raises
+    ------
+    FormatError
+        A reference is empty, negative, or reaches past the end of its file, or a checksum is
+        neither 0 nor 2**32 + CRC-32.
+    """
     if not _lies_in_one_file(manifest):
         _check_places(manifest)
     _check_checksums(compact(manifest.checksum))
 
 
-def _lies_in_one_file(manifest: ChunkManifest) -> bool:
+def _lies_in_one_file(manifest: References) -> bool:
     """Say whether all chunks lie in the only file, and are none of them wrong."""
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
@@ -485,7 +509,7 @@ def _lies_in_one_file(manifest: ChunkManifest) -> bool:
     return bool(offset.min() >= 0 and length.min() > 0 and (offset <= last).all())
 
 
-def _check_places(manifest: ChunkManifest) -> None:
+def _check_places(manifest: References) -> None:
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
         raise FormatError(
@@ -503,7 +527,7 @@ def _check_places(manifest: ChunkManifest) -> None:
         _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
 
 
-def _check_checksums(column: Column) -> None:
+def _check_checksums(column: npt.NDArray[Any]) -> None:
     if column.size == 1 and not column.flat[0]:
         return
     wrong = ~sound(column)
@@ -514,16 +538,17 @@ def _check_checksums(column: Column) -> None:
         )
 
 
-def _refuse(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> NoReturn:
-    row = manifest.lookup(chunk_id)
-    if row.file == INLINE:
+def _refuse(manifest: References, chunk_id: tuple[int, ...]) -> NoReturn:
+    columns = (manifest.file, manifest.offset, manifest.length)
+    file, offset, length = (int(column[chunk_id]) for column in columns)
+    if file == INLINE:
         raise FormatError(
-            f"chunk {chunk_id}: number {row.offset} of {len(manifest.inline)} inline chunks does "
+            f"chunk {chunk_id}: number {offset} of {len(manifest.inline)} inline chunks does "
             f"not exist; the reference is wrong"
         )
-    source = manifest.files[row.file]
+    source = manifest.files[file]
     raise FormatError(
-        f"chunk {chunk_id}: bytes {row.offset} to {row.offset + row.length} of {source.url} "
+        f"chunk {chunk_id}: bytes {offset} to {offset + length} of {source.url} "
         f"(size {source.size}) are no chunk; fetch the source again if it is truncated, or scan it "
         f"anew"
     )
@@ -542,13 +567,13 @@ def _through_compact(column: Column, change: Callable[[Column], Column]) -> Colu
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
-def _renumber(manifest: ChunkManifest, numbers: Sequence[int]) -> Column:
-    """Return the file column where the files have other numbers."""
+def _renumber(file: Column, numbers: Sequence[int]) -> Column:
+    """Return the column ``file`` where the files have other numbers."""
     if numbers == list(range(len(numbers))):
-        return manifest.file
+        return file
     # negative codes count from the end, so that they stand for themselves
     table = np.array([*numbers, INLINE, MISSING], np.int32)
-    return _through_compact(manifest.file, lambda column: table[column])
+    return _through_compact(file, lambda column: table[column])
 
 
 def _concatenate(parts: Sequence[Column], axis: int) -> Column:

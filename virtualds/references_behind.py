@@ -179,3 +179,11 @@ def _joined(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
     if not isinstance(blocks, ManifestArray):
         raise TypeError(f"a block is {type(blocks).__name__}")
     return blocks
+
+
+def virtual_behind(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array that a variable holds or selects from, None if it has none."""
+    try:
+        return references_behind(variable)
+    except UnsupportedError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,18 @@ def table_of_sources(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
     table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
     return table.astype({"modified": "datetime64[ns]"})
+
+
+def move_sources(array: ManifestArray, change: Callable[[str], str]) -> ManifestArray:
+    """Return an array whose files lie at the urls that ``change`` makes of theirs."""
+
+    def moved(file: SourceFile) -> SourceFile:
+        url = normalise_url(change(file.url))
+        # the copy has another modification time, and the same content
+        return file if url == file.url else file._replace(url=url, mtime=None)
+
+    fragments = (replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments)
+    return replace(array, fragments=tuple(fragments))
 
 
 def prefix_changer(

@@ -12,11 +12,13 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from virtualds.array import ManifestArray
 from virtualds.codecs import Codec
 from virtualds.lazy import is_unread, virtual_data
+from virtualds.regular_axis import gaps_of
 
 PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
     "presence",
@@ -117,6 +119,16 @@ def text_of(value: Any) -> str:
         whole = value.astype("datetime64[s]")
         return str(whole if whole == value else value).removesuffix("T00:00:00")
     return str(value).removesuffix(" 00:00:00")
+
+
+def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
+    """Return, for each gap of coordinates of times, the times before and after it, as text."""
+    return [
+        f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
+        for dim, index in indexes.items()
+        if not isinstance(index, pd.MultiIndex)
+        for before, after in gaps_of(index)
+    ]
 
 
 def _storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import recfunctions
 
-from virtualds.array import ManifestArray, same_scalar
+from virtualds.array import ManifestArray
 from virtualds.codec import Buffer
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
+from virtualds.fill import same_scalar
 from virtualds.fill_values import with_one_fill
 from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes

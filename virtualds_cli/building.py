@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from virtualds.writing import Added
 
 DASK = click.option(
-    "--dask", metavar="SCHEDULER", help="Address of a scheduler of dask, whose workers open files."
+    "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."
 )
 
 
@@ -32,7 +32,7 @@ def opened(
     if dask is None:
         return virtualds.open_virtual_mfdataset(files, **chosen)
     if "parallel" in chosen:
-        raise click.UsageError("--parallel and --dask both say who opens the files; give one")
+        raise click.UsageError("--parallel and --dask exclude each other; give one of them")
     with _client(dask) as client:
         return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
 
@@ -102,7 +102,7 @@ def in_words(document: Mapping[str, Any]) -> RenderableType:
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:
-        said = {"unchanged": where, "added": "nothing; all of it is in the set already"}
+        said = {"unchanged": where, "added": "nothing; all data are in the set already"}
         return facts({**said, "files": f"{files} ({notes})" if notes else files})
     added = {"added": number(document["added"], "position")} if "added" in document else {}
     return facts(

@@ -33,8 +33,8 @@ class Command(click.Command):
         super().__init__(*given, **more)
         self.examples = examples
         if reports:
-            self.params.append(_flag("--json", JSON, "Print the report as one JSON document."))
-        self.params.append(_flag("--debug", DEBUG, "Show where in the code an error came from."))
+            self.params.append(_flag("--json", JSON, "Print the report as JSON."))
+        self.params.append(_flag("--debug", DEBUG, "Show the traceback of an error."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of a section together."""

@@ -16,7 +16,7 @@ def files(function: Function) -> Function:
         "-f",
         "--files-from",
         type=click.File(encoding="utf-8", errors="surrogateescape"),
-        help="A file with one url per line, taken to the letter; - is standard input.",
+        help="File with one url per line, used literally, without globbing; - is standard input.",
     )
     return click.argument("urls", nargs=-1, type=Url())(listed(function))
 
@@ -39,5 +39,5 @@ def files_meant(
     if files_from is not None:
         found += [name for line in files_from if (name := line.rstrip("\r\n"))]
     if not found:
-        raise click.UsageError("no file is named; name some, or a list of them with --files-from")
+        raise click.UsageError("no input file; give urls, or a list of urls with --files-from")
     return found

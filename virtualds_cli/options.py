@@ -59,7 +59,7 @@ class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
         try:
             found: dict[str, Any] = json.loads(value)
         except json.JSONDecodeError as error:
-            self.fail(f"{value!r} begins like a JSON object and is none ({error})", param, ctx)
+            self.fail(f"{value!r} is not valid JSON: {error}", param, ctx)
         return found
 
 
@@ -78,14 +78,14 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", value)
         units = [unit for unit in self.UNITS if found and unit.startswith(found[2])]
         if not found or not units:
-            self.fail(f"{value!r} is no age: write 30d, 12h or 90minutes", param, ctx)
+            self.fail(f"{value!r} is not an age; write 30d, 12h or 90minutes", param, ctx)
         return timedelta(**{units[0]: float(found[1])})
 
 
 class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
     """How many of something: a number, a part of all below 1, or all."""
 
-    name = "number|part|all"
+    name = "number|fraction|all"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -100,7 +100,7 @@ class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
         try:
             return float(value)
         except ValueError:
-            self.fail(f"{value!r} is no number, part (0.01) or 'all'", param, ctx)
+            self.fail(f"{value!r} is not a number, a fraction (0.01) or 'all'", param, ctx)
 
 
 class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
@@ -141,7 +141,11 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 def _several(name: str, text: str, kind: Any = None) -> Decorator:
     return click.option(
-        name, multiple=True, callback=_names, type=kind, help=f"{text} Give it once for each."
+        name,
+        multiple=True,
+        callback=_names,
+        type=kind,
+        help=f"{text} Repeat the option for several.",
     )
 
 
@@ -159,105 +163,107 @@ OPTIONS: dict[str, Decorator] = {
         "--combine",
         ("by_coords", "nested"),
         None,
-        "Order the files by their coordinates, or join them as they are given. Where --concat-dim "
-        "is given it is nested, else by_coords.",
+        "Order the files by their coordinates (by_coords), or join them in the given order "
+        "(nested). With --concat-dim the default is nested, otherwise by_coords.",
     ),
-    "concat_dim": _several("--concat-dim", "Dimension to join along, one file after another."),
+    "concat_dim": _several("--concat-dim", "Dimension to concatenate files along."),
     "coordinates": click.option(
         "--coordinates",
         multiple=True,
         type=Origin(),
         callback=_by_name,
-        help="A coordinate that the files do not hold: NAME=PATTERN takes it from the name of the "
-        "file, by a regular expression with a group, or groups named year, month, ...; "
-        "NAME@ATTRIBUTE from an attribute. With NAME:int, NAME:float or NAME:%Y%m%d the text is a "
-        "number, or a date. Give it once for each.",
+        help="A coordinate that the files do not hold. NAME=PATTERN takes it from the file name, "
+        "by a regular expression with one group, or with groups named year, month, ...; "
+        "NAME@ATTRIBUTE takes it from an attribute. NAME:int, NAME:float and NAME:%Y%m%d parse "
+        "the text as a number or a date. Repeat the option for several coordinates.",
     ),
     "sort": click.option(
         "--sort/--no-sort",
         default=None,
-        help="Whether files go in the order of their coordinate. [default: sort]",
+        help="Order files by their coordinate, or keep the given order. [default: sort]",
     ),
     "overlap": _chosen(
         "--overlap",
         ("error", "first", "last", "keep"),
         "error",
-        "What to do about values of the coordinate that several files have: stop, take them from "
-        "the first or the last such file, or keep all.",
+        "What to do if several files hold the same coordinate value: stop with an error, take "
+        "the first file, take the last file, or keep all.",
     ),
     "data_vars": click.option(
         "--data-vars",
         metavar="minimal|all|different",
-        help="Which data variables are joined along the dimension. [default: minimal]",
+        help="Data variables to concatenate along the dimension. [default: minimal]",
     ),
     "coords": click.option(
         "--coords",
         metavar="minimal|all|different",
-        help="Which coordinates are joined along the dimension. [default: minimal]",
+        help="Coordinates to concatenate along the dimension. [default: minimal]",
     ),
-    "compat": _chosen("--compat", COMPAT, "equals", "How alike what is not joined has to be."),
-    "join": _chosen("--join", JOINS, "outer", "What to do where coordinates of files differ."),
+    "compat": _chosen(
+        "--compat", COMPAT, "equals", "How to compare variables that are not concatenated."
+    ),
+    "join": _chosen("--join", JOINS, "outer", "How to align coordinates that differ."),
     "combine_attrs": _chosen(
-        "--combine-attrs", ATTRIBUTES, "override", "What becomes of attributes that differ."
+        "--combine-attrs", ATTRIBUTES, "override", "How to merge attributes that differ."
     ),
     "attrs_file": click.option(
-        "--attrs-file", type=Url(), help="The file that the attributes of the dataset are those of."
+        "--attrs-file", type=Url(), help="File to take the global attributes from."
     ),
     "loadable_variables": _several(
         "--loadable-variables",
-        "Names or patterns of variables whose values go into the set; '' is none. By default "
-        "coordinates and other small ones.",
+        "Names or patterns of variables to load; the set stores their values. '' loads none. By "
+        "default coordinates and other small variables are loaded.",
     ),
     "drop_variables": _several("--drop-variables", "Variables to leave out."),
-    "group": click.option("--group", help="The group of every file."),
+    "group": click.option("--group", help="Group to open in every file."),
     "storage_options": _access(
         "--storage-options",
-        "Access options of what is read, for fsspec: a JSON object, or one of them as key=value.",
+        "Options for fsspec to read the input: a JSON object, or one option as key=value.",
     ),
     "target_options": _access(
-        "--target-options", "Access options of what is written, like --storage-options."
+        "--target-options", "Options for fsspec to write the target, like --storage-options."
     ),
     "decode_cf": click.option(
         "--decode-cf/--no-decode-cf",
         default=None,
-        help="Whether to decode by the CF conventions. [default: decode-cf]",
+        help="Decode by the CF conventions, or not. [default: decode-cf]",
     ),
     "parser": click.option(
-        "--parser", help="The format of the files, where their first bytes do not tell it."
+        "--parser", help="Format of the files. By default their first bytes decide."
     ),
     "on_error": _chosen(
         "--on-error",
         ("raise", "skip", "collect", "keep"),
         "raise",
-        "What to do about a file that cannot be read: stop; leave it out, with a warning, or with "
-        "an entry in the report; or keep variables that cannot be read, to fail when they are.",
+        "What to do about a file that cannot be read: stop (raise); leave it out with a warning "
+        "(skip) or with an entry in the report (collect); or keep it, and raise an error when an "
+        "unreadable variable is read (keep).",
     ),
     "parallel": click.option(
         "--parallel",
         type=click.IntRange(1),
-        help="How many processes, or threads for remote files, open the files.",
+        help="Number of processes that open files; threads for remote files.",
     ),
     "retries": click.option(
         "--retries",
         type=click.IntRange(0),
-        help="How often a file is opened again that failed for a reason that may pass. "
-        "[default: 2]",
+        help="How often to retry a file that failed with a transient error. [default: 2]",
     ),
     "cache": click.option(
         "--cache",
         type=Url(),
-        help="A folder that keeps what was opened: a job that was interrupted goes on, and one of "
-        "every day opens what is new.",
+        help="Folder that caches opened files. An interrupted job resumes, and a daily job opens "
+        "only new files.",
     ),
     "progress": click.option(
         "--progress/--no-progress",
         default=None,
-        help="Show how far it is, or do not. Else on a terminal, after a second.",
+        help="Show a progress bar, or not. By default on a terminal, after one second.",
     ),
-    "allow": _several("--allow", "A folder that references may lead into.", Url()),
-    "snapshot": click.option("--snapshot", help="Id of an earlier snapshot of a set."),
+    "allow": _several("--allow", "Folder that references may point into.", Url()),
+    "snapshot": click.option("--snapshot", help="Id of the snapshot to open."),
     "format": _chosen(
-        "--format", FORMATS, None, "The format of the target. Else its suffix tells."
+        "--format", FORMATS, None, "Format of the target. By default its suffix decides."
     ),
     "mode": _chosen(
         "--mode", ("w-", "w"), "w-", "Create the target (w-), or create or replace it (w)."
@@ -266,58 +272,63 @@ OPTIONS: dict[str, Decorator] = {
         "--position",
         ("end", "start", "coordinate"),
         "end",
-        "Where the files go: at an end, or each where its coordinate belongs.",
+        "Where to put the files: at the end, at the start, or where their coordinate belongs.",
     ),
     "on_duplicate": _chosen(
-        "--on-duplicate", ("raise", "skip"), "raise", "What to do about what is in the set already."
+        "--on-duplicate",
+        ("raise", "skip"),
+        "raise",
+        "What to do about positions that are already in the set.",
     ),
     "conflict": _chosen(
         "--conflict",
         ("raise", "retry"),
         "raise",
-        "What to do if somebody else changes the set meanwhile.",
+        "What to do if another writer changes the set at the same time.",
     ),
     "keep": click.option(
-        "--keep", type=click.IntRange(1), help="How many of the newest stay. [default: 1]"
+        "--keep",
+        type=click.IntRange(1),
+        help="Number of newest snapshots to keep. [default: 1]",
     ),
     "older_than": click.option(
-        "--older-than", type=Age(), help="Only those go that are at least so old: 30d, 12h."
+        "--older-than", type=Age(), help="Delete only snapshots at least this old: 30d, 12h."
     ),
     "keep_query": click.option(
         "--keep-query",
         is_flag=True,
         default=None,
-        help="Write urls that have a password, or a signature or token in their query, which is "
-        "refused otherwise: whoever reads the set can use them.",
+        help="Also write urls that contain a password, signature or token. Everyone who can read "
+        "the set can use them. Without this option they are refused.",
     ),
-    # what a format lets one choose
+    # format-specific options
     "templates": click.option(
         "--templates",
         is_flag=True,
         default=None,
-        help="kerchunk-json: write every folder of sources once, as a template.",
+        help="kerchunk-json: write each source folder once, as a template.",
     ),
     "record_size": click.option(
-        "--record-size", type=click.IntRange(1), help="kerchunk-parquet: references in a record."
+        "--record-size", type=click.IntRange(1), help="kerchunk-parquet: references per record."
     ),
     "manifest": click.option(
         "--manifest",
         type=click.Choice(["inline", "json", "parquet"]),
-        help="zarr-v3: the form of manifests. Else by their size.",
+        help="zarr-v3: how to store manifests. By default their size decides.",
     ),
     "relative_paths": click.option(
         "--relative-paths",
         is_flag=True,
         default=None,
-        help="zarr-v3: write paths of sources relative to the set.",
+        help="zarr-v3: write source paths relative to the set.",
     ),
-    "message": click.option("--message", help="icechunk: the message of the commit."),
-    "branch": click.option("--branch", help="icechunk: the branch of the commit."),
+    "message": click.option("--message", help="icechunk: commit message."),
+    "branch": click.option("--branch", help="icechunk: branch to commit to."),
     "rectilinear": click.option(
         "--rectilinear",
         is_flag=True,
         default=None,
-        help="icechunk: allow chunks that differ in length.",
+        help="icechunk: allow chunks of different lengths.",
     ),
 }
 """What is given to Python under a keyword, by that keyword."""
@@ -332,7 +343,7 @@ CHOICES = (
     "branch",
     "rectilinear",
 )
-"""What the formats let one choose."""
+"""Format-specific options."""
 
 MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
 """How xarray makes one dataset of several."""
@@ -358,7 +369,7 @@ SECTIONS = {
     "Opening": (*ONE_FILE, "snapshot"),
     "Many files": (*WORKING, "dask"),
     "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
-    "What formats let one choose": CHOICES,
+    "Format-specific options": CHOICES,
 }
 """Which options stand together in a help, and below which title."""
 

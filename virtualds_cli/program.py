@@ -13,9 +13,9 @@ from virtualds_cli.output import FAILED, tell_error, warnings_told
 INTERRUPTED = 130
 """Exit code of those that are interrupted, as shells have it."""
 EXIT_CODES = {
-    0: "all is well",
-    FAILED: "an error; or what was looked at is not in order",
-    2: "the command line makes no sense",
+    0: "success",
+    FAILED: "an error; or verify or diagnose found a problem",
+    2: "invalid command line",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -57,8 +57,8 @@ class Program(click.Group):
 )
 @click.version_option(package_name="virtualds")
 def main() -> None:
-    """Many netCDF, HDF5, Zarr, TIFF or GRIB files as one xarray dataset, without copying them.
+    """Open many netCDF, HDF5, Zarr, TIFF or GRIB files as one xarray dataset, without copying data.
 
-    A reference set says where in the files every chunk of the dataset lies. It is made by scan,
-    grows by append, and is opened in Python by xr.open_dataset(SET, engine="virtual").
+    A reference set stores where each chunk of the dataset lies in the files. scan creates a set,
+    append adds files to it, and xr.open_dataset(SET, engine="virtual") opens it in Python.
     """

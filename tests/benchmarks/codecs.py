@@ -1,4 +1,4 @@
-"""Measure decoders of every codec beside one another; see the README beside this file."""
+"""Compare the speed of the decoders of every codec; see the README beside this file."""
 
 from __future__ import annotations
 
@@ -465,9 +465,9 @@ def write(page: Path, text: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("works", nargs="*", help="beginnings of names; all if none is given")
+    parser.add_argument("works", nargs="*", help="prefixes of names; by default all")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--page", type=Path, help="a page to put the table on")
+    parser.add_argument("--page", type=Path, help="page to write the table to")
     chosen = parser.parse_args()
     numcodecs.blosc.use_threads = False
     names = [n for n in WORKS if not chosen.works or n.startswith(tuple(chosen.works))]

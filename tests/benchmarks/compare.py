@@ -1,4 +1,4 @@
-"""Measure virtualds beside the native libraries and its peers; see the README beside this file."""
+"""Compare the speed of virtualds with other readers; see the README beside this file."""
 
 from __future__ import annotations
 
@@ -226,8 +226,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("work", nargs="*", default=list(READERS), help=", ".join(READERS))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--record", type=Path, help="JSON file that results are kept in")
-    parser.add_argument("--file", type=Path, action="append", default=[], help="to be read whole")
+    parser.add_argument("--record", type=Path, help="JSON file to write results to")
+    parser.add_argument("--file", type=Path, action="append", default=[], help="file to read whole")
     chosen = parser.parse_args()
     make_inputs(chosen.folder)
     for path in chosen.file:

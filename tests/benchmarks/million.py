@@ -1,4 +1,4 @@
-"""An archive of a million files and a hundred variables, of which only the references exist."""
+"""Measure all steps for an archive of a million files, of which only the references exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put recorded results on the page of performance: python page.py RESULTS.json docs/performance.md.
+"""Write recorded results to the performance page: python page.py RESULTS.json docs/performance.md.
 
 Tables go between their marks on the page; plots go beside it, as SVG.
 """

@@ -1,4 +1,4 @@
-"""Fuzzing of all kinds of files, or one case of one again: ``python -m fuzz --help``."""
+"""Fuzz all kinds of files, or replay one case: ``python -m fuzz --help``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--kinds", default="all", help="names, or files, codecs, all; with commas")
-    parser.add_argument("--seconds", type=float, default=600, help="for each kind of file")
-    parser.add_argument("--codec-seconds", type=float, default=120, help="for each codec")
-    parser.add_argument("--cases", type=int, help="no more than so many of each kind")
-    parser.add_argument("--minutes", type=float, help="for all of this run; go on with the next")
-    parser.add_argument("--state", type=Path, help="folder of what was found, to go on with")
-    parser.add_argument("--replay", metavar="KIND:CASE", help="try one case again")
+    parser.add_argument("--kinds", default="all", help="names, or files, codecs, all, by commas")
+    parser.add_argument("--seconds", type=float, default=600, help="time for each kind of file")
+    parser.add_argument("--codec-seconds", type=float, default=120, help="time for each codec")
+    parser.add_argument("--cases", type=int, help="maximum number of cases of each kind")
+    parser.add_argument("--minutes", type=float, help="time for this run; the next run resumes")
+    parser.add_argument("--state", type=Path, help="folder of findings and progress")
+    parser.add_argument("--replay", metavar="KIND:CASE", help="repeat one case")
     parser.add_argument("--keep", type=Path, help="folder for the files of the replayed case")
     parser.add_argument("--list", action="store_true", help="list the kinds")
-    parser.add_argument("--summary", action="store_true", help="only show what is known")
-    parser.add_argument("--lenient", action="store_true", help="what natives refuse and we read")
+    parser.add_argument("--summary", action="store_true", help="only show the known findings")
+    parser.add_argument("--lenient", action="store_true", help="list files that only we read")
     return parser.parse_args()
 
 

@@ -308,7 +308,7 @@ class Campaign:
                 json.dumps({**said, "what": f.what, "sign": f.sign, "detail": f.detail}) + "\n"
             )
         if first:
-            lost = "" if stands else " (not seen again by new workers)"
+            lost = "" if stands else " (not repeated by new workers)"
             head = f.detail.strip().splitlines()[0][:200] if f.detail.strip() else ""
             print(f"{name}:{number} [{seed}] {f.what}{lost}: {f.sign}\n    {head}", flush=True)
 
@@ -359,7 +359,7 @@ def replay(name: str, number: int, work: Path, keep: Path | None = None) -> Case
         if keep is not None:
             made: Any = fuzzer._make(number)
             shutil.copytree(made[0], keep, dirs_exist_ok=True)
-            print(f"files in {keep}, of which {made[1]} is opened")
+            print(f"files are in {keep}; the reader opens {made[1]}")
         return fuzzer.case(number)
     finally:
         fuzzer.close()

@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.array import ManifestArray, default_fill
+from virtualds.array import ManifestArray
 from virtualds.errors import VirtualdsError
+from virtualds.fill import default_fill
 from virtualds.group import ManifestVariable
 from virtualds.lazy import lazily
 from virtualds.packing import PACKING_ATTRIBUTES, Decoding

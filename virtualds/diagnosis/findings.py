@@ -128,8 +128,8 @@ def _opening(era: Era, *, leaves_out: bool) -> Difference:
         era.first_file,
         era.files,
         "costs" if leaves_out else "blocks",
-        f"left out, as on_error says: {reason}" if leaves_out else reason,
-        "mend or leave out the files",
+        f"left out by on_error: {reason}" if leaves_out else reason,
+        "repair or leave out the files",
     )
 
 

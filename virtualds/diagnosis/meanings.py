@@ -59,60 +59,60 @@ class Meaning(NamedTuple):
     harmless: bool = False
 
 
-SPLIT = "open the eras apart"
+SPLIT = "open the eras separately"
 MEANINGS: dict[str, Meaning] = {
     PRESENCE: Meaning(
-        "where it is not there, there are fill values (combine='nested'; 'by_coords' takes files "
-        "of other variables for another dataset)",
-        "leave it out with drop_variables, or add it in preprocess",
+        "filled with fill values where it is missing (combine='nested'; 'by_coords' treats files "
+        "with other variables as another dataset)",
+        "leave out the variable with drop_variables, or add it in preprocess",
     ),
     SIZE: Meaning(
         "aligned by its coordinate",
         "select the common part in preprocess, or " + SPLIT,
     ),
     DIMENSIONS: Meaning(
-        "broadcast, and brought into the order of the first file",
-        "bring it into one form in preprocess (transpose, squeeze, rename)",
+        "broadcast, and transposed to the order of the first file",
+        "make the dimensions equal in preprocess (transpose, squeeze, rename)",
     ),
     DTYPE: Meaning("promoted as xarray promotes", "convert it in preprocess, or " + SPLIT),
     ROLE: Meaning("", "preprocess with ds.set_coords or ds.reset_coords"),
     VALUES: Meaning(
-        "that of the first file is taken",
-        "compat='override' takes that of the first file, join='override' the coordinate; or leave "
-        "it out with drop_variables",
+        "the values of the first file are used",
+        "compat='override' uses the values of the first file, join='override' its coordinate; or "
+        "leave out the variable with drop_variables",
     ),
-    STORED: Meaning("each file is read in its own type"),
-    CODECS: Meaning("each chunk decodes by the codecs of its own file"),
-    SCALE: Meaning("each file keeps its own"),
-    FILL: Meaning("each file keeps its own"),
-    TIME_UNITS: Meaning("each file is decoded by its own"),
+    STORED: Meaning("each file is read with its own type"),
+    CODECS: Meaning("each chunk is decoded with the codecs of its file"),
+    SCALE: Meaning("each file keeps its own scale and offset"),
+    FILL: Meaning("each file keeps its own fill value"),
+    TIME_UNITS: Meaning("each file is decoded with its own units"),
     UNITS: Meaning(
         "the units of the first file are kept",
-        "convert it in preprocess, if the values are of other units",
-        price="no value is converted",
+        "convert it in preprocess, if the values have other units",
+        price="values are not converted",
     ),
     CALENDAR: Meaning(
-        "dates of two calendars next to each other",
+        "dates of two calendars in one coordinate",
         "preprocess with ds.convert_calendar, or " + SPLIT,
-        price="they have no common order: such a coordinate neither sorts nor selects",
+        price="they have no common order: the coordinate cannot be sorted or selected from",
     ),
-    CHUNKS: Meaning("each file keeps the lengths of its chunks"),
-    ATTRIBUTE: Meaning("that of the first file is kept", harmless=True),
+    CHUNKS: Meaning("each file keeps its chunk lengths"),
+    ATTRIBUTE: Meaning("the attribute of the first file is kept", harmless=True),
     OVERLAP: Meaning(
-        "overlap='first' or 'last' takes what lies in both from one of them",
-        "pass overlap='first' or 'last', or leave one of them out",
+        "overlap='first' or 'last' takes common values from one of the files",
+        "pass overlap='first' or 'last', or leave out one of the files",
     ),
     ORDER: Meaning(
-        "sort=True puts files in the order of their coordinate",
-        "leave out sort=False, or give the files in order",
+        "sort=True orders the files by their coordinate",
+        "remove sort=False, or give the files in order",
     ),
     GAP: Meaning(
-        "nothing is put there",
+        "the gap is not filled",
         "look for the missing files, or fill the axis after opening (ds.asfreq, ds.reindex)",
-        price="times are missing in an axis that is regular but for that",
+        price="times are missing in an otherwise regular axis",
         harmless=True,
     ),
-    TOGETHER: Meaning("", "open the files one by one to find out what is wrong"),
+    TOGETHER: Meaning("", "open the files one by one to find the cause"),
 }
 """What becomes of a difference, by its aspect."""
 

@@ -255,18 +255,18 @@ class Diagnosis:
 
 TITLES: dict[Verdict, str] = {
     "blocks": "these files do not combine",
-    "costs": "they combine, at a price",
+    "costs": "they combine, at a cost",
     "combines": "they combine",
 }
-COLUMNS = ("variable", "what", "before", "after", "first file", "files", "what becomes of it", "do")
+COLUMNS = ("variable", "what", "before", "after", "first file", "files", "result", "do")
 
 
 def _summary(found: Diagnosis) -> str:
     if found.blocks:
-        return "they do not combine as they are"
+        return "they do not combine"
     if not found.differences:
-        return "they combine, all of one structure"
-    return "they combine" + (", at a price" if found.of("costs") else "")
+        return "they combine, and have the same structure"
+    return "they combine" + (", at a cost" if found.of("costs") else "")
 
 
 def _span(era: Era) -> str:

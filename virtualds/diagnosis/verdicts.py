@@ -267,7 +267,7 @@ def _prices(change: Change, combined: xr.Dataset, trial: Trial) -> Iterator[str]
     """Yield what the combined dataset costs that one file of it does not."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
-        yield "what a file does not have is filled (join='exact' refuses that)"
+        yield "elements that a file lacks are filled (join='exact' refuses that)"
     if aspect in (OVERLAP, ORDER):
         yield from _prices_of_places(combined.indexes[subject])
     arrays = [virtual_data(combined.variables[name]) for name in _about(change, combined)]
@@ -275,15 +275,15 @@ def _prices(change: Change, combined: xr.Dataset, trial: Trial) -> Iterator[str]
         yield "its values are read into memory"
     most = max((len(array.fragments) for array in arrays if array is not None), default=0)
     if most > 1 and aspect.startswith(CUTTING) and not _is_along(aspect, trial.dims):
-        yield f"{most} fragments, cut in different ways"
+        yield f"{most} fragments with different chunks"
 
 
 def _prices_of_places(index: pd.Index[Any]) -> Iterator[str]:
     """Yield what is not as one would have it of the coordinate that files are joined along."""
     if not index.is_unique:
-        yield "values are there several times"
+        yield "duplicate coordinate values"
     if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
-        yield "the coordinate goes up and down"
+        yield "the coordinate is not monotonic"
 
 
 def _is_along(aspect: str, dims: Sequence[str]) -> bool:

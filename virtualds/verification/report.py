@@ -13,16 +13,16 @@ import pandas as pd
 from virtualds.errors import without_secrets
 
 KINDS: dict[str, str] = {
-    "missing": "there is no such file",
-    "unreachable": "the file, or bytes of it, cannot be had: no permission, no answer",
-    "size": "the file has another length than when it was scanned",
-    "etag": "the store names another version than the one that was scanned",
-    "modified": "the file was modified after it was scanned",
-    "range": "a reference is empty, negative, or reaches past the end of its file",
+    "missing": "the file does not exist",
+    "unreachable": "the file, or a part of it, cannot be read: no permission, no answer",
+    "size": "the length of the file has changed since the scan",
+    "etag": "the store reports another version than at the scan",
+    "modified": "the file was modified after the scan",
+    "range": "a reference is empty, negative, or extends past the end of its file",
     "references": "references of the set cannot be read",
-    "undecodable": "bytes of a chunk or a member do not decode, or are not those of a checksum",
-    "differs": "a chunk has other values than the native reader gives, or is no chunk of its file",
-    "not compared": "nobody has looked, and why",
+    "undecodable": "bytes of a chunk or a member do not decode, or do not match their checksum",
+    "differs": "a chunk differs from what the native reader gives, or is not a chunk of its file",
+    "not compared": "not checked, with the reason",
 }
 """What a problem may be, the gravest first."""
 NOT_COMPARED = "not compared"
@@ -92,7 +92,7 @@ class Verification:
     True
     >>> print(found)
     verified against fingerprint: ok
-      files       2, of which 2 are as they were scanned
+      files       2, 2 unchanged since the scan
       fingerprint 2 compared by time or etag
       chunks      24 in files, 0 missing, 0 inline; 0 variables in memory
     """
@@ -180,10 +180,9 @@ class Verification:
     @property
     def _rows(self) -> dict[str, str]:
         others = self.files - self.fingerprinted
-        untold = f"; of {others:,} only that they exist, and their size if noted" if others else ""
+        untold = f"; {others:,} only for existence, and size if known" if others else ""
         rows = {
-            "files": f"{self.files:,}, of which {self.files - self.bad_files:,} are as they were "
-            f"scanned",
+            "files": f"{self.files:,}, {self.files - self.bad_files:,} unchanged since the scan",
             "fingerprint": f"{self.fingerprinted:,} compared by time or etag{untold}",
             "chunks": f"{self.references:,} in files, {self.missing:,} missing, {self.inline:,} "
             f"inline; {self.loaded:,} variables in memory",

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray, default_fill
+from virtualds.array import ManifestArray
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.fill import default_fill
 from virtualds.fragment import CodecPipeline, Fragment, Hidden
 from virtualds.grid import ChunkAxis, RegularAxis
 from virtualds.json_attributes import from_json, to_json

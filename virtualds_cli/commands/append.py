@@ -23,29 +23,27 @@ WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
     "append",
     examples=(
         (
-            "The new files of today; those that the set knows are left out",
+            "Add new files, and skip files that are already in the set",
             "virtualds append refs.zarr new/*.nc --dim time --on-duplicate skip",
         ),
         (
-            "Late files, each where it belongs",
+            "Insert late files at their position in time",
             "virtualds append refs.zarr late/*.nc --dim time --position coordinate",
         ),
         (
-            "Files that were processed again, in place of what they were",
+            "Replace files that were processed again",
             "virtualds append refs.zarr data/2001-07.nc --dim time --mode replace-source",
         ),
     ),
 )
 @click.argument("target", metavar="SET", type=Url())
 @files
-@click.option(
-    "--dim", required=True, help="The dimension along which the set grows, and files are joined."
-)
+@click.option("--dim", required=True, help="Dimension to append and concatenate along.")
 @click.option(
     "--mode",
     type=click.Choice(["a", "replace-source"]),
     default="a",
-    help="Append (a), or put files in place of what the set has of them. [default: a]",
+    help="Append the files (a), or replace sources by them (replace-source). [default: a]",
 )
 @given(*OPENED, *WRITING, "target_options")
 @DASK
@@ -60,7 +58,7 @@ def append(
 ) -> None:
     """Add files to a reference set.
 
-    Nothing that is in SET is opened or scanned again. If there is no such set, it is created.
+    The files of SET are not scanned again. If SET does not exist, it is created.
     """
     from virtualds.writing import check_target, write_manifest
 

@@ -26,18 +26,18 @@ CONVERTING = (
 @command(
     "convert",
     examples=(
-        ("To the format that holds everything", "virtualds convert refs.json refs.zarr"),
-        ("All groups of one file", "virtualds convert granule.h5 granule.parquet"),
+        ("Convert kerchunk JSON to Zarr v3", "virtualds convert refs.json refs.zarr"),
+        ("Convert all groups of one file", "virtualds convert granule.h5 granule.parquet"),
     ),
 )
 @click.argument("source", type=Url())
 @click.argument("target", type=Url())
 @given(*CONVERTING)
 def convert(source: str, target: str, **options: Any) -> None:
-    """Write a set or a file as a set of another format.
+    """Convert a set or a source file to another format.
 
-    SOURCE is taken with all its groups. No data are opened. What the format of TARGET cannot hold
-    is refused by name, and nothing is written.
+    The command converts all groups of SOURCE and reads no chunk data. If the target format cannot
+    hold a variable, the error names the variable, and nothing is written.
     """
     import virtualds
     from virtualds.writing import check_target

@@ -10,18 +10,18 @@ from virtualds_cli.command import command
 from virtualds_cli.output import say
 
 
-@command("demo", reports=False, examples=(("In a folder of its own", "virtualds demo"),))
+@command("demo", reports=False, examples=(("Run the demo in ./virtualds-demo", "virtualds demo"),))
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("virtualds-demo"),
     show_default=True,
-    help="Where to put the archive, the references and the picture.",
+    help="Folder for the archive, the references and the picture.",
 )
 def demo(folder: Path) -> None:
-    """Show the main job on a small archive.
+    """Show the main steps on a small archive.
 
-    It is made, scanned, read back, compared and drawn.
+    The demo makes an archive, scans it, reads it back, compares the values and draws a picture.
     """
     from virtualds.demo import run_demo
 

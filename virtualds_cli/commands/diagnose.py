@@ -20,13 +20,13 @@ DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
 @command(
     "diagnose",
     examples=(
-        ("What changed in an archive over the years", "virtualds diagnose 'data/*.nc'"),
+        ("Show how the files of an archive differ", "virtualds diagnose 'data/*.nc'"),
         (
-            "The same of an archive of a million files, by a sample",
+            "Check a sample of a large archive",
             "virtualds diagnose -f list.txt --sample 500 --concat-dim time",
         ),
         (
-            "Whether files combine whose day is only in their names",
+            "Check files whose date is only in their names",
             r"virtualds diagnose 'sst_*.nc' --concat-dim time --coordinates "
             r"'time:%Y%m%d=_(\d{8})'",
         ),
@@ -36,7 +36,7 @@ DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
 @click.option(
     "--sample",
     type=click.IntRange(1),
-    help="How many files to look at, evenly spread. Else all of them.",
+    help="Number of files to check, evenly spread. By default all.",
 )
 @given(*DIAGNOSING)
 def diagnose(
@@ -45,11 +45,11 @@ def diagnose(
     sample: int | None,
     **options: Any,
 ) -> None:
-    """Say in what files differ, and whether they combine.
+    """Show how files differ, and whether they combine.
 
-    Only the structure of the files of URLS is read. The options are those of scan; without
-    --concat-dim, the dimension to join along is found out. The exit code is 1 if something keeps
-    the files from combining.
+    The command reads only the structure of the files, not their data. It takes the options of
+    scan. Without --concat-dim it finds the dimension to concatenate along. The exit code is 1 if
+    the files do not combine.
     """
     import virtualds
 

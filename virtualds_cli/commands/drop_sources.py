@@ -18,26 +18,25 @@ DROPPING = ("format", "conflict", "allow", "storage_options")
 
 @command(
     "drop-sources",
-    examples=(
-        ("A file that turned out wrong", "virtualds drop-sources refs.zarr data/2001-07.nc"),
-    ),
+    examples=(("Remove one file", "virtualds drop-sources refs.zarr data/2001-07.nc"),),
 )
 @click.argument("target", metavar="SET", type=Url())
 @files
-@click.option("--dim", help="The dimension along which sources follow each other.")
+@click.option("--dim", help="Dimension along which the sources are concatenated.")
 @given(*DROPPING)
 def drop_sources(
     target: str, urls: Sequence[str], files_from: IO[str] | None, dim: str | None, **options: Any
 ) -> None:
-    """Take files out of a reference set.
+    """Remove source files from a reference set.
 
-    What comes from the files of URLS leaves SET. Give them as the set has them; they need not exist
-    any more. Patterns are looked up among the files that do.
+    The command removes everything that SET refers to in the files of URLS. Give the urls as SET
+    stores them. The files need not exist any more, but patterns match only existing files.
     """
     import virtualds
 
     found = files_meant(urls, files_from, options["storage_options"])
     virtualds.drop_sources(target, found, dim=dim, **said(options, DROPPING))
     report(
-        {"target": target, "dropped": found}, facts({target: f"{number(len(found), 'file')} less"})
+        {"target": target, "dropped": found},
+        facts({target: f"{number(len(found), 'file')} removed"}),
     )

@@ -1,4 +1,4 @@
-"""``virtualds expire-snapshots``: letting go of earlier states of a reference set."""
+"""``virtualds expire-snapshots``: deleting old snapshots of a reference set."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from virtualds_cli.output import facts, number, report
 @command(
     "expire-snapshots",
     examples=(
-        ("Keep only the newest", "virtualds expire-snapshots refs.zarr"),
+        ("Keep only the newest snapshot", "virtualds expire-snapshots refs.zarr"),
         (
-            "Keep the last ten, and what is younger than a month",
+            "Keep the last ten snapshots, and all from the last 30 days",
             "virtualds expire-snapshots refs.zarr --keep 10 --older-than 30d",
         ),
     ),
@@ -24,11 +24,12 @@ from virtualds_cli.output import facts, number, report
 @click.argument("url", metavar="SET", type=Url())
 @given("keep", "older_than", "conflict", "storage_options")
 def expire_snapshots(url: str, **options: Any) -> None:
-    """Let go of earlier states of a set.
+    """Delete old snapshots of a set.
 
-    What only they need is removed. Whoever still reads one of them gets an error that says so.
+    Data that only these snapshots use are deleted too. A reader that still has one of them open
+    gets an error that says so.
     """
     import virtualds
 
     gone = virtualds.expire_snapshots(url, **said(options, options))
-    report({"expired": gone}, facts({url: f"{number(len(gone), 'snapshot')} less"}))
+    report({"expired": gone}, facts({url: f"{number(len(gone), 'snapshot')} deleted"}))

@@ -20,20 +20,19 @@ if TYPE_CHECKING:
 @command(
     "info",
     examples=(
-        ("What is in a set, and where it comes from", "virtualds info refs.parquet"),
-        ("How many references there are", "virtualds info refs.zarr --json | jq .references"),
-        ("A file, as the library sees it", "virtualds info data/2001.nc"),
+        ("Show the variables and sources of a set", "virtualds info refs.parquet"),
+        ("Count the references", "virtualds info refs.zarr --json | jq .references"),
+        ("Show a source file", "virtualds info data/2001.nc"),
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
 @given("group", "loadable_variables", "parser", "allow", "snapshot", "storage_options")
 def info(url: str, **options: Any) -> None:
-    """Show what a reference set is.
+    """Show the contents of a reference set.
 
-    It shows what xarray prints of SET, or of a source file, where its chunks come from, and its
-    snapshots. References are not
-    read: a hundred million of them take as long as ten. The values of coordinates are; with
-    --loadable-variables '' they are not.
+    The command prints the dataset of SET, or of a source file, as xarray shows it, its sources and
+    its snapshots. It does not read references, so large sets take no longer. It reads the values
+    of coordinates, unless you give --loadable-variables ''.
     """
     from virtualds.description import describe
 

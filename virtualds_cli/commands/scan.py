@@ -22,38 +22,38 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
     "scan",
     examples=(
         (
-            "A year of files, one after the other along time",
+            "Concatenate the files of a year along time",
             "virtualds scan 'data/2001-*.nc' --concat-dim time -o refs.parquet",
         ),
         (
-            "Files that are ordered by their coordinates, from a list",
+            "Read the urls from a list, and order the files by their coordinates",
             "find data -name '*.nc' | virtualds scan -f - -o refs.zarr",
         ),
         (
-            "Files whose day is only in their names",
+            "Take the date from the file names",
             r"virtualds scan 'sst_*.nc' --concat-dim time --coordinates 'time:%Y%m%d=_(\d{8})' "
             "-o sst.zarr",
         ),
         (
-            "Files in a public bucket",
+            "Scan files in a public bucket",
             "virtualds scan 's3://bucket/*.nc' --storage-options anon=true -o refs.json",
         ),
     ),
 )
 @files
-@click.option("-o", "--output", required=True, type=Url(), help="The set that is written.")
+@click.option("-o", "--output", required=True, type=Url(), help="Reference set to write.")
 @given(*MANY_FILES, *WRITING, "target_options")
 @DASK
 def scan(
     urls: Sequence[str], files_from: IO[str] | None, output: str, dask: str | None, **options: Any
 ) -> None:
-    """Combine files to a reference set.
+    """Combine files into a reference set.
 
-    It says where in the files of URLS every chunk of the combined dataset lies. URLS are paths,
-    urls or patterns; in quotes, the program looks for the files, also in stores.
+    The set stores where each chunk of the combined dataset lies in the files. URLS are paths, urls
+    or patterns. Quote a pattern to let the program expand it, also in object stores.
 
-    The suffix of the target chooses its format: .json, .parquet, .zarr or .icechunk. The target is
-    checked before files are opened, and is written as a whole or not at all.
+    The suffix of the target chooses the format: .json, .parquet, .zarr or .icechunk. The target is
+    checked before any file is opened, and is written completely or not at all.
     """
     from virtualds.writing import check_target
 

@@ -14,14 +14,14 @@ from virtualds_cli.output import listing, report, table
 @command(
     "snapshots",
     examples=(
-        ("The states of a set that can be opened", "virtualds snapshots refs.zarr"),
-        ("What one of them was", "virtualds info refs.zarr --snapshot ID"),
+        ("List the snapshots of a set", "virtualds snapshots refs.zarr"),
+        ("Show one snapshot", "virtualds info refs.zarr --snapshot ID"),
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
 @given("storage_options")
 def snapshots(url: str, **options: Any) -> None:
-    """List the states of a set, the newest last."""
+    """List the snapshots of a set, the newest last."""
     import virtualds
 
     rows = table(virtualds.snapshots(url, **said(options, options)))

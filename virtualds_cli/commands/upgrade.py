@@ -13,18 +13,18 @@ from virtualds_cli.output import facts, report
 
 @command(
     "upgrade",
-    examples=(("A set that an earlier version has written", "virtualds upgrade refs.zarr"),),
+    examples=(("Upgrade a set that an earlier version wrote", "virtualds upgrade refs.zarr"),),
 )
 @click.argument("url", metavar="SET", type=Url())
 @given("conflict", "storage_options")
 def upgrade(url: str, **options: Any) -> None:
-    """Write the metadata of a set as this version writes them.
+    """Upgrade the metadata of a set to the current version.
 
-    References and values stay where they are, and earlier states can be opened as before. A set
-    that needs nothing is left as it is.
+    References and values are not rewritten, and earlier snapshots still open. A set that is up to
+    date is not changed.
     """
     import virtualds
 
     changed = virtualds.upgrade(url, **said(options, options))
-    told = "upgraded" if changed else "needs nothing, and is as it was"
+    told = "upgraded" if changed else "already up to date, not changed"
     report({"target": url, "upgraded": changed}, facts({url: told}))

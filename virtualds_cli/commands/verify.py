@@ -1,4 +1,4 @@
-"""``virtualds verify``: whether a reference set still holds."""
+"""``virtualds verify``: check that a reference set is still valid."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_op
     "verify",
     examples=(
         (
-            "Whether all files are what they were when they were scanned",
+            "Check that no file has changed since the scan",
             "virtualds verify refs.zarr",
         ),
         (
-            "Whether a thousand chunks are what netCDF4 or h5py read",
+            "Compare 1000 chunks with netCDF4 or h5py",
             "virtualds verify refs.zarr --against native --sample 1000",
         ),
     ),
@@ -32,23 +32,23 @@ OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_op
 @click.option(
     "--against",
     type=click.Choice(["fingerprint", "range", "native"]),
-    help="What is looked at: size, time and etag of every file (fingerprint); whether references "
-    "lie within the files, too (range); or whether chunks are what the library of their format "
-    "reads, too (native). [default: fingerprint]",
+    help="What to check: size, time and etag of every file (fingerprint); also that references "
+    "lie within the files (range); also that chunks equal what the native library of their format "
+    "reads (native). [default: fingerprint]",
 )
 @click.option(
     "--sample",
     type=Part(),
-    help="How many chunks are read, or which part of them (0.01), or all. [default: 100]",
+    help="Number of chunks to read, a fraction of them (0.01), or all. [default: 100]",
 )
-@click.option("--seed", type=int, help="Of the numbers that draw the sample. [default: 0]")
+@click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")
 @given(*OPENING)
 def verify(url: str, **options: Any) -> None:
-    """Look whether a reference set still holds.
+    """Check that a reference set is still valid.
 
-    It says which files that SET refers to are gone, or changed, and which chunks cannot be had.
-    The exit code is 1 if there are any, or if something could not be looked at; with --against
-    native also if no chunk lies in a file, so that there was nothing to compare.
+    The command lists source files that are missing or changed, and chunks that cannot be read. The
+    exit code is 1 if it finds any, or if a check was not possible. With --against native it is also
+    1 if there was no chunk to compare.
     """
     import virtualds
 
