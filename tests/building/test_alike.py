@@ -448,6 +448,7 @@ def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return written
 
 
+@pytest.mark.full
 @given(
     usual=st.sampled_from(list(CASES)),
     other=st.sampled_from(list(CASES)),

@@ -20,6 +20,7 @@ import pytest
 import xarray as xr
 from cases import CASES, Archive
 from peers import peer
+from products import few_quick
 from transforms import without_gaps
 
 import virtualds
@@ -166,7 +167,7 @@ def with_json_attributes(ds: xr.Dataset) -> xr.Dataset:
 
 @pytest.mark.product
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
 def test_others_read_what_we_write(name: str, reader: str, archive: Archive) -> None:
     path = references(archive, name)
     if cause := CANNOT_READ.get(reader, {}).get(name):
@@ -448,7 +449,7 @@ def has_missing_chunks(path: Path) -> bool:
 
 @pytest.mark.product
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
 def test_fsspec_reads_our_parquet(name: str, engine: str, archive: Archive) -> None:
     path = references(archive, name, ".parquet")
     if cause := ONLY_HERE.get(name):
