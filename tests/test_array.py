@@ -29,7 +29,8 @@ from virtual_arrays import (
 )
 
 import virtualds
-from virtualds import CombineError, ManifestArray, UnsupportedError
+from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
+from virtualds.fill import default_fill
 from virtualds.indexing import FREE_SLABS
 from virtualds.packing import Packing
 from virtualds.read.plan import plan
@@ -986,3 +987,30 @@ def test_columns_by_hand_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> N
         return
     with pytest.raises(ValueError):
         ManifestArray.from_arrays(**right | wrong)
+
+
+# ---------------------------------------------------------------------- doing no more than needed
+
+
+def test_what_is_done_to_nothing_looks_at_no_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = virtual(np.arange(12).reshape(4, 3), tmp_path, chunks=(2, 3))
+    monkeypatch.delattr(Fragment, "stop")
+    monkeypatch.delattr(ChunkManifest, "same")
+    monkeypatch.delattr(ChunkManifest, "used_pipelines")
+    assert array.crop(0, 0, 4) is array
+    assert array.same_references(array)
+    assert replace(array, name="w").pruned().shape == (4, 3)
+
+
+def test_the_fill_of_a_type_is_one_object() -> None:
+    kind = np.dtype("M8[s]")
+    assert default_fill(kind) is default_fill(kind)
+
+
+def test_a_position_that_repeats_is_one_repeated_fragment(tmp_path: Path) -> None:
+    array = virtual(np.arange(12).reshape(4, 3), tmp_path, chunks=(2, 3))
+    found = array[np.full(1000, 1)]
+    assert isinstance(found, ManifestArray)
+    assert len(found.fragments) == 1

@@ -13,7 +13,8 @@ import pytest
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
-from virtualds.read.cache import chunk_cache
+from virtualds.manifest import SourceFile
+from virtualds.read.cache import ChunkCache, ChunkKey, chunk_cache
 
 VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)
 
@@ -177,3 +178,38 @@ def test_who_gets_values_cannot_change_a_kept_chunk(array: ManifestArray) -> Non
     first = array.read((slice(0, 11), slice(None), slice(None)))
     first[...] = 0
     exactly(array.read((slice(0, 11), slice(None), slice(None))), VALUES[:11])
+
+
+def key(number: int) -> ChunkKey:
+    return ChunkKey(SourceFile("s3://b/a.nc"), number, 9, np.dtype("i4"), (), (100,))
+
+
+def test_what_was_used_last_is_kept_longest() -> None:
+    cache = ChunkCache()
+    with set_options(chunk_cache=800):
+        for number in range(2):
+            cache.put(key(number), np.zeros(100, "i4"))
+        cache.get(key(0))
+        cache.put(key(2), np.zeros(100, "i4"))
+    assert [cache.get(key(number)) is not None for number in range(3)] == [True, False, True]
+
+
+def test_a_chunk_that_two_threads_have_decoded_counts_once() -> None:
+    cache = ChunkCache()
+    for _ in range(2):
+        cache.put(key(0), np.zeros(100, "i4"))
+    assert cache.nbytes == 400
+
+
+def test_tiny_chunks_are_decoded_again(tmp_path: Path) -> None:
+    array = virtual(VALUES, tmp_path, chunks=(1, 40, 40), codecs=ZLIB)
+    array.read((0, 0, 0))
+    with counted_reads() as store:
+        array.read((0, 0, 1))
+    assert len(store.ranges) == 1
+
+
+def test_an_empty_cache_is_not_asked(array: ManifestArray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ChunkCache, "get")
+    with set_options(chunk_cache=0):
+        exactly(array.read((0, slice(None), 3)), VALUES[0, :, 3])

@@ -5,11 +5,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from virtualds import ChunkAxis
-from virtualds.grid import AxisKey, IrregularAxis, Projection, RegularAxis, Slices, as_slice
+from virtualds.grid import (
+    AxisKey,
+    IrregularAxis,
+    Projection,
+    RegularAxis,
+    Slices,
+    as_slice,
+    distinct,
+)
 
 
 class Element(NamedTuple):
@@ -84,6 +92,12 @@ def test_the_elements_are_as_many_as_the_size(axis: ChunkAxis) -> None:
 
 
 @given(AXES)
+@example(ChunkAxis.regular(5, 3, last=2))
+def test_stored_lengths_are_those_of_the_slabs(axis: ChunkAxis) -> None:
+    assert axis.stored_lengths() == set(axis.slabs().encoded.tolist())
+
+
+@given(AXES)
 def test_locate_finds_the_slab_of_every_element(axis: ChunkAxis) -> None:
     located = axis.locate(np.arange(axis.size))
     assert located.tolist() == [e.slab for e in elements(axis)]
@@ -146,6 +160,31 @@ def test_a_regular_axis_of_any_length_takes_four_integers() -> None:
     joined = ChunkAxis.concatenate([ChunkAxis.regular(700, 7)] * 1000)
     assert joined == ChunkAxis.regular(700_000, 7)
     assert joined.nbytes == 32
+
+
+def test_no_column_is_made_of_the_slabs_of_a_regular_axis() -> None:
+    """There is no memory for columns of so many slabs."""
+    axis = ChunkAxis.regular(7 * 10**15, 7)
+    assert axis.crop(7, 7 * 10**15 - 1) == (
+        ChunkAxis.regular(7 * 10**15 - 8, 7),
+        slice(1, 10**15),
+    )
+    assert ChunkAxis.concatenate([axis, axis]) == ChunkAxis.regular(14 * 10**15, 7)
+    assert axis.stored_lengths() == {7}
+
+
+def test_an_axis_alone_is_not_joined() -> None:
+    axis = ChunkAxis.from_slabs([2, 3, 1], [2, 3, 4])
+    assert ChunkAxis.concatenate([axis]) is axis
+
+
+def test_different_numbers_are_sorted_only_where_most_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # there is no memory to look through so many
+    assert distinct(np.array([10**15, 3, 3]), 10**16).tolist() == [3, 10**15]
+    monkeypatch.delattr(np, "unique")
+    assert distinct(np.array([4, 1, 4]), 5).tolist() == [1, 4]
 
 
 def test_one_slab_per_file_takes_at_most_sixteen_bytes() -> None:

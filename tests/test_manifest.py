@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkManifest, FormatError, SourceFile
+from virtualds import manifest as manifest_module
 from virtualds.checksum import PRESENT
 from virtualds.manifest import COLUMNS, INLINE, MISSING, StorageOptions
 
@@ -197,6 +198,48 @@ def test_inline_chunks_keep_their_bytes() -> None:
     ]
     joined = rows(ChunkManifest.concatenate(parts, 0)).tolist()
     assert joined == [(b"abc", 0, 0), (b"xyz", 0, 0)]
+
+
+# ---------------------------------------------------------------------- doing no more than needed
+
+
+def test_what_changes_nothing_gives_the_manifest_itself() -> None:
+    manifest = ChunkManifest.build(
+        (2,), files=FILES[:2], file=[0, 1], offset=[1, 2], length=3, pipeline=[0, 1]
+    )
+    assert manifest.pruned() is manifest
+    assert manifest.with_pipelines([0, 1]) is manifest
+    assert ChunkManifest.concatenate([manifest], 0) is manifest
+
+
+def test_equal_constant_columns_of_many_files_are_one_object() -> None:
+    one, other = (ChunkManifest.build((2, 3), files=[f], length=4) for f in FILES[:2])
+    assert all(getattr(one, name) is getattr(other, name) for name in COLUMNS)
+
+
+def test_a_manifest_is_not_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = ChunkManifest.build((2,), files=FILES, offset=[1, 2], length=3)
+    monkeypatch.delattr(np, "array_equal")
+    assert manifest.same(manifest)
+
+
+def test_chunks_of_one_file_are_checked_by_their_least_and_greatest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An archive is mostly files of a few chunks each, and numpy's calls are what a scan costs."""
+    # what chunks of several files, and checksums, are checked by
+    monkeypatch.delattr(np, "where")
+    monkeypatch.delattr(manifest_module, "sound")
+    manifest = ChunkManifest.build((2,), files=FILES[:1], offset=[1, 2], length=3)
+    monkeypatch.delattr(ChunkManifest, "build")
+    assert ChunkManifest.in_file((2,), FILES[0], [4, 4], [5, 5]).offset.strides == (0,)
+    assert manifest.offset.tolist() == [1, 2]
+
+
+def test_layers_that_are_equal_are_held_once() -> None:
+    """However many chunks they have."""
+    part = ChunkManifest.build((1, 5000), files=FILES[:1], offset=[np.arange(5000)], length=1)
+    assert ChunkManifest.concatenate([part] * 3, 0).nbytes == part.nbytes
 
 
 # ---------------------------------------------------------------------- size

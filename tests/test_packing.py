@@ -273,3 +273,12 @@ def test_numbers_that_are_no_dates_are_damage(stored: list[float]) -> None:
     )
     with pytest.raises(CodecError):
         packing.decode(np.array(stored))
+
+
+def test_packings_with_the_same_fills_are_equal_however_they_are_spelled() -> None:
+    def packing(**attributes: Any) -> Packing | None:
+        return Packing.from_attributes(np.dtype("i2"), attributes, np.dtype("f4"))
+
+    one, two = np.int16(-1), np.int16(7)
+    assert packing(_FillValue=one, missing_value=one) == packing(_FillValue=one)
+    assert packing(_FillValue=one, missing_value=two) == packing(_FillValue=two, missing_value=one)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from zarr_stores import write_good_and_bad
 
 import virtualds
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
@@ -159,13 +160,7 @@ def icechunk(folder: Path, damage: Damage) -> Path:
 def plain(version: int) -> Callable[[Path, Damage], Path]:
     def write(folder: Path, damage: Damage) -> Path:
         path = folder / "store"
-        group = zarr.open_group(path, mode="w", zarr_format=version)
-        names = {"dimension_names": ["x"]} if version == 3 else {}
-        for name in ("good", "bad"):
-            made = group.create_array(name, shape=3, dtype="f4", chunks=3, fill_value=0, **names)
-            made[:] = [1, 2, 3]
-            if version == 2:
-                made.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+        write_good_and_bad(path, version)
         files = ["bad/.zarray", "bad/.zattrs"] if version == 2 else ["bad/zarr.json"]
         metadata = {name: json.loads((path / name).read_text()) for name in files}
         if version == 2:

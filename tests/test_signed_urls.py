@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -13,7 +14,7 @@ from range_server import RangeHandler, running
 
 import virtualds
 import virtualds.building.target as target_module
-from virtualds import UnsupportedError
+from virtualds import FormatError, UnsupportedError
 from virtualds_cli.program import main
 
 pytest.importorskip("aiohttp")
@@ -161,6 +162,26 @@ def test_errors_show_no_signature(which: str, signed: str) -> None:
         FAILING[which](signed)
     shown = "".join(traceback.format_exception(caught.value, limit=0))
     assert "hunter2" not in shown, shown
+
+
+OPENERS: dict[str, Callable[..., object]] = {
+    "as virtual arrays": virtualds.open_virtual_dataset,
+    "by xarray": lambda url, **how: xr.open_dataset(url, engine="virtual", **how),
+}
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+def test_of_variables_that_cannot_be_decoded_no_signature_is_told(
+    opener: str, signed: str, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "served/a.nc", "a") as file:
+        file["v"].attrs["units"] = "days since nonsense"
+    with pytest.warns(UserWarning, match=r"a\.nc\?.*: could not be read") as warned:
+        OPENERS[opener](signed, on_error="skip")
+    with pytest.raises(FormatError, match="'v'") as caught:
+        OPENERS[opener](signed)
+    shown = [*traceback.format_exception(caught.value, limit=0), *(str(w.message) for w in warned)]
+    assert not any("hunter2" in text for text in shown), shown
 
 
 def test_a_password_of_a_url_is_not_written_unless_asked(signed: str, tmp_path: Path) -> None:

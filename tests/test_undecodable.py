@@ -12,7 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
-import zarr
+from zarr_stores import write_good_and_bad
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
@@ -57,14 +57,7 @@ def netcdf(form: str) -> Callable[[Path, Mapping[str, Any]], Path]:
 
 def zarr_store(version: int) -> Callable[[Path, Mapping[str, Any]], Path]:
     def write(path: Path, attributes: Mapping[str, Any]) -> Path:
-        group = zarr.open_group(path, mode="w", zarr_format=version)
-        names = {"dimension_names": ["x"]} if version == 3 else {}
-        for name in ("good", "bad"):
-            made = group.create_array(name, shape=3, dtype="f4", chunks=3, fill_value=0, **names)
-            made[:] = [1, 2, 3]
-            if version == 2:
-                made.attrs["_ARRAY_DIMENSIONS"] = ["x"]
-        group["bad"].attrs.update(attributes)
+        write_good_and_bad(path, version)["bad"].attrs.update(attributes)
         return path
 
     return write

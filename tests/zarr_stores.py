@@ -327,3 +327,15 @@ BYTE_BY_BYTE = {
     "v3 record": v3(named("structured", fields=FIELDS), "AQACAAAA"),
 }
 """Types that xarray does not compare."""
+
+
+def write_good_and_bad(path: Path, version: int) -> zarr.Group:
+    """Write a store of two sound arrays, ``good`` and ``bad``; tests damage the second."""
+    group = zarr.open_group(path, mode="w", zarr_format=version)
+    names = {"dimension_names": ["x"]} if version == 3 else {}
+    for name in ("good", "bad"):
+        made = group.create_array(name, shape=3, dtype="f4", chunks=3, fill_value=0, **names)
+        made[:] = [1, 2, 3]
+        if version == 2:
+            made.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    return group

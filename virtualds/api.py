@@ -211,13 +211,13 @@ def dataset_of(
     VirtualdsError, ValueError
         As `virtual_dataset`; its notes name the file.
     """
-    shown = without_secrets(called(url))
+    where = called(url)
     try:
         dataset = decoded(
-            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), shown
+            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), where
         )
     except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {shown}")
+        error.add_note(f"file {without_secrets(where)}")
         raise
     dataset.encoding["source"] = _source_of(url)
     return dataset

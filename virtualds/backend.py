@@ -13,7 +13,6 @@ from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 from virtualds.detection import is_set_folder
-from virtualds.errors import without_secrets
 from virtualds.formats import format_of_object
 from virtualds.keywords import arguments, names_of, strict
 from virtualds.tree import lazy_datasets, tree_of
@@ -102,8 +101,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             "use_cftime": use_cftime,
             "decode_timedelta": decode_timedelta,
         }
-        shown = without_secrets(str(filename_or_obj))
-        return decoded(found, on_error, lambda part: lazy_dataset(part, **decoders), shown)
+        where = str(filename_or_obj)
+        return decoded(found, on_error, lambda part: lazy_dataset(part, **decoders), where)
 
     @strict("xr.open_datatree(engine='virtual')", more=arguments(open_dataset))
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:

@@ -5,6 +5,7 @@ Each is decided here, with one text, before the memory is taken.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from virtualds.errors import UnsupportedError
@@ -97,16 +98,25 @@ def demand_values(nbytes: int, what: str) -> None:
         )
 
 
-def demand_backed(nbytes: int, stored: int, what: str) -> None:
+def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
     """Refuse a coordinate that xarray would load for its index, and that is in no file.
+
+    Parameters
+    ----------
+    nbytes : int
+        Of its values.
+    stored : callable
+        Counts its bytes in files, which takes time; only a large coordinate is asked for them.
+    what : str
+        What to call it.
 
     Raises
     ------
     UnsupportedError
         It is large, and far larger than its bytes in files.
     """
-    if not loads_unasked(nbytes) and nbytes > SWELLS_BY * stored:
+    if not loads_unasked(nbytes) and nbytes > SWELLS_BY * (found := stored()):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, of which {stored} are in files; the "
+            f"{what}: this coordinate has {nbytes} bytes, of which {found} are in files; the "
             f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
         )

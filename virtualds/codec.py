@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -32,6 +32,38 @@ Order = Literal["<", ">", "="]
 
 ONLY_VIRTUALDS = "virtualds_"
 """What ids begin with that no other reader of Zarr v2 knows."""
+NUMCODECS, OURS = "numcodecs.", "virtualds."
+"""What names in Zarr v3 begin with that come from Zarr v2, and those that only virtualds knows."""
+
+Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
+"""Who names codecs."""
+Make = Callable[..., "Codec"]
+"""Makes a codec of what stands beside its name; `Name` says what it takes."""
+
+
+class Name(NamedTuple):
+    """What one kind of format calls a codec.
+
+    Parameters
+    ----------
+    kind : str
+        Who calls it so.
+    name : str or int
+        The id or name in Zarr; the number of the HDF5 filter, the TIFF compression or predictor.
+    make : callable
+        Makes the codec of what stands beside the name:
+
+        - ``zarr_v2``: the configuration;
+        - ``zarr_v3``: the configuration, the data type of what is encoded, and the shape of chunks,
+          None where they have several;
+        - ``hdf5``: the client data, and the bytes per element;
+        - ``tiff``: the page, as tifffile tells it;
+        - ``tiff_predictor``: the rows, pixels and samples of a chunk, and their data type.
+    """
+
+    kind: Kind
+    name: str | int
+    make: Make
 
 
 class CodecError(Exception):
@@ -43,6 +75,9 @@ class Codec(ABC):
 
     Parameters that only matter when writing (a compression level) are kept, so that metadata can
     be written again, and are left out of comparisons.
+
+    A codec says itself what others call it: the class variables are its names, and beside each
+    name is a method that takes the configuration which stands there.
     """
 
     __slots__ = ()
@@ -50,8 +85,48 @@ class Codec(ABC):
     zarr_v2_id: ClassVar[str]
     zarr_v3_name: ClassVar[str | None] = None
     """Its name in Zarr v3, where that is not the one of Zarr v2 behind a prefix."""
+    registered_name: ClassVar[str | None] = None
+    """Its name in Zarr v3 with a configuration of its own there, which `from_registry` takes."""
     only_virtualds: ClassVar[bool] = False
     """Whether ``zarr_v2_id`` is a name that no other reader of Zarr knows."""
+    hdf5_filter: ClassVar[int | None] = None
+    """Its HDF5 filter identification value."""
+    tiff_compressions: ClassVar[tuple[int, ...]] = ()
+    """Its numbers in the TIFF tag Compression."""
+    is_filter: ClassVar[bool] = False
+    """Whether Zarr v2 lists it among the filters even where it comes last."""
+    serialises: ClassVar[bool] = False
+    """Whether Zarr v3 counts it among the codecs that make bytes of an array."""
+
+    @classmethod
+    def names(cls) -> Iterator[Name]:
+        """Yield what others call it, and what makes it of the configuration that they write."""
+        yield Name("zarr_v2", cls.zarr_v2_id, cls.from_zarr_v2)
+        yield Name("zarr_v3", cls.prefixed_name(), cls.from_zarr_v3)
+        if cls.zarr_v3_name is not None:
+            yield Name("zarr_v3", cls.zarr_v3_name, cls.from_zarr_v3)
+        if cls.registered_name is not None:
+            yield Name("zarr_v3", cls.registered_name, cls.from_registry)
+        if cls.hdf5_filter is not None:
+            yield Name("hdf5", cls.hdf5_filter, cls.from_hdf5)
+        yield from (Name("tiff", number, cls.from_tiff) for number in cls.tiff_compressions)
+
+    @classmethod
+    def brought(cls, kind: Kind, name: str | int) -> Make | None:
+        """Return what makes it under a name that another package brings, None if none does."""
+        return None
+
+    @classmethod
+    def prefixed_name(cls) -> str:
+        """Return its name in Zarr v3 that is made of the one in Zarr v2.
+
+        What Zarr v2 calls by a name of numcodecs has that name behind ``numcodecs.`` in Zarr v3,
+        and what only virtualds decodes stands behind ``virtualds.``, which no other reader takes
+        for something else.
+        """
+        if cls.only_virtualds:
+            return OURS + cls.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)
+        return NUMCODECS + cls.zarr_v2_id
 
     @classmethod
     @abstractmethod
@@ -63,25 +138,34 @@ class Codec(ABC):
         """Return the Zarr v2 configuration, ``id`` included."""
 
     @classmethod
-    def from_zarr_v3(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+    def from_zarr_v3(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
         """Build the codec from its Zarr v3 configuration; what it encodes is of ``dtype``."""
         return cls.from_zarr_v2({**config, "id": cls.zarr_v2_id})
 
-    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        """Return a Zarr v3 name and configuration that say all; elements have ``itemsize`` bytes.
+    @classmethod
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
+        """Build the codec from the configuration that stands beside its ``registered_name``."""
+        raise NotImplementedError(f"{cls.__name__} has a registered name and no from_registry")
 
-        What Zarr v2 calls by a name of numcodecs has that name behind ``numcodecs.`` in Zarr v3,
-        and what only virtualds decodes stands behind ``virtualds.``, which no other reader takes
-        for something else.
-        """
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Codec:
+        """Build the codec from the client data of its HDF5 filter, by default of none."""
+        return cls.from_zarr_v2({"id": cls.zarr_v2_id})
+
+    @classmethod
+    def from_tiff(cls, page: Any) -> Codec:
+        """Build the codec from a page of tifffile, by default of nothing that the page says."""
+        return cls.from_zarr_v2({"id": cls.zarr_v2_id})
+
+    def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
+        """Return a Zarr v3 name and configuration; elements have ``itemsize`` bytes."""
         config = self.to_zarr_v2()
-        name = config.pop("id")
-        if self.zarr_v3_name is not None:
-            return {"name": self.zarr_v3_name, "configuration": config}
-        if self.only_virtualds:
-            name = name.removeprefix(ONLY_VIRTUALDS)
-            return {"name": f"virtualds.{name}", "configuration": config}
-        return {"name": f"numcodecs.{name}", "configuration": config}
+        del config["id"]
+        return {"name": self.zarr_v3_name or self.prefixed_name(), "configuration": config}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
         """Return its entry in a chain of Zarr v3, where data type and byte order are known."""
@@ -90,11 +174,6 @@ class Codec(ABC):
     @property
     def maps_arrays(self) -> bool:
         """Whether Zarr v3 counts it among the codecs that make arrays of arrays."""
-        return False
-
-    @property
-    def serialises(self) -> bool:
-        """Whether Zarr v3 counts it among the codecs that make bytes of an array."""
         return False
 
     @property
@@ -210,8 +289,8 @@ class Shaped(OfOneType):
     dtype: str
     config: str = field(compare=False)
 
-    registered_name: ClassVar[str]
     only_virtualds: ClassVar[bool] = True
+    serialises: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if any(n < 1 for n in self.shape):
@@ -225,9 +304,14 @@ class Shaped(OfOneType):
 
     @classmethod
     def from_registry(
-        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...]
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
         """Build it from its configuration in the registry, for chunks of a type and shape."""
+        if shape is None:
+            raise UnsupportedError(
+                f"codec {cls.registered_name!r}: it needs chunks of one shape, on a regular grid; "
+                f"open the data with a library that knows it"
+            )
         return cls(shape, dtype.newbyteorder("<").str, json.dumps(dict(config), sort_keys=True))
 
     def to_zarr_v2(self) -> dict[str, Any]:
@@ -243,11 +327,6 @@ class Shaped(OfOneType):
     def parameters(self) -> dict[str, Any]:
         """Its configuration in the registry."""
         return dict(json.loads(self.config))
-
-    @property
-    def serialises(self) -> bool:
-        """It makes bytes of arrays."""
-        return True
 
 
 def check_length(codec: Codec, found: int, expected: int | None) -> None:

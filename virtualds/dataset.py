@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -18,7 +19,7 @@ import xarray as xr
 
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray
-from virtualds.bounds import demand_backed, demand_values, loads_unasked
+from virtualds.bounds import demand_backed, demand_values
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -73,8 +74,8 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
             continue
         with complaints_about(str(name)):
             unread = str(name) in group.problems
-            if variable.dims == (name,) and not unread and not loads_unasked(array.nbytes):
-                demand_backed(array.nbytes, _bytes_in_files(array), f"variable {name!r}")
+            if variable.dims == (name,) and not unread:
+                demand_backed(array.nbytes, partial(_bytes_in_files, array), f"variable {name!r}")
             data = array if unread else _decoded_by_chunk(name, stored, array, variable)
         if data is not None:
             variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
@@ -220,6 +221,7 @@ def _decoded_dataset(
         parts[known] = Part.of(name, group.variables[known], variable, in_memory, decode_cf)
     used = frozenset(group.attributes.keys() - attributes.keys())
     outline = Outline(parts, frozenset(coordinates), used)
+    _demand_no_scalar_of_a_dimension(variables)
     return outline, _assembled(variables, indexes, attributes, coordinates, group)
 
 
@@ -234,7 +236,6 @@ def _assembled(
 
     `xarray.Dataset` would align what is aligned, at the cost of all that was done before.
     """
-    _demand_no_scalar_of_a_dimension(variables)
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     ordered = {n: v for n, v in variables.items() if n not in coords} | coords
     # what is called like a dimension is a coordinate to xarray, whatever its own dimensions are

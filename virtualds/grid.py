@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 AxisKey = slice | Ints
+"""What selects along one axis: a slice with start, stop and positive step, or rising positions."""
 LONGEST = 2**62
 """Elements that no axis has, so that sums of two positions are 64-bit integers."""
-"""What selects along one axis: a slice with start, stop and positive step, or rising positions."""
 
 
 class Slabs(NamedTuple):
@@ -393,11 +393,11 @@ def _runs_of_one_length(lengths: Ints) -> list[Run]:
 
 
 def as_slice(positions: Ints) -> AxisKey:
-    """Return rising positions as a slice where they are evenly spaced."""
+    """Return rising positions, none of them twice, as a slice where they are evenly spaced."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
     steps = np.diff(positions)
-    if (steps == steps[0]).all() and steps[0] > 0:
+    if (steps == steps[0]).all():
         return slice(int(positions[0]), int(positions[-1]) + 1, int(steps[0]))
     return positions
 

@@ -569,8 +569,6 @@ def _through_compact(column: Column, change: Callable[[Column], Column]) -> Colu
 
 def _renumber(file: Column, numbers: Sequence[int]) -> Column:
     """Return the column ``file`` where the files have other numbers."""
-    if numbers == list(range(len(numbers))):
-        return file
     # negative codes count from the end, so that they stand for themselves
     table = np.array([*numbers, INLINE, MISSING], np.int32)
     return _through_compact(file, lambda column: table[column])
@@ -595,6 +593,4 @@ def _is_constant(parts: Sequence[Column], axis: int) -> bool:
         return False
     layer = (slice(None),) * axis + (0,)
     head = parts[0][layer]
-    if head.size > 4096:  # comparing layers costs as much as it could save
-        return False
     return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])

@@ -21,6 +21,7 @@ import numpy as np
 import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.array import ManifestArray
 from virtualds.checksum import checksum_of, mismatch
+from virtualds.codec import OURS
 from virtualds.codecs import Shuffle
 from virtualds.errors import ReadError, cannot_hold
 from virtualds.formats import replaces_by
@@ -337,7 +338,7 @@ def _not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
     found = [
         f"its codec {codec['name']!r} is one that only virtualds decodes"
         for codec in metadata["codecs"]
-        if codec["name"].startswith("virtualds.")
+        if codec["name"].startswith(OURS)
     ]
     for pipeline in data.pipelines if isinstance(data, ManifestArray) else ():
         shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]

@@ -99,7 +99,7 @@ class Packing:
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None:
         """Write the values of ``stored`` into ``out``, which has the same shape and `dtype`."""
         if self.integer is not None:
-            stored = stored.astype(self.integer, copy=False)
+            stored = stored.astype(self.integer)
         out[...] = stored
         if self.fills:
             absent = out == self.fills[0]

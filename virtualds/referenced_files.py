@@ -16,6 +16,9 @@ from virtualds.stores import store_for
 from virtualds.stores.local import WITHIN
 from virtualds.urls import scheme_of
 
+UNKNOWN = (None, None, None)
+"""The fingerprint of a file of which a set notes none: size, time and etag."""
+
 
 class ReferencedFiles:
     """The files behind the urls of one set, each looked at once.
@@ -39,14 +42,8 @@ class ReferencedFiles:
         self._files: dict[str, SourceFile] = {}
         self._sizes: dict[SourceFile, int | None] = {}
 
-    def file(self, url: str, noted: Any = None) -> SourceFile:
+    def file(self, url: str) -> SourceFile:
         """Return the file that a url of the set means, with the fingerprint noted for it.
-
-        Parameters
-        ----------
-        url : str
-        noted : sequence of size, mtime and etag, optional
-            The fingerprint, where it does not stand in the set's table.
 
         Raises
         ------
@@ -58,21 +55,33 @@ class ReferencedFiles:
         if url not in self._files:
             meant = absolute(url, self._source.url)
             self._allow.check(meant, self._source.url)
-            known = self._fingerprint(url, self._noted.get(url))
+            known = self._fingerprint(url, self._noted.get(url, UNKNOWN))
             self._files[url] = SourceFile(meant, *known, self._options_for(meant))
-        found = self._files[url]
-        if noted is None:
-            return found
-        size, mtime, etag = self._fingerprint(url, noted)
+        return self._files[url]
+
+    def file_with(self, url: str, fingerprint: Any) -> SourceFile:
+        """Return the file that a url of the set means, with a fingerprint that is noted elsewhere.
+
+        Parameters
+        ----------
+        url : str
+        fingerprint : sequence of size, mtime and etag
+            As the set has it.
+
+        Raises
+        ------
+        AccessError, FormatError
+            As `file`.
+        """
+        found = self.file(url)
+        size, mtime, etag = self._fingerprint(url, fingerprint)
         return found._replace(size=size, mtime=mtime, etag=etag)
 
     def _fingerprint(self, url: str, noted: Any) -> tuple[int | None, int | None, str | None]:
-        if noted is None:
-            return None, None, None
+        """Return what is noted of a file; JSON has numbers that are none of these."""
         match noted:
-            case (int() | None as size, int() | None as mtime, str() | None as etag):
-                if all(n is None or -(2**63) <= n < 2**63 for n in (size, mtime)):
-                    return size, mtime, etag
+            case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
+                return size, mtime, etag
         raise FormatError(
             f"{self._source.url}: {noted!r:.80} is noted of {url}, which is no size, time and "
             f"etag; write the set anew"
@@ -103,6 +112,10 @@ class ReferencedFiles:
                 raise unreachable(file.url, error) from error
             self._sizes[file] = found.size
         return self._sizes[file]
+
+
+def _is_int64(value: Any) -> bool:
+    return value is None or (type(value) is int and abs(value) < 2**63)
 
 
 def stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:

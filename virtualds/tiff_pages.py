@@ -6,7 +6,7 @@ in section 15), BigTIFF, and GDAL's way to leave out tiles (offset and length 0)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 from typing import Any
@@ -16,59 +16,17 @@ import numpy as np
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
 from virtualds.codec import Codec, CodecError
-from virtualds.codecs import (
-    Differences,
-    FloatDifferences,
-    Jpeg,
-    Lzw,
-    PackBits,
-    Zlib,
-    codec_from_zarr_v2,
-)
+from virtualds.codecs import Jpeg, codec_from_tiff, known_names, predictor_from_tiff
+from virtualds.codecs.jpeg import CONTIGUOUS
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline, Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.manifest import MISSING, ChunkManifest, SourceFile
 
-CONTIGUOUS = 1
-"""Planar configuration: the samples of a pixel lie beside each other; else each has its plane."""
-YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
-"""Photometric interpretations."""
-PLAIN, JPEG = 1, 7
+PLAIN, UNPREDICTED = 1, 1
+"""Compression and predictor of pages that have none."""
 LARGEST_TRIED = 2**26
 """Bytes of a strip that is decoded when a file is scanned, at most: see `_is_padded`."""
-
-
-def _jpeg(page: Any) -> Jpeg:
-    if page.dtype != np.uint8:
-        raise UnsupportedError(
-            f"JPEG of {page.bitspersample} bits: only 8 are decoded; use tifffile's asarray()"
-        )
-    stored = shown = None
-    if not page.extrasamples:
-        # without a JFIF header a decoder would guess that three components are YCbCr
-        stored = RGB if page.photometric == RGB and not page.is_jfif else None
-        shown = {YCBCR: RGB, RGB: RGB, CMYK: 4}.get(page.photometric)
-    return Jpeg(page.jpegtables, stored, shown if page.planarconfig == CONTIGUOUS else GRAY)
-
-
-COMPRESSIONS: dict[int, Callable[[Any], Codec | None]] = {
-    1: lambda page: None,
-    5: lambda page: Lzw(),
-    JPEG: _jpeg,
-    8: lambda page: Zlib(),
-    32946: lambda page: Zlib(),
-    32773: lambda page: PackBits(),
-    34925: lambda page: codec_from_zarr_v2({"id": "lzma"}),
-    34926: lambda page: codec_from_zarr_v2({"id": "zstd", "level": 0}),
-    50000: lambda page: codec_from_zarr_v2({"id": "zstd", "level": 0}),
-}
-"""Codecs by TIFF's compression numbers."""
-PREDICTORS: dict[int, type[Differences | FloatDifferences] | None] = {
-    1: None,
-    2: Differences,
-    3: FloatDifferences,
-}
 
 
 def page_array(
@@ -144,17 +102,19 @@ def _plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
 
 def _refuse_what_is_no_array(page: Any) -> None:
     """Refuse what has no elements of whole bytes, or axes that are cut otherwise."""
-    bits = page.bitspersample
+    bits, compression = page.bitspersample, int(page.compression)
+    is_jpeg = compression in Jpeg.tiff_compressions
     refused = {
         f"{bits} bits per sample of format {page.sampleformat}": page.dtype is None
         or 8 * page.dtype.itemsize != bits,
-        f"compression {page.compression!r}": int(page.compression) not in COMPRESSIONS,
-        f"predictor {page.predictor!r}": int(page.predictor) not in PREDICTORS
-        and int(page.compression) != JPEG,
+        f"compression {page.compression!r}": compression not in (PLAIN, *known_names("tiff")),
+        f"predictor {page.predictor!r}": int(page.predictor)
+        not in (UNPREDICTED, *known_names("tiff_predictor"))
+        and not is_jpeg,
         "bits in reversed order (FillOrder 2)": page.fillorder == 2,
         "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
         "subsampled colours": page.is_subsampled
-        and (int(page.compression) != JPEG or page.planarconfig != CONTIGUOUS),
+        and (not is_jpeg or page.planarconfig != CONTIGUOUS),
         "different formats of samples": _differ(page, 339) or _differ(page, 258),
     }
     if found := [what for what, is_so in refused.items() if is_so]:
@@ -185,8 +145,8 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
     full: int = rows * page.imagewidth * samples * page.dtype.itemsize
     there = np.flatnonzero((sizes > 0) & (sizes <= LARGEST_TRIED) & (last > 0))
-    codec = COMPRESSIONS[int(page.compression)](page)
-    if not there.size or full > LARGEST_TRIED or codec is None:
+    codec = codec_from_tiff(int(page.compression), page)
+    if not there.size or full > LARGEST_TRIED:
         return False
     file = page.parent.filehandle
     file.seek(int(last[there[0]]))
@@ -279,19 +239,17 @@ def _places_of_page(page: Any, keyframe: Any, count: int) -> Any:
 def _codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dtype[Any]]:
     """Return how chunks decode, and the dtype they decode to."""
     dtype = page.dtype.newbyteorder(page.parent.byteorder)
-    last = COMPRESSIONS[int(page.compression)](page)
-    if isinstance(last, Jpeg):
+    compression, predictor = int(page.compression), int(page.predictor)
+    if compression == PLAIN:
+        # libtiff has no predictor without compression
+        return (), dtype
+    last = codec_from_tiff(compression, page)
+    if isinstance(last, Jpeg) or predictor == UNPREDICTED:
         return (last,), dtype
-    codecs: tuple[Codec, ...] = () if last is None else (last,)
-    predictor = PREDICTORS[int(page.predictor)]
-    # libtiff has no predictor without compression
-    if predictor is None or last is None:
-        return codecs, dtype
     together = len(chunk) == 3 and page.planarconfig == CONTIGUOUS
     rows, columns, samples = chunk if together else (*chunk[-2:], 1)
-    stored = dtype if predictor is Differences else dtype.newbyteorder("<")
-    found = predictor((rows, columns, samples), stored.str)
-    return (found, *codecs), stored
+    found = predictor_from_tiff(predictor, (rows, columns, samples), dtype)
+    return (found, last), np.dtype(found.dtype)
 
 
 def nodata_of(page: Any) -> Any:

@@ -33,7 +33,7 @@ from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import declared, restored_encoding
 from virtualds.text import checked_text, encoded_text
 from virtualds.undecodable import variable_or_problem
-from virtualds.varying_array import varying_from_zarr_v2
+from virtualds.varying_array import TEXT, varying_from_zarr_v2
 from virtualds.zarr_metadata import (
     ZarrArray,
     array_from_zarr_v2,
@@ -406,7 +406,7 @@ def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
     }
     data = values.tobytes()
     if values.dtype.kind in "OUT":
-        metadata |= {"dtype": "|O", "filters": [{"id": "vlen-utf8"}]}
+        metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
         data = encoded_text(checked_text(values))
     grid = chunk_grid(metadata)
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))

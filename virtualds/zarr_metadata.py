@@ -91,7 +91,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
         "dimension_separator": ".",
     }
     # the last codec of a Zarr v2 array is its compressor; readers look for it there
-    if codecs and codecs[-1]["id"] not in ("shuffle", "fletcher32"):
+    if codecs and not pipeline.codecs[-1].is_filter:
         metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
     return ZarrArray(metadata, _whole_manifest(array, grid), pipeline)
 

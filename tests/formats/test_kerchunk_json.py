@@ -194,6 +194,21 @@ def test_fingerprints_travel(archive: Archive, tmp_path: Path) -> None:
     assert again["v"].data.sources[0].mtime == found.st_mtime_ns
 
 
+@pytest.mark.parametrize("noted", [None, [], [True, None, None], [2**63, None, None]], ids=str)
+def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: Path) -> None:
+    CASES["contiguous"].write(tmp_path / "a.nc")
+    path = tmp_path / "refs.json"
+    virtualds.open_virtual_dataset(tmp_path / "a.nc", loadable_variables=[]).virtual.to_manifest(
+        path
+    )
+    document = json.loads(path.read_text())
+    (url,) = document["virtualds"]["files"]
+    document["virtualds"]["files"][url] = noted
+    path.write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=r"a\.nc, which is no size, time and etag"):
+        lazy(path).load()
+
+
 def test_a_changed_source_is_found_out_through_the_set(tmp_path: Path) -> None:
     CASES["contiguous"].write(tmp_path / "a.nc")
     ds = virtualds.open_virtual_dataset(tmp_path / "a.nc", loadable_variables=[])

@@ -881,7 +881,13 @@ def test_bad_manifests_are_format_errors_that_name_them(
 
 
 @pytest.mark.parametrize(
-    "noted", [[1], 5, "abc", {"size": 1}, [1.5, None, None], [None, "x", None]]
+    "noted",
+    [
+        *([1], 5, "abc", None, False, [], {"size": 1}, [1, 2, "a", 3]),
+        *([1.5, None, None], [None, "x", None], [None, None, 5]),
+        *([True, None, None], [None, False, None], [2**63, None, None], [-(2**63), None, None]),
+    ],
+    ids=str,
 )
 def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: Path) -> None:
     path = by_others(tmp_path, SPELLINGS["ranges"])

@@ -394,27 +394,26 @@ def test_a_chunk_of_an_extensible_array_lies_in_the_file(extensible: Path) -> No
         array(extensible)
 
 
-def test_an_element_that_is_there_beyond_the_shape_is_an_error(tmp_path: Path) -> None:
+@pytest.fixture
+def forged(tmp_path: Path) -> Path:
+    """A file of two columns, whose index of four elements has one beyond them."""
     path = tmp_path / "a.h5"
     with create(path, (2, 1), (2, None), (1, 1), "latest") as file:
         full(file["v"])
     raw = path.read_bytes()
     begin = raw.index(b"EAIB")
-    # of four elements in the index, two are of columns that there are
     forge(path, begin, size_of_index(path), ELEMENTS + 16, raw[begin + ELEMENTS :][:8])
-    forge(path, raw.index(b"EAHD"), EAHD, USED, (4).to_bytes(8, "little"))
+    return path
+
+
+def test_an_element_that_is_there_beyond_the_shape_is_an_error(forged: Path) -> None:
+    forge(forged, forged.read_bytes().index(b"EAHD"), EAHD, USED, (4).to_bytes(8, "little"))
     with pytest.raises(FormatError, match="outside of the shape"):
-        array(path)
+        array(forged)
 
 
-def test_elements_that_were_never_used_hold_anything(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    with create(path, (2, 1), (2, None), (1, 1), "latest") as file:
-        full(file["v"])
-    raw = path.read_bytes()
-    begin = raw.index(b"EAIB")
-    forge(path, begin, size_of_index(path), ELEMENTS + 16, raw[begin + ELEMENTS :][:8])
-    np.testing.assert_array_equal(array(path).read(), native(path))
+def test_elements_that_were_never_used_hold_anything(forged: Path) -> None:
+    np.testing.assert_array_equal(array(forged).read(), native(forged))
 
 
 def test_a_filtered_chunk_is_no_longer_than_a_file(tmp_path: Path) -> None:

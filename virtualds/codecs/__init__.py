@@ -1,24 +1,21 @@
-"""The codecs: one file per family, and here the table of what they are called elsewhere."""
+"""The codecs: one file per family, and here the list of them.
+
+A codec knows its own names (`virtualds.codec.Codec`): a new one is a file and a line in `CODECS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from virtualds.codec import ONLY_VIRTUALDS, Buffer, Bytes, Codec, CodecError, Shaped
+from virtualds.codec import Buffer, Bytes, Codec, CodecError, Kind, Make, OfOneType, Shaped
 from virtualds.codecs.bit_fields import BitFields
 from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.cast_values import CastValues
-from virtualds.codecs.compressed_blocks import (
-    Bitshuffle,
-    BitshuffleBlocks,
-    Lz4Blocks,
-    bitshuffle_from_hdf5,
-)
+from virtualds.codecs.compressed_blocks import Bitshuffle, BitshuffleBlocks, Lz4Blocks
 from virtualds.codecs.crc32c import Crc32c
 from virtualds.codecs.fletcher32 import Fletcher32
 from virtualds.codecs.grib import GribMessage
@@ -26,20 +23,10 @@ from virtualds.codecs.jpeg import Jpeg, JpegChunk
 from virtualds.codecs.jpegls import JpegLs
 from virtualds.codecs.jpegxl import JpegXlChunk
 from virtualds.codecs.lzf import Lzf
-from virtualds.codecs.numcodecs_family import (
-    NUMCODECS_IDS,
-    Numcodecs,
-    bitround_from_zarr_v3,
-    blosc_from_hdf5,
-    blosc_from_zarr_v3,
-    bzip2_from_hdf5,
-    is_brought,
-    numcodecs_from_zarr_v3,
-    zstd_from_hdf5,
-    zstd_from_zarr_v3,
-)
+from virtualds.codecs.numcodecs_family import Numcodecs
 from virtualds.codecs.packed_bits import Nbit, ScaleOffset
 from virtualds.codecs.pcodec import Pcodec
+from virtualds.codecs.registry import Registry
 from virtualds.codecs.scaled_values import ScaledValues
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.sign_flip import SignFlip
@@ -82,49 +69,11 @@ CODECS: tuple[type[Codec], ...] = (
     CastValues,
     BitFields,
 )
-"""Every codec with code of its own.
+"""Every codec with code of its own; `Numcodecs` stands for all of numcodecs, and for those that
+other packages bring to it."""
 
-`NUMCODECS_IDS` are decoded by numcodecs, and so are those that other packages bring to it.
-"""
-
-BY_ZARR_V2_ID = {codec.zarr_v2_id: codec for codec in CODECS}
-FromZarrV3 = Callable[[Mapping[str, Any], np.dtype[Any]], Codec]
-BY_ZARR_V3_NAME: dict[str, FromZarrV3] = {
-    **{c.zarr_v3_name: c.from_zarr_v3 for c in CODECS if c.zarr_v3_name is not None},
-    **{f"numcodecs.{c.zarr_v2_id}": c.from_zarr_v3 for c in CODECS if not c.only_virtualds},
-    **{
-        f"virtualds.{c.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)}": c.from_zarr_v3
-        for c in CODECS
-        if c.only_virtualds
-    },
-    "bitround": bitround_from_zarr_v3,
-    "blosc": blosc_from_zarr_v3,
-    "cast_value": CastValues.from_registry,
-    "packbits": BitFields.from_registry,
-    "scale_offset": ScaledValues.from_registry,
-    "zstd": zstd_from_zarr_v3,
-}
-"""Codecs by their names in Zarr v3; those of numcodecs have others besides."""
-BY_CHUNK: dict[str, type[Shaped]] = {c.registered_name: c for c in CODECS if issubclass(c, Shaped)}
-"""Codecs of the registry that have to know the shape of the chunks they encode."""
-HDF5_FILTERS: dict[int, Callable[[Sequence[int], int], Codec]] = {
-    1: Zlib.from_hdf5,
-    2: Shuffle.from_hdf5,
-    3: Fletcher32.from_hdf5,
-    4: Szip.from_hdf5,
-    5: Nbit.from_hdf5,
-    6: ScaleOffset.from_hdf5,
-    307: bzip2_from_hdf5,
-    32000: Lzf.from_hdf5,
-    32001: blosc_from_hdf5,
-    32004: Lz4Blocks.from_hdf5,
-    32008: bitshuffle_from_hdf5,
-    32013: Zfp.from_hdf5,
-    32015: zstd_from_hdf5,
-    32018: JpegLs.from_hdf5,
-    32026: Blosc2Frame.from_hdf5,
-}
-"""Codecs by HDF5 filter identification value."""
+REGISTRY = Registry((*CODECS, Numcodecs))
+"""Which codec has which name; everything else asks here."""
 REFUSED = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
 """Registered filters whose chunks no Python package decodes as HDF5 does, by their names.
 
@@ -148,13 +97,11 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     Zarr storage specification version 2, "Arrays", keys ``compressor`` and ``filters``.
     """
     name = config.get("id")
-    if isinstance(name, str) and name in BY_ZARR_V2_ID:
-        with _sensible(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
-            return BY_ZARR_V2_ID[name].from_zarr_v2(config)
-    if isinstance(name, str) and (name in NUMCODECS_IDS or is_brought(name)):
-        return Numcodecs.from_zarr_v2(config)
-    known = sorted([*BY_ZARR_V2_ID, *NUMCODECS_IDS])
-    raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
+    make = REGISTRY.maker("zarr_v2", name) if isinstance(name, str) else None
+    if make is None:
+        raise _unknown("zarr_v2", name)
+    with _sensible(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
+        return make(config)
 
 
 def codec_from_zarr_v3(
@@ -187,9 +134,29 @@ def codec_from_zarr_v3(
     ----------
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
-    make = from_zarr_v3(name, shape)
+    make = from_zarr_v3(name)
     with _sensible(f"codec {name!r} of {dtype}: its configuration {dict(config)}", "metadata"):
-        return make(config, dtype)
+        return make(config, dtype, shape)
+
+
+def from_zarr_v3(name: str) -> Make:
+    """Return what makes the codec that Zarr v3 calls by a name.
+
+    Raises
+    ------
+    UnsupportedError
+        No codec of that name is known.
+    """
+    make = REGISTRY.maker("zarr_v3", name)
+    if make is None:
+        raise _unknown("zarr_v3", name)
+    return make
+
+
+def _unknown(kind: Kind, name: object) -> UnsupportedError:
+    return UnsupportedError(
+        f"codec {name!r}: it is none of {known_names(kind)}; open the data with zarr-python"
+    )
 
 
 @contextmanager
@@ -201,30 +168,6 @@ def _sensible(what: str, where: str) -> Iterator[None]:
         raise
     except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
         raise FormatError(f"{what} makes no sense ({error}); the {where} is damaged") from error
-
-
-def from_zarr_v3(name: str, shape: tuple[int, ...] | None = None) -> FromZarrV3:
-    """Return what makes the codec that Zarr v3 calls by a name, of chunks of a shape.
-
-    Raises
-    ------
-    UnsupportedError
-        No codec of that name is known, or it needs the shape.
-    """
-    if name in BY_CHUNK:
-        if shape is None:
-            raise UnsupportedError(
-                f"codec {name!r}: it needs chunks of one shape, on a regular grid; open the data "
-                f"with a library that knows it"
-            )
-        return partial(BY_CHUNK[name].from_registry, shape=shape)
-    if name in BY_ZARR_V3_NAME:
-        return BY_ZARR_V3_NAME[name]
-    inner = name.removeprefix("numcodecs.")
-    if name != inner and (inner in NUMCODECS_IDS or is_brought(inner)):
-        return partial(numcodecs_from_zarr_v3, inner)
-    known = sorted([*BY_ZARR_V3_NAME, *BY_CHUNK, *(f"numcodecs.{one}" for one in NUMCODECS_IDS)])
-    raise UnsupportedError(f"codec {name!r}: it is none of {known}; open the data with zarr-python")
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
@@ -246,14 +189,75 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     FormatError
         Its client data make no sense.
     """
-    if number not in HDF5_FILTERS:
+    make = REGISTRY.maker("hdf5", number)
+    if make is None:
         name = f" ({REFUSED[number]})" if number in REFUSED else ""
         raise UnsupportedError(
-            f"HDF5 filter {number}{name}: it is none of {sorted(HDF5_FILTERS)}; load the variable "
+            f"HDF5 filter {number}{name}: it is none of {known_names('hdf5')}; load the variable "
             f"through h5py, or leave it out with drop_variables"
         )
     with _sensible(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
-        return HDF5_FILTERS[number](values, itemsize)
+        return make(values, itemsize)
+
+
+def codec_from_tiff(number: int, page: Any) -> Codec:
+    """Return the codec of a page of TIFF.
+
+    Parameters
+    ----------
+    number : int
+        What stands in the tag Compression (TIFF 6.0, section 8).
+    page : TiffPage
+        The page, as tifffile tells it.
+
+    Raises
+    ------
+    UnsupportedError
+        The number is not known, or the codec decodes other pages only.
+    """
+    return _tiff_maker("tiff", number)(page)
+
+
+def predictor_from_tiff(
+    number: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
+) -> OfOneType:
+    """Return the codec of a predictor of TIFF; its ``dtype`` is that of what it makes.
+
+    Parameters
+    ----------
+    number : int
+        What stands in the tag Predictor (TIFF 6.0, section 14).
+    shape : tuple of int
+        Rows, pixels and samples of a chunk.
+    dtype : dtype
+        Of the samples, in the byte order of the file.
+
+    Raises
+    ------
+    UnsupportedError
+        The number is not known.
+    """
+    return cast(OfOneType, _tiff_maker("tiff_predictor", number)(shape, dtype))
+
+
+def _tiff_maker(kind: Kind, number: int) -> Make:
+    make = REGISTRY.maker(kind, number)
+    if make is None:
+        raise UnsupportedError(
+            f"{kind} {number}: it is none of {known_names(kind)}; read the file with tifffile's "
+            f"asarray()"
+        )
+    return make
+
+
+def known_names(kind: Kind) -> list[str | int]:
+    """Return what codecs are called by one kind of format, in order."""
+    return REGISTRY.names(kind)
+
+
+def array_serialisers() -> frozenset[str]:
+    """Return the names in Zarr v3 of the codecs that make bytes of an array."""
+    return REGISTRY.array_serialisers
 
 
 __all__ = [
@@ -294,8 +298,12 @@ __all__ = [
     "ZfpChunk",
     "Zfpy",
     "Zlib",
+    "array_serialisers",
     "codec_from_hdf5",
+    "codec_from_tiff",
     "codec_from_zarr_v2",
     "codec_from_zarr_v3",
     "from_zarr_v3",
+    "known_names",
+    "predictor_from_tiff",
 ]

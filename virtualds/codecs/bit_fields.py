@@ -50,7 +50,9 @@ class BitFields(OfOneType):
     padding: str = "none"
 
     zarr_v2_id: ClassVar[str] = "virtualds_bit_fields"
+    registered_name: ClassVar[str | None] = "packbits"
     only_virtualds: ClassVar[bool] = True
+    serialises: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "biufc":
@@ -68,7 +70,9 @@ class BitFields(OfOneType):
         return cls(str(config["dtype"]), first, last, str(config["padding_encoding"]))
 
     @classmethod
-    def from_registry(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
         """Build it from the configuration of ``packbits``."""
         if unknown := config.keys() - KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
@@ -85,7 +89,7 @@ class BitFields(OfOneType):
         return {"id": self.zarr_v2_id, "dtype": self.dtype, **self._parameters}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
-        return {"name": "packbits", "configuration": self._parameters}
+        return {"name": self.registered_name, "configuration": self._parameters}
 
     @property
     def _parameters(self) -> dict[str, Any]:
@@ -100,10 +104,6 @@ class BitFields(OfOneType):
     @property
     def _parts(self) -> int:
         return 2 if np.dtype(self.dtype).kind == "c" else 1
-
-    @property
-    def serialises(self) -> bool:
-        return True
 
     def encoded_size(self, nbytes: int) -> int | None:
         numbers = nbytes // np.dtype(self.dtype).itemsize * self._parts

@@ -35,6 +35,7 @@ class Blosc2Frame(Codec):
 
     zarr_v2_id: ClassVar[str] = "virtualds_blosc2_frame"
     only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 32026
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

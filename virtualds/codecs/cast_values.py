@@ -63,6 +63,7 @@ class CastValues(Codec):
     scalar_map: str = "{}"
 
     zarr_v2_id: ClassVar[str] = "virtualds_cast_values"
+    registered_name: ClassVar[str | None] = "cast_value"
     only_virtualds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -89,7 +90,9 @@ class CastValues(Codec):
         return cls(**{name: str(config[name]) for name in kept}, scalar_map=mapped)
 
     @classmethod
-    def from_registry(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
         """Build it from the configuration of ``cast_value``."""
         if unknown := config.keys() - {"data_type", *DEFAULTS}:
             raise ValueError(f"{min(unknown)!r} is not known")
@@ -104,14 +107,14 @@ class CastValues(Codec):
         return {"id": self.zarr_v2_id, **self._parameters}
 
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        return {"name": "virtualds.cast_values", "configuration": self._parameters}
+        return {"name": self.prefixed_name(), "configuration": self._parameters}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
         said = {name: self._parameters[name] for name in DEFAULTS}
         told = {name: way for name, way in said.items() if way != DEFAULTS[name]}
         # the names of numpy are those of Zarr v3
         kind = np.dtype(self.encoded).name
-        return {"name": "cast_value", "configuration": {"data_type": kind, **told}}
+        return {"name": self.registered_name, "configuration": {"data_type": kind, **told}}
 
     @property
     def _parameters(self) -> dict[str, Any]:

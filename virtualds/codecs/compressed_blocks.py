@@ -54,13 +54,10 @@ class Lz4Blocks(Codec):
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lz4h5"
     zarr_v3_name: ClassVar[str | None] = "imagecodecs_lz4h5"
+    hdf5_filter: ClassVar[int | None] = 32004
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    @classmethod
-    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls()
 
     def to_zarr_v2(self) -> dict[str, Any]:
@@ -92,6 +89,7 @@ class Bitshuffle(Codec):
     block: int = 0
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_bitshuffle"
+    hdf5_filter: ClassVar[int | None] = 32008
 
     def __post_init__(self) -> None:
         known = 0 < self.itemsize < LARGEST and 0 <= self.block < LARGEST
@@ -104,6 +102,19 @@ class Bitshuffle(Codec):
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         return cls(int(config.get("itemsize", 1)), int(config.get("blocksize", 0)))
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Codec:
+        """Build the codec from client data; with a compressor it is another one."""
+        size, block, number = [*values[2:5], *(itemsize, 0, 0)[len(values[2:5]) :]]
+        if number not in COMPRESSORS:
+            raise UnsupportedError(
+                f"HDF5 filter 32008 (bitshuffle) with compressor {number}: it is none of "
+                f"{COMPRESSORS}; leave the variable out with drop_variables"
+            )
+        if number:
+            return BitshuffleBlocks(size, COMPRESSORS[number])
+        return cls(size, block)
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {"id": self.zarr_v2_id, "itemsize": self.itemsize, "blocksize": self.block}
@@ -170,19 +181,6 @@ class BitshuffleBlocks(Codec):
         # the blocks are joined, then unshuffled as one: two copies, but one call
         whole_blocks = _unshuffle_bits(b"".join(parts), self.itemsize, block // self.itemsize)
         return b"".join((whole_blocks, view[end:])) if tail else whole_blocks
-
-
-def bitshuffle_from_hdf5(values: Sequence[int], itemsize: int) -> Codec:
-    """Return the codec of HDF5 filter 32008."""
-    size, block, number = [*values[2:5], *(itemsize, 0, 0)[len(values[2:5]) :]]
-    if number not in COMPRESSORS:
-        raise UnsupportedError(
-            f"HDF5 filter 32008 (bitshuffle) with compressor {number}: it is none of "
-            f"{COMPRESSORS}; leave the variable out with drop_variables"
-        )
-    if number:
-        return BitshuffleBlocks(size, COMPRESSORS[number])
-    return Bitshuffle(size, block)
 
 
 def _header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, int]:

@@ -56,8 +56,8 @@ class Crc32c(Codec):
 
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
         if self.location == "end":
-            return {"name": "crc32c"}
-        return {"name": "numcodecs.crc32c", "configuration": {"location": self.location}}
+            return {"name": self.zarr_v3_name}
+        return {"name": self.prefixed_name(), "configuration": {"location": self.location}}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes + 4

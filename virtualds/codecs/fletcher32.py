@@ -7,7 +7,7 @@ in the last four bytes of the chunk, little-endian.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -29,13 +29,11 @@ class Fletcher32(Codec):
     """Four bytes of checksum at the end of the chunk."""
 
     zarr_v2_id: ClassVar[str] = "fletcher32"
+    hdf5_filter: ClassVar[int | None] = 3
+    is_filter: ClassVar[bool] = True
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
-
-    @classmethod
-    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         return cls()
 
     def to_zarr_v2(self) -> dict[str, Any]:

@@ -39,6 +39,10 @@ SUBSAMPLING: dict[Any, Any] = {
 KEYS = {"quality", "encoded_color_space", "subsampling"}
 LONGEST = 65535
 """Lines of an image, and samples of a line."""
+YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
+"""Photometric interpretations of TIFF."""
+CONTIGUOUS = 1
+"""TIFF's planar configuration where the samples of a pixel lie side by side."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Jpeg(Codec):
     shown: int | str | None = None
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_jpeg"
+    tiff_compressions: ClassVar[tuple[int, ...]] = (7,)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -74,6 +79,19 @@ class Jpeg(Codec):
         if not isinstance(tables, bytes | None) or not all(_is_colours(one) for one in colours):
             raise ValueError(f"{colours} are no colours, or its tables no bytes")
         return cls(tables, *colours)
+
+    @classmethod
+    def from_tiff(cls, page: Any) -> Self:
+        if page.dtype != np.uint8:
+            raise UnsupportedError(
+                f"JPEG of {page.bitspersample} bits: only 8 are decoded; use tifffile's asarray()"
+            )
+        stored = shown = None
+        if not page.extrasamples:
+            # without a JFIF header a decoder would guess that three components are YCbCr
+            stored = RGB if page.photometric == RGB and not page.is_jfif else None
+            shown = {YCBCR: RGB, RGB: RGB, CMYK: 4}.get(page.photometric)
+        return cls(page.jpegtables, stored, shown if page.planarconfig == CONTIGUOUS else GRAY)
 
     def to_zarr_v2(self) -> dict[str, Any]:
         tables = None if self.tables is None else base64.b64encode(self.tables).decode()
@@ -112,7 +130,7 @@ class JpegChunk(Shaped):
     """A chunk of bytes as one JPEG image, grey or of three components."""
 
     zarr_v2_id: ClassVar[str] = "virtualds_jpeg"
-    registered_name: ClassVar[str] = "jpeg"
+    registered_name: ClassVar[str | None] = "jpeg"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,6 +29,7 @@ class JpegLs(Codec):
     """One JPEG-LS image of one component."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_jpegls"
+    hdf5_filter: ClassVar[int | None] = 32018
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

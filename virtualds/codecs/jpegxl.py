@@ -65,7 +65,7 @@ class JpegXlChunk(Shaped):
     """A chunk as one JPEG XL image, which says all that decoding it needs."""
 
     zarr_v2_id: ClassVar[str] = "virtualds_jpegxl"
-    registered_name: ClassVar[str] = "jpegxl"
+    registered_name: ClassVar[str | None] = "jpegxl"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,6 +24,7 @@ class Lzf(Codec):
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lzf"
     zarr_v3_name: ClassVar[str | None] = "imagecodecs_lzf"
+    hdf5_filter: ClassVar[int | None] = 32000
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -10,15 +10,25 @@ shuffle, compressor), registered with The HDF Group.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, Order, check_length
+from virtualds.codec import (
+    NUMCODECS,
+    Buffer,
+    Codec,
+    CodecError,
+    Kind,
+    Make,
+    Name,
+    Order,
+    check_length,
+)
 from virtualds.decompressors import (
     DAMAGE,
     Bytes,
@@ -82,7 +92,7 @@ INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
 
 @dataclass(frozen=True)
 class Numcodecs(Codec):
-    """A codec of numcodecs.
+    """A codec of numcodecs: one class for all of them, which has the names of each.
 
     Parameters
     ----------
@@ -101,6 +111,41 @@ class Numcodecs(Codec):
     zarr_v2_id: ClassVar[str] = "numcodecs"
 
     @classmethod
+    def names(cls) -> Iterator[Name]:
+        for name in NUMCODECS_IDS:
+            yield Name("zarr_v2", name, cls.from_zarr_v2)
+            yield Name("zarr_v3", NUMCODECS + name, partial(cls._from_prefixed, name))
+        yield from (Name("zarr_v3", name, make) for name, make in REGISTERED.items())
+        yield from (Name("hdf5", number, make) for number, make in HDF5_FILTERS.items())
+        yield from (Name("tiff", number, make) for number, make in TIFF_COMPRESSIONS.items())
+
+    @classmethod
+    def brought(cls, kind: Kind, name: str | int) -> Make | None:
+        if kind == "zarr_v2" and is_brought(str(name)):
+            return cls.from_zarr_v2
+        inner = str(name).removeprefix(NUMCODECS)
+        if kind == "zarr_v3" and inner != name and is_brought(inner):
+            return partial(cls._from_prefixed, inner)
+        return None
+
+    @classmethod
+    def _from_prefixed(
+        cls,
+        name: str,
+        config: Mapping[str, Any],
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...] | None,
+    ) -> Self:
+        """Return the codec that Zarr v3 calls by its name in numcodecs behind ``numcodecs.``."""
+        said = dict(config)
+        if name in TAKEN:
+            said[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
+        for table in (TAKEN, MADE):
+            # who asks for it later expects a type
+            np.dtype(said.get(table.get(name, "")) or dtype)
+        return cls.from_zarr_v2({**said, "id": name})
+
+    @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         text = json.dumps(dict(config), sort_keys=True)
         name = str(config["id"])
@@ -116,7 +161,8 @@ class Numcodecs(Codec):
             return {"name": "zstd", "configuration": named}
         if self.id == "blosc":
             return {"name": "blosc", "configuration": _blosc_to_zarr_v3(config, itemsize)}
-        return super().to_zarr_v3(itemsize)
+        del config["id"]
+        return {"name": NUMCODECS + self.id, "configuration": config}
 
     @property
     def maps_arrays(self) -> bool:
@@ -183,18 +229,9 @@ class Numcodecs(Codec):
             raise CodecError(f"{self.id}: {error}") from error
 
 
-def numcodecs_from_zarr_v3(name: str, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
-    """Return the codec that Zarr v3 calls by its name in numcodecs behind ``numcodecs.``."""
-    said = dict(config)
-    if name in TAKEN:
-        said[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
-    for table in (TAKEN, MADE):
-        # who asks for it later expects a type
-        np.dtype(said.get(table.get(name, "")) or dtype)
-    return Numcodecs.from_zarr_v2({**said, "id": name})
-
-
-def bitround_from_zarr_v3(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
+def _bitround_from_zarr_v3(
+    config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+) -> Numcodecs:
     """Return the codec that Zarr v3 calls ``bitround``; what is rounded stays as it is."""
     return Numcodecs.from_zarr_v2({"keepbits": int(config["keepbits"]), "id": "bitround"})
 
@@ -206,17 +243,17 @@ def is_brought(name: str) -> bool:
     return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 
 
-def zstd_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
+def _zstd_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     """Return the codec of HDF5 filter 32015."""
     return Numcodecs.from_zarr_v2({"id": "zstd", "level": values[0] if values else 0})
 
 
-def bzip2_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
+def _bzip2_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     """Return the codec of HDF5 filter 307."""
     return Numcodecs.from_zarr_v2({"id": "bz2", "level": values[0] if values else 9})
 
 
-def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
+def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     """Return the codec of HDF5 filter 32001."""
     # older writers leave out what equals the default
     level, shuffle, number = [*values[4:7], *(5, 1, 0)[len(values[4:7]) :]]
@@ -230,16 +267,44 @@ def blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     return Numcodecs.from_zarr_v2(config)
 
 
-def zstd_from_zarr_v3(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
+def _zstd_from_zarr_v3(
+    config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+) -> Numcodecs:
     """Return the codec that Zarr v3 calls ``zstd``."""
     return Numcodecs.from_zarr_v2({**config, "id": "zstd"})
 
 
-def blosc_from_zarr_v3(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Numcodecs:
+def _blosc_from_zarr_v3(
+    config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+) -> Numcodecs:
     """Return the codec that Zarr v3 calls ``blosc``, without the type size, which only encodes."""
     known = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
     shuffle = BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle"))
     return Numcodecs.from_zarr_v2({**known, "shuffle": shuffle, "id": "blosc"})
+
+
+def _zstd_from_tiff(page: Any) -> Numcodecs:
+    return Numcodecs.from_zarr_v2({"id": "zstd", "level": 0})
+
+
+REGISTERED: dict[str, Make] = {
+    "bitround": _bitround_from_zarr_v3,
+    "blosc": _blosc_from_zarr_v3,
+    "zstd": _zstd_from_zarr_v3,
+}
+"""Names that the Zarr v3 codec specifications and the registry zarr-extensions give."""
+HDF5_FILTERS: dict[int, Make] = {
+    307: _bzip2_from_hdf5,
+    32001: _blosc_from_hdf5,
+    32015: _zstd_from_hdf5,
+}
+"""HDF5 filter identification values."""
+TIFF_COMPRESSIONS: dict[int, Make] = {
+    34925: lambda page: Numcodecs.from_zarr_v2({"id": "lzma"}),
+    34926: _zstd_from_tiff,
+    50000: _zstd_from_tiff,
+}
+"""Numbers in the TIFF tag Compression."""
 
 
 def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any]:

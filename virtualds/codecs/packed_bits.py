@@ -64,6 +64,7 @@ class Nbit(Codec):
 
     zarr_v2_id: ClassVar[str] = "virtualds_nbit"
     only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 5
 
     def __post_init__(self) -> None:
         dtype = np.dtype(self.dtype)
@@ -144,6 +145,7 @@ class ScaleOffset(Codec):
 
     zarr_v2_id: ClassVar[str] = "virtualds_scaleoffset"
     only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 6
 
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)

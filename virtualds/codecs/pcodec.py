@@ -25,10 +25,7 @@ class Pcodec(SelfDescribing):
     """A stream of pco's standalone format."""
 
     zarr_v2_id: ClassVar[str] = "pcodec"
-
-    @property
-    def serialises(self) -> bool:
-        return True
+    serialises: ClassVar[bool] = True
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         standalone = needed_package("pcodec", "pcodec").standalone

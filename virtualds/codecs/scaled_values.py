@@ -45,6 +45,7 @@ class ScaledValues(OfOneType):
     scale: Any
 
     zarr_v2_id: ClassVar[str] = "virtualds_scaled_values"
+    registered_name: ClassVar[str | None] = "scale_offset"
     only_virtualds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -58,7 +59,9 @@ class ScaledValues(OfOneType):
         return cls(str(config["dtype"]), config["offset"], config["scale"])
 
     @classmethod
-    def from_registry(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+    def from_registry(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
         """Build it from the configuration of ``scale_offset``."""
         if unknown := config.keys() - PARAMETERS.keys():
             raise ValueError(f"{min(unknown)!r} is not known")
@@ -72,11 +75,11 @@ class ScaledValues(OfOneType):
         return {"id": self.zarr_v2_id, **self._parameters}
 
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        return {"name": "virtualds.scaled_values", "configuration": self._parameters}
+        return {"name": self.prefixed_name(), "configuration": self._parameters}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
         said = {"offset": self.offset, "scale": self.scale}
-        return {"name": "scale_offset", "configuration": said}
+        return {"name": self.registered_name, "configuration": said}
 
     @property
     def _parameters(self) -> dict[str, Any]:

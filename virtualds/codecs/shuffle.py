@@ -34,6 +34,8 @@ class Shuffle(Codec):
     itemsize: int = 4
 
     zarr_v2_id: ClassVar[str] = "shuffle"
+    hdf5_filter: ClassVar[int | None] = 2
+    is_filter: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.itemsize < 1:
@@ -48,7 +50,9 @@ class Shuffle(Codec):
         return cls(values[0] if values else itemsize)
 
     @classmethod
-    def from_zarr_v3(cls, config: Mapping[str, Any], dtype: np.dtype[Any]) -> Self:
+    def from_zarr_v3(
+        cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
+    ) -> Self:
         size = config.get("elementsize")
         return cls(dtype.itemsize if size is None else int(size))
 

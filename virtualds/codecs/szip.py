@@ -38,6 +38,7 @@ class Szip(Codec):
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_szip"
     zarr_v3_name: ClassVar[str | None] = "imagecodecs_szip"
+    hdf5_filter: ClassVar[int | None] = 4
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

@@ -8,19 +8,19 @@ the names and configurations that imagecodecs gives them, in Zarr v3 the same be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.codec import Buffer, Codec, CodecError, Name, OfOneType, check_length, needed_package
 from virtualds.decompressors import swollen
 from virtualds.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
-class _Predictor(Codec):
+class _Predictor(OfOneType):
     """What two predictors share: each row begins anew, each sample has its own.
 
     Parameters
@@ -36,11 +36,23 @@ class _Predictor(Codec):
 
     known: ClassVar[str]
     """Kinds of numpy's types that it makes."""
+    tiff_predictor: ClassVar[int]
+    """Its number in the TIFF tag Predictor."""
 
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)
         if min(self.shape) < 1 or kind.kind not in self.known or kind.itemsize > 8:
             raise ValueError(f"rows of {self.shape} {kind} have no differences")
+
+    @classmethod
+    def names(cls) -> Iterator[Name]:
+        yield from super().names()
+        yield Name("tiff_predictor", cls.tiff_predictor, cls.from_predictor)
+
+    @classmethod
+    def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
+        """Build it for chunks of a shape, and for samples in the byte order of their file."""
+        return cls(shape, dtype.str)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -80,6 +92,7 @@ class Differences(_Predictor):
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_delta"
     known: ClassVar[str] = "iufc"
+    tiff_predictor: ClassVar[int] = 2
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
@@ -99,6 +112,12 @@ class FloatDifferences(_Predictor):
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_floatpred"
     known: ClassVar[str] = "f"
+    tiff_predictor: ClassVar[int] = 3
+
+    @classmethod
+    def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
+        """Build it for chunks of a shape; it makes little-endian floats of any file."""
+        return cls(shape, dtype.newbyteorder("<").str)
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         size = np.dtype(self.dtype).itemsize
@@ -141,9 +160,11 @@ class Lzw(_Bytes):
     """LZW as TIFF has it: codes of 9 to 12 bits."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lzw"
+    tiff_compressions: ClassVar[tuple[int, ...]] = (5,)
 
 
 class PackBits(_Bytes):
     """Runs of bytes, as Macintosh had them."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_packbits"
+    tiff_compressions: ClassVar[tuple[int, ...]] = (32773,)

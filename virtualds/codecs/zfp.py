@@ -70,6 +70,7 @@ class Zfp(Codec):
 
     zarr_v2_id: ClassVar[str] = "virtualds_zfp"
     only_virtualds: ClassVar[bool] = True
+    hdf5_filter: ClassVar[int | None] = 32013
 
     def __post_init__(self) -> None:
         if self._bits & 0xFFFFFFFF != MAGIC or len(self.header) * 32 < self.length:
@@ -181,10 +182,7 @@ class Zfpy(SelfDescribing):
     """
 
     zarr_v2_id: ClassVar[str] = "zfpy"
-
-    @property
-    def serialises(self) -> bool:
-        return True
+    serialises: ClassVar[bool] = True
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stream = bytes(data)
@@ -212,7 +210,7 @@ class ZfpChunk(Shaped):
     config: str
 
     zarr_v2_id: ClassVar[str] = "virtualds_zfp_chunk"
-    registered_name: ClassVar[str] = "zfp"
+    registered_name: ClassVar[str | None] = "zfp"
 
     def __post_init__(self) -> None:
         super().__post_init__()

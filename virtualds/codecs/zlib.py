@@ -25,6 +25,8 @@ class Zlib(Codec):
     level: int = field(default=1, compare=False)
 
     zarr_v2_id: ClassVar[str] = "zlib"
+    hdf5_filter: ClassVar[int | None] = 1
+    tiff_compressions: ClassVar[tuple[int, ...]] = (8, 32946)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:

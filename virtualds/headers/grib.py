@@ -110,26 +110,34 @@ def messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[Message]:
     while (place := _next(file, place, size)) < size:
         file.seek(place)
         start = file.read(16)
-        edition = start[7] if len(start) == 16 else 0
-        if edition not in (1, 2):
-            raise FormatError(
-                f"GRIB message at byte {place}: it is of edition {edition}; the file is damaged"
-            )
-        length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
-        if edition == 1 and length >= LARGE:
-            raise UnsupportedError(
-                f"GRIB message at byte {place}: edition 1 with more than {LARGE} bytes, whose "
-                f"length is told in other ways; convert it with grib_set -s edition=2"
-            )
-        if place + length > size:
-            raise FormatError(
-                f"GRIB message at byte {place}: it has {length} bytes, the file ends at {size}; it "
-                f"is truncated"
-            )
-        read = _second_edition if edition == 2 else _first_edition
-        header = read(file, place, start, length)
+        edition, length = _announced(start, place, size)
+        if edition == 1:
+            header = _first_edition(file, place, length)
+        else:
+            header = _second_edition(file, place, start, length)
         yield Message(place, length, header, _keys(header, place, eccodes))
         place += length
+
+
+def _announced(start: bytes, place: int, size: int) -> tuple[int, int]:
+    """Return the edition and the length that the first 16 bytes of a message announce."""
+    edition = start[7] if len(start) == 16 else 0
+    if edition not in (1, 2):
+        raise FormatError(
+            f"GRIB message at byte {place}: it is of edition {edition}; the file is damaged"
+        )
+    length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
+    if edition == 1 and length >= LARGE:
+        raise UnsupportedError(
+            f"GRIB message at byte {place}: edition 1 with more than {LARGE} bytes, whose "
+            f"length is told in other ways; convert it with grib_set -s edition=2"
+        )
+    if place + length > size:
+        raise FormatError(
+            f"GRIB message at byte {place}: it has {length} bytes, the file ends at {size}; it "
+            f"is truncated"
+        )
+    return edition, length
 
 
 def _next(file: BinaryIO, place: int, size: int) -> int:
@@ -175,7 +183,7 @@ def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> 
         )
 
 
-def _first_edition(file: BinaryIO, place: int, start: bytes, length: int) -> bytes:
+def _first_edition(file: BinaryIO, place: int, length: int) -> bytes:
     """Return a message, whose values are small."""
     file.seek(place)
     message = file.read(length)

@@ -219,9 +219,6 @@ def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Ar
         chunk = chunk.transpose((*points, *others))
         chunk = chunk[tuple(inner[i] for i in points)]
         inner = (slice(None), *(inner[i] for i in others))
-    if all(isinstance(k, slice) for k in inner):
-        whole: Array = chunk[inner]
-        return whole
     for axis, key in enumerate(inner):
         chunk = chunk[(slice(None),) * axis + (key,)]
     return chunk

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.codec import Codec, Order
-from virtualds.codecs import BY_CHUNK, Shaped, codec_from_zarr_v3, from_zarr_v3
+from virtualds.codecs import Shaped, array_serialisers, codec_from_zarr_v3, from_zarr_v3
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fragment import CodecPipeline
 from virtualds.zarr_v3.axes import AXES, Axes
@@ -38,9 +38,6 @@ OTHER_SERIALISERS = {
     "vlen-utf8",
 }
 """Other codecs that make bytes of an array, and are not decoded."""
-SERIALISERS = {"numcodecs.pcodec", "numcodecs.zfpy", "packbits", *BY_CHUNK}
-"""Those that are; what they make says the type of the numbers, and knows no order of bytes."""
-MAKERS = {*BYTES, *SERIALISERS}
 
 
 # ---------------------------------------------------------------------- writing
@@ -191,7 +188,8 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     axes = Axes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
     axes, filters = _array_codecs(chain[:place], dtype, axes)
     layout, made = axes.layout, _filtered_dtype(dtype, filters) or dtype
-    serialised = chain[place][0] in SERIALISERS
+    # what it makes says the type of the numbers, and knows no order of bytes
+    serialised = chain[place][0] not in BYTES
     behind = chain[place + (not serialised) :]
     rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
@@ -209,19 +207,20 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
 
 
 def _place_of_bytes(chain: Sequence[Entry]) -> int:
-    """Return the number of the codec ``bytes`` in a chain."""
+    """Return the number of the codec in a chain that makes bytes of an array."""
+    makers = {*BYTES, *array_serialisers()}
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
             raise UnsupportedError(
                 f"codec {name!r}: virtualds decodes only arrays whose chunks are made with one of "
-                f"{sorted(MAKERS)}; open the data with zarr-python"
+                f"{sorted(makers)}; open the data with zarr-python"
             )
-    places = [number for number, (name, _) in enumerate(chain) if name in MAKERS]
+    places = [number for number, (name, _) in enumerate(chain) if name in makers]
     if len(places) == 1:
         return places[0]
     for entry in chain:
         # a name that is not known may be that of another such codec
-        if entry[0] not in (*MAKERS, *AXES):
+        if entry[0] not in (*makers, *AXES):
             from_zarr_v3(entry[0])
     raise _misplaced(chain)
 

@@ -23,12 +23,11 @@ from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFile
 from virtualds.read.gather import gathered
-from virtualds.referenced_files import MALFORMED
+from virtualds.referenced_files import MALFORMED, UNKNOWN
 from virtualds.zarr_v3.chunk_keys import ChunkKeys
 
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
-UNKNOWN: Fingerprint = (None, None, None)
 SPARSE = 16
 """Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
 

@@ -16,11 +16,11 @@ from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
 from virtualds.records import RecordCache, opened_once, opening
-from virtualds.referenced_files import ReferencedFiles, unreachable
+from virtualds.referenced_files import UNKNOWN, ReferencedFiles, unreachable
 from virtualds.stores import store_for
 from virtualds.strict_json import parsed
 from virtualds.zarr_v3.chunk_keys import ChunkKeys
-from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint, JsonTable
+from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.parquet_table import ParquetTable, Sources, columns_of
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
@@ -96,7 +96,7 @@ class StoredManifests:
     def file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
         """Return the file that a path of the set means."""
         files = self._own if _is_inside(path) else self._files
-        return files.file(path, fingerprint)
+        return files.file_with(path, fingerprint)
 
     def size(self, file: SourceFile) -> int:
         """Return the length of a file that is a chunk as a whole."""

@@ -18,8 +18,8 @@ from virtualds.grid import Ints, distinct
 from virtualds.lazy_manifest import Catalogue
 from virtualds.manifest import INLINE, ChunkManifest, SourceFile
 from virtualds.records import parquet_table, rows_of_records
-from virtualds.referenced_files import MALFORMED
-from virtualds.zarr_v3.json_table import UNKNOWN, Fingerprint
+from virtualds.referenced_files import MALFORMED, UNKNOWN
+from virtualds.zarr_v3.json_table import Fingerprint
 
 RECORD_SIZE = 100_000
 """Rows in a record of a table."""
