@@ -23,7 +23,7 @@ def every_pair(
 
 
 def few_quick(cases: Iterable[Row], quick: Collection[Row]) -> list[Any]:
-    """All cases for a parameter, of which only few are quick, or like no other."""
+    """Return all cases of a parameter; those that are not in `quick` run in the full suite only."""
     full = pytest.mark.full
     return [case if case in quick else pytest.param(case, marks=full) for case in cases]
 

@@ -439,7 +439,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.product
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("parallel", [None, 2])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

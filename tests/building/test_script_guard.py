@@ -75,7 +75,7 @@ def test_it_is_the_same_error_each_time(folder: Path) -> None:
     assert "line 2: 1 more processes" in run(folder, "-m", "module").stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("form", WITH)
+@pytest.mark.parametrize("form", few_quick(WITH, ("with a guard",)))
 def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
     (folder / "script.py").write_text(WITH[form])
     said = run(folder, "script.py")

@@ -452,6 +452,7 @@ def transformer_of(refs: Path, name: str = "a") -> dict[str, Any]:
     return found["configuration"]
 
 
+@pytest.mark.product
 @both
 @pytest.mark.parametrize("form", [None, "inline", "json"])
 def test_chunks_behind_a_prefix_stay_behind_it(
