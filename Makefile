@@ -7,11 +7,12 @@ DOCS_OUT ?= docs/_build/html
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test fuzz lint types docs clean
+.PHONY: help demo test test-rest test-all fuzz lint types docs clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run every test"
+	@echo "make test   run the quick tests: under 5 minutes on two cores"
+	@echo "make test-all   run every test: about 15 minutes   make test-rest   all but the quick ones"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
@@ -19,8 +20,16 @@ help:
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
 
+# What else pytest is told: make test ARGS='-k zarr'
+ARGS ?=
 test: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n 2
+	$(TEST_ENV)/bin/pytest -n 2 -m 'not full' $(ARGS)
+
+test-rest: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/pytest -n 2 -m full $(ARGS)
+
+test-all: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/pytest -n 2 $(ARGS)
 
 # This folder keeps the findings and the progress, so the next run resumes.
 FUZZ_STATE ?= fuzz-state

@@ -497,6 +497,7 @@ class Archives:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._native: dict[str, xr.Dataset] = {}
 
     def files(self, name: str) -> list[Path]:
         path = self.folder / name
@@ -507,5 +508,8 @@ class Archives:
 
     def native(self, name: str) -> xr.Dataset:
         """What xarray makes of the archive, in memory."""
-        kind = KINDS[name]
-        return kind.combine([xr.load_dataset(p, engine=kind.engine) for p in self.files(name)])
+        if name not in self._native:
+            kind = KINDS[name]
+            parts = [xr.load_dataset(p, engine=kind.engine) for p in self.files(name)]
+            self._native[name] = kind.combine(parts)
+        return self._native[name]

@@ -1,8 +1,8 @@
-"""What many tests share: a small archive of real files."""
+"""What many tests share: a small archive of real files, and which tests the quick suite runs."""
 
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from cases import Archive
 from hypothesis import HealthCheck, settings
+from products import leave_for_the_full_suite
 from s3_server import s3_server as running_s3_server
 
 # A job in the background is started with interrupts ignored, and so would be what tests start and
@@ -34,6 +35,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("house")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    leave_for_the_full_suite(items)
 
 
 def write_year(path: Path, year: int) -> None:

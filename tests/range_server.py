@@ -61,7 +61,7 @@ class RangeHandler(SimpleHTTPRequestHandler):
         served = self.served
         served.requests.append((self.command, self.path, dict(self.headers)))
         if served.together is not None:
-            served.together.wait(30)
+            served.together.wait(300)
         fault = served.next_fault()
         if fault is not None and fault.kind == "status":
             return self.send_fault(fault)

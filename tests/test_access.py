@@ -299,12 +299,14 @@ def refused(stage: Stage, writer: str, url: str, match: str, **options: Any) -> 
     assert not stage.opened_outside()
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", LOCAL)
 def test_a_remote_set_does_not_reach_local_files(url: str, writer: str, stage: Stage) -> None:
     refused(stage, writer, url, "local file")
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*LOCAL, *ODD, *OPAQUE, *UNKNOWN, *OUTSIDE])
 def test_nothing_leaves_what_is_allowed(url: str, writer: str, stage: Stage) -> None:
@@ -312,6 +314,7 @@ def test_nothing_leaves_what_is_allowed(url: str, writer: str, stage: Stage) -> 
     refused(stage, writer, url, "it refers to", allow=prefixes)
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*ODD, *OPAQUE])
 def test_what_cannot_be_judged_is_refused(url: str, writer: str, stage: Stage) -> None:
@@ -383,6 +386,7 @@ PERMITTED = {
 }
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("case", PERMITTED)
 def test_what_is_permitted_is_read(case: str, writer: str, stage: Stage) -> None:

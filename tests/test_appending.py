@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,9 +73,15 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"refs{SUFFIXES[request.param]}"
 
 
+@pytest.fixture(scope="session")
+def written_once(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("days")
+    return [written(folder, f"{n}", days(4 * n)) for n in range(5)]
+
+
 @pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    return [written(tmp_path, f"{n}", days(4 * n)) for n in range(5)]
+def files(written_once: list[Path], tmp_path: Path) -> list[Path]:
+    return [Path(shutil.copy(path, tmp_path)) for path in written_once]
 
 
 def append(path: Path, target: Path, **how: Any) -> None:
@@ -260,6 +267,7 @@ UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
 }
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("how", UNFIT)
 def test_what_does_not_fit_is_refused_before_anything_is_written(
     how: str, files: list[Path], target: Path, tmp_path: Path
@@ -284,6 +292,7 @@ def test_other_units_of_time_are_told_in_those_of_the_set(
     assert opened(target)["time"].encoding["units"] == EPOCH
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -546,6 +555,7 @@ def test_parts_of_a_source_before_and_after_it_changed_do_not_mix(
 DTYPES = [("f4", "f8"), ("f8", "f4"), ("i2", "i4"), ("i4", "f4"), ("u1", "i1"), ("i8", "f8")]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("loaded", [False, True])
 @pytest.mark.parametrize("dtypes", DTYPES, ids=str)
 def test_numbers_of_other_dtypes_are_promoted_as_joining_does(

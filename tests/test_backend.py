@@ -335,7 +335,7 @@ def test_a_pickle_is_read_where_nothing_is_imported_yet(
     code = "import pickle, sys; print(float(pickle.load(open(sys.argv[1], 'rb'))['v'].sum()))"
     out = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "ds.pickle")],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     np.testing.assert_allclose(float(out.stdout), float(native["v"].sum()), rtol=1e-4)
 

@@ -237,7 +237,7 @@ print([item.value for item in complete(["scan"], "--comp")])
 print(*sys.modules)
 """
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     ).stdout.splitlines()
     assert out[-2] == "['--compat']"
     assert not {"virtualds", "xarray", "numpy", "pandas", "rich", "tqdm"} & set(out[-1].split())
@@ -257,7 +257,11 @@ def test_shells_complete(words: str, expected: str) -> None:
     asked = {"_VIRTUALDS_COMPLETE": "bash_complete", "COMP_WORDS": words}
     position = {"COMP_CWORD": str(len(words.split()) - 1)}
     out = subprocess.run(
-        PROGRAM, env={**os.environ, **asked, **position}, capture_output=True, text=True, timeout=60
+        PROGRAM,
+        env={**os.environ, **asked, **position},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert out.stdout.split() == [expected]
 
@@ -554,7 +558,7 @@ def test_a_list_comes_from_standard_input() -> None:
     # a name that is a pattern stands for itself in a list
     Path("2002.nc").rename("200[2].nc")
     process = program("scan", "-f", "-", "-o", "refs.json", "--json")
-    stdout, stderr = process.communicate("2001.nc\n\n200[2].nc\n", timeout=60)
+    stdout, stderr = process.communicate("2001.nc\n\n200[2].nc\n", timeout=300)
     assert process.returncode == 0, stderr
     assert json.loads(stdout)["files"] == 2
     assert_identical(opened("refs.json"), native())
@@ -562,7 +566,7 @@ def test_a_list_comes_from_standard_input() -> None:
 
 def test_an_error_ends_the_program_with_1_and_says_nothing_on_standard_output() -> None:
     process = program("info", "missing.nc")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=300)
     assert (process.returncode, stdout) == (1, "")
     assert stderr.startswith("error: ")
 
@@ -572,7 +576,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     os.close(read)
     process = program("info", "2001.nc", stdout=write)
     os.close(write)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     assert (process.returncode, stderr) == (141, "")
 
 
@@ -583,7 +587,7 @@ def test_it_can_be_interrupted() -> None:
     process.stdin.write("x\n" * 2**19)
     process.stdin.flush()
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=300)
     assert (process.returncode, stdout, stderr.strip()) == (130, "", "interrupted")
     assert not Path("refs.json").exists()
 

@@ -198,7 +198,7 @@ def test_of_many_threads_one_creates_the_file(place: Place) -> None:
     barrier = threading.Barrier(8)
 
     def create(number: int) -> bool:
-        barrier.wait(60)
+        barrier.wait(300)
         try:
             place.write("x", b"%d" % number, None)
         except ChangedError:
@@ -221,6 +221,7 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
     assert place.names() == ["count"]
 
 
+@pytest.mark.full
 @shared
 def test_processes_that_count_lose_nothing(place: Place) -> None:
     place.write("count", b"0", None)
@@ -234,7 +235,7 @@ def test_processes_that_count_lose_nothing(place: Place) -> None:
     for process in processes:
         with process.stdin as stdin:  # type: ignore[union-attr]
             stdin.write(pickle.dumps((place, 10)))
-    assert [process.wait(120) for process in processes] == [0] * 4
+    assert [process.wait(300) for process in processes] == [0] * 4
     assert place.read("count")[0] == b"40"
     assert place.names() == ["count"]
 

@@ -184,7 +184,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 def test_the_graph_of_ten_million_references_in_a_set_is_that_of_its_blocks(
     suffix: str, sets: Path
@@ -195,7 +195,7 @@ def test_the_graph_of_ten_million_references_in_a_set_is_that_of_its_blocks(
     assert total < 100_000 + 2000 * blocks
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "bound"), [("regular", 1 * MB), ("compressed", 14 * MB)])
 def test_ten_million_references_in_memory_are_carried_once(kind: str, bound: int) -> None:
     """Lengths that compression leaves are 10 bits each here, of which nothing can be left out."""
@@ -337,7 +337,7 @@ def test_workers_read_many_blocks_at_once(client: Any, blocks: Any) -> None:
     np.testing.assert_array_equal(virtual.compute(), values)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", ["", ".zarr", ".parquet"])
 def test_workers_read_out_of_ten_million_references(
     client: Any, suffix: str, tmp_path: Path

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from peers import peer
 
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.tree_accessor import VirtualDataTreeAccessor
@@ -63,7 +64,7 @@ def archive(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.Monke
 
 def skip_without_library(name: str) -> None:
     if name in LIBRARIES:
-        pytest.importorskip(LIBRARIES[name], reason="it needs Python 3.12")
+        peer(LIBRARIES[name])
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))

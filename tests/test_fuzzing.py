@@ -1,7 +1,7 @@
 """The first cases of the fuzzing program: every kind of file is damaged, read, and judged.
 
-Long runs are for ``make fuzz``; see ``tests/fuzz/README.md``. Each kind is tried in a process of
-its own, since the program forks, and this one has threads.
+Long runs are for ``make fuzz``; see ``tests/fuzz/README.md``. Some kinds at a time are tried in a
+process of their own, since the program forks, and this one has threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from fuzz.kinds import NEEDED
 from fuzz.readers import NATIVES
 from fuzz.seeds import SEEDS
+from products import few_quick
 
 from virtualds.detection import READERS
 
@@ -29,6 +30,8 @@ KINDS_OF = {"zarr": {"zarr-v2", "zarr-v3"}, "zarr-v3": {"sets"}}
 """Kinds of files of a parser or format, where they are not called like it."""
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
+TOGETHER = [",".join(FILES[n::4]) for n in range(4)] + [CODECS]
+"""What one process tries: starting it takes longer than trying a kind."""
 
 
 def fuzz(*arguments: str) -> str:
@@ -51,7 +54,7 @@ def findings(folder: Path) -> list[Any]:
     return [finding for finding in map(json.loads, lines) if finding["again"]]
 
 
-@pytest.mark.parametrize("kinds", [*FILES, CODECS])
+@pytest.mark.parametrize("kinds", few_quick(TOGETHER, TOGETHER[:1]))
 def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path) -> None:
     table = fuzz("--kinds", kinds, "--cases", f"{CASES}", "--state", str(tmp_path))
     for kind in kinds.split(","):
@@ -60,6 +63,7 @@ def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path)
     assert not findings(tmp_path)
 
 
+@pytest.mark.full
 def test_a_case_is_the_same_whenever_it_is_tried() -> None:
     first, second = (fuzz("--replay", "kerchunk-json:17").splitlines()[0] for _ in range(2))
     assert "files" in first

@@ -197,6 +197,7 @@ CASES = [
 ]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("chosen", "dtype"), CASES)
 def test_chunks_decode_to_what_hdf5_reads(chosen: Filter, dtype: str, tmp_path: Path) -> None:
     path = tmp_path / "file.h5"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from peers import peer
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
@@ -85,7 +86,7 @@ FORMATS = {
 @pytest.fixture(params=FORMATS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "icechunk":
-        pytest.importorskip("icechunk", reason="it needs Python 3.12")
+        peer("icechunk")
     return tmp_path / FORMATS[request.param]
 
 
@@ -122,7 +123,7 @@ def test_every_format_keeps_them(target: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", FORMATS)
 def test_converting_keeps_them(first: str, target: Path, tmp_path: Path) -> None:
     if first == "icechunk":
-        pytest.importorskip("icechunk", reason="it needs Python 3.12")
+        peer("icechunk")
     origin = tmp_path / f"first.{FORMATS[first].partition('.')[2]}"
     dataset(tmp_path, VALUES).virtual.to_manifest(origin)
     virtualds.convert(origin, target)

@@ -97,6 +97,7 @@ OTHERS: dict[str, Callable[[xr.Dataset], Any]] = {
 
 
 # numpy, which both ask, means to give up durations without a unit
+@pytest.mark.product(times=2)
 @pytest.mark.filterwarnings("ignore:The 'generic' unit:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", OTHERS)
@@ -131,6 +132,7 @@ IN_PLACE: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("kind", ["f4", "f8", "i2", "u1", "b1", "m8[ns]", "M8[ns]"])
 @pytest.mark.parametrize("which", IN_PLACE)
 def test_an_operation_in_place_keeps_the_dtype(
@@ -302,6 +304,7 @@ PADS: dict[str, dict[str, Any]] = {
 HOLDS_GAPS = ("f4", "f8", "i2", "u1", "M8[ns]", "m8[ns]", "packed")
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", FILLING)
 def test_crops_and_stretches_are_filled(
@@ -315,6 +318,7 @@ def test_crops_and_stretches_are_filled(
         assert pickle.loads(pickle.dumps(found.data)).same_references(found.data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", PADS)
 def test_borders_are_numpys(vds: xr.Dataset, native: xr.Dataset, kind: str, which: str) -> None:
@@ -375,6 +379,7 @@ CHUNKED: dict[str, Callable[[xr.Dataset], Any]] = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("chunks", [{"time": 5}, {"time": 4, "x": 2}, {}, -1, "auto"], ids=str)
 @pytest.mark.parametrize("which", CHUNKED)
 def test_chunks_of_dask_are_numpys(

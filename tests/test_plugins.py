@@ -30,7 +30,7 @@ def run(code: str, folder: Path, *sites: Path) -> subprocess.CompletedProcess[st
     start = f"import sys\nsys.path[:0] = {[str(site) for site in sites]}\n"
     return subprocess.run(
         [sys.executable, "-c", start + code],
-        capture_output=True, text=True, check=False, timeout=120, cwd=folder,
+        capture_output=True, text=True, check=False, timeout=300, cwd=folder,
     )  # fmt: skip
 
 

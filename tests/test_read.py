@@ -416,7 +416,7 @@ def test_a_big_read_needs_little_more_than_its_result(folder: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert int(out.stdout) < 64 * 10**6
 
@@ -549,7 +549,7 @@ def test_chunk_after_chunk_is_decoded_in_the_same_memory(folder: Path, codecs: A
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert not out.returncode, out.stderr
     # fresh memory is had by pages of 4 KiB: 256 of them for every chunk
@@ -885,7 +885,7 @@ def test_many_threads_read_at_once(folder: Path) -> None:
     barrier = threading.Barrier(16)
 
     def job(seed: int) -> bool:
-        barrier.wait(60)
+        barrier.wait(300)
         rng = np.random.default_rng(seed)
         rows, columns = rng.integers(0, 300, 40), rng.integers(0, 200, 40)
         return bool(
@@ -933,7 +933,7 @@ def test_a_forked_child_reads_while_its_parent_does(folder: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", FORK, str(folder), str(TESTS)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert out.stdout.strip() == "all read", out.stderr

@@ -143,7 +143,7 @@ def test_as_many_are_under_way_as_the_host_takes() -> None:
         with lock:
             live += 1
             most = max(most, live)
-        four.wait(60)
+        four.wait(300)
         with lock:
             live -= 1
         return item * 2
@@ -181,7 +181,7 @@ def test_who_stops_early_leaves_nothing_asked_for() -> None:
     def fetch(item: int) -> int:
         begun.append(item)
         if item:
-            gate.wait(60)
+            gate.wait(300)
         return item
 
     rows = Ahead(range(8), lambda item: way, fetch)
@@ -210,7 +210,7 @@ def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
     """One thread waits for an answer, as the owner of the queue, while the other one fails."""
     monkeypatch.setattr(pool_module, "cores", lambda: 2)
     answer, met = threading.Event(), threading.Barrier(2)
-    too_late = threading.Timer(20, answer.set)
+    too_late = threading.Timer(300, answer.set)
     too_late.start()
 
     def fetch(item: int) -> int:
@@ -219,7 +219,7 @@ def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
         return item
 
     def work(item: tuple[int, int | None]) -> None:
-        met.wait(20)
+        met.wait(300)
         is_caller = threading.current_thread() is threading.main_thread()
         if is_caller == (where == "caller"):
             time.sleep(0.1)

@@ -126,7 +126,7 @@ class Watched(RangeHandler):
         with server.lock:
             server.live += 1
             server.most = max(server.most, server.live)
-        server.four.wait(30)
+        server.four.wait(300)
         with server.lock:
             server.live -= 1
         super().send_part(*args)
@@ -173,7 +173,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_asks_through_fsspec(served: Served) -> None:
     command = [sys.executable, "-c", FORKED, f"{served.url}/a.bin"]
-    assert subprocess.run(command, timeout=60).returncode == 0
+    assert subprocess.run(command, timeout=300).returncode == 0
     assert agents(served) == ["obstore", "fsspec"]
 
 

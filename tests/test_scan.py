@@ -226,7 +226,7 @@ def test_a_hundred_files_are_opened_at_the_same_time(hundred: list[Path]) -> Non
     def meanwhile(path: str) -> None:
         # nobody gets an answer before sixteen have asked
         if path.endswith(tuple(f"0{number:02}.nc" for number in range(16))):
-            together.wait(timeout=60)
+            together.wait(timeout=300)
 
     with counting_server(hundred[0].parent) as (url, counts):
         counts.meanwhile = meanwhile

@@ -6,7 +6,7 @@ Cases, ways to open and transforms: every pair of these three is tried. A new ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 from cases import CASES, Archive
 from other_sources import OTHERS
+from products import every_pair
 from transforms import TRANSFORMS, assert_identical, bits
 
 import virtualds
@@ -135,15 +136,10 @@ def test_every_case_is_of_a_parser() -> None:
     assert {case.source for case in SQUARE.values()} <= {parser.name for parser in PARSERS}
 
 
-def every_pair() -> Iterator[tuple[str, str, str]]:
-    """Every case with every transform, in turn by each way to open: so all pairs of the three."""
-    openers = list(OPENERS)
-    for i, name in enumerate(SQUARE):
-        for j, transform in enumerate(TRANSFORMS):
-            yield name, openers[(i + j) % len(openers)], transform
-
-
-@pytest.mark.parametrize(("name", "opener", "transform"), list(every_pair()))
+@pytest.mark.product(times=2)
+@pytest.mark.parametrize(
+    ("name", "transform", "opener"), list(every_pair(SQUARE, TRANSFORMS, list(OPENERS)))
+)
 def test_transforming_and_opening_commute(
     name: str, opener: str, transform: str, archive: Archive
 ) -> None:
@@ -161,6 +157,7 @@ def test_transforming_and_opening_commute(
         assert_identical(change(opened), expected)
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", SQUARE)
 def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> None:
@@ -184,6 +181,7 @@ def test_variables_come_in_the_order_of_the_native_engine(
         assert list(opened[variable].attrs) == list(expected[variable].attrs)
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", SQUARE)
 def test_attributes_have_the_types_of_the_native_engine(

@@ -196,7 +196,7 @@ def test_of_many_writers_one_creates_the_file(tmp_path: Path) -> None:
     barrier, won = threading.Barrier(8), []
 
     def write(number: int) -> None:
-        barrier.wait(60)
+        barrier.wait(300)
         try:
             store.write_all(normalise_url(path), bytes([number]) * 1000, None, replace=False)
         except FileExistsError:

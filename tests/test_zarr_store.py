@@ -87,6 +87,7 @@ def compare(found: xr.Dataset, expected: xr.Dataset, name: str = "") -> None:
                 assert found[variable].dtype == values.dtype, variable
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_xarray_makes_of_the_store_what_it_makes_of_the_file(
@@ -120,6 +121,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
     return Archives(tmp_path_factory.mktemp("archives"))
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.parametrize("transform", ["identity", "isel_slice", "isel_positions", "concat"])
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in SETS_DIFFER])
 def test_archives_that_zarr_has_no_words_for_are_decoded(

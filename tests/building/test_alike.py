@@ -203,6 +203,7 @@ def write(folder: Path, make: Make) -> list[Path]:
     return paths
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
 def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: Path) -> None:
@@ -278,6 +279,7 @@ BY_THEMSELVES = {
 """Cases that decode in several ways, or of dates that stay virtual."""
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
 def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_path: Path) -> None:
@@ -444,6 +446,7 @@ def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return written
 
 
+@pytest.mark.full
 @given(
     usual=st.sampled_from(list(CASES)),
     other=st.sampled_from(list(CASES)),

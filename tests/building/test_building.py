@@ -171,7 +171,7 @@ def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) 
 
     def second_first(dataset: xr.Dataset) -> xr.Dataset:
         if dataset.encoding["source"].endswith("a.nc"):
-            assert is_one_done.wait(60)
+            assert is_one_done.wait(300)
         return dataset
 
     def told(progress: Progress) -> None:
@@ -190,7 +190,7 @@ def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) 
 IMPORTED = """
 from virtualds.building import processes
 with processes.worker_processes(1) as (pool, can_start):
-    assert processes._IMPORTED.wait(120) and can_start()
+    assert processes._IMPORTED.wait(300) and can_start()
     print(pool.submit(eval, "sorted(__import__('sys').modules)").result())
 """
 
@@ -241,7 +241,7 @@ def test_without_a_client_dask_says_how_to_make_one(files: list[Path]) -> None:
         "except ValueError as error: print(error)"
     )
     command = [sys.executable, "-c", code, str(files[0])]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert "client = Client()" in said.stdout
 
 
@@ -433,12 +433,13 @@ def is_alive(process: int) -> bool:
 
 def until(condition: Callable[[], object]) -> None:
     """Wait for other processes, of which nobody tells."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("parallel", [None, 2])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
@@ -456,7 +457,7 @@ def test_an_interrupted_job_leaves_no_process(
         until(lambda: len(list(tmp_path.glob("*.pid"))) >= (parallel or 1))
         workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
         script.send_signal(how)
-        assert script.wait(120) == -how
+        assert script.wait(300) == -how
         until(lambda: not any(map(is_alive, workers)))
         said = script.stderr.read() if script.stderr else ""
     assert ("KeyboardInterrupt" in said) == (how == signal.SIGINT)

@@ -218,6 +218,7 @@ virtualds.open_virtual_mfdataset(
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.name == "nt", reason="kills as POSIX does")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_job_that_was_killed_goes_on_where_it_was(

@@ -162,6 +162,7 @@ def dies_once(dataset: xr.Dataset, mark: Path, at: str) -> xr.Dataset:
     return dataset
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
 def test_a_worker_that_is_killed_loses_and_doubles_nothing(
     target: bool, archive: str, client: Any, tmp_path: Path, written_early: None

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from products import few_quick
 from small_archive import write
 
 BUILD = "virtualds.open_virtual_mfdataset('*.nc', combine='nested', concat_dim='time', parallel=2)"
@@ -52,7 +53,7 @@ def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("form", WITHOUT)
+@pytest.mark.parametrize("form", few_quick(WITHOUT, ("at the top", "beside a guard")))
 def test_a_script_that_processes_would_run_again_is_told_so_at_once(
     form: str, folder: Path
 ) -> None:
@@ -74,13 +75,14 @@ def test_it_is_the_same_error_each_time(folder: Path) -> None:
     assert "line 2: 1 more processes" in run(folder, "-m", "module").stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("form", WITH)
+@pytest.mark.parametrize("form", few_quick(WITH, ("with a guard",)))
 def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
     (folder / "script.py").write_text(WITH[form])
     said = run(folder, "script.py")
     assert (said.returncode, said.stdout, said.stderr) == (0, "8\n", "")
 
 
+@pytest.mark.full
 def test_what_no_process_imports_needs_no_guard(folder: Path) -> None:
     package = folder / "package"
     package.mkdir(exist_ok=True)

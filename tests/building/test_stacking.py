@@ -115,6 +115,7 @@ def natively(paths: Any, dim: Any) -> xr.Dataset:
 TAKES_AN_INDEX = {("other lengths", "nothing loaded"), ("some have it", "nothing loaded")}
 
 
+@pytest.mark.product(times=2)
 @pytest.mark.filterwarnings("ignore:No index created for dimension")
 @pytest.mark.parametrize(
     ("case", "way"), [pair for pair in product(CASES, WAYS) if pair not in TAKES_AN_INDEX]
@@ -224,6 +225,7 @@ def test_files_of_one_scalar_overlap(policy: Any, file: int, tmp_path: Path) -> 
 SLIPS = [("tme", "time"), ("times", "time"), ("Time", "time")]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("slip", "name"), SLIPS)
 def test_a_slip_of_a_dimension_is_told_with_those_there_are(

@@ -141,6 +141,7 @@ def test_a_set_that_is_read_and_written_again_stays_the_same(
     assert second["virtualds"] == first["virtualds"]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("loadable", [None, []])
 @pytest.mark.parametrize("name", CASES)
 def test_the_document_is_strict_json_of_version_1(

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -565,17 +566,23 @@ def test_a_file_that_changed_is_not_appended_under_its_old_fingerprint(
 OTHERS = ["the same place", "missing chunks", "attributes", "less", "more"]
 
 
+@pytest.mark.product(times=3)
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize(
-    "other", ["the same place", "missing chunks", "attributes", "less", "more"]
+    ("target", "other"),
+    [
+        (("kerchunk-parquet", store), other)
+        for store in STORES
+        # in s3 the others go as in memory
+        for other in (OTHERS[:2] if store == "s3" else OTHERS)
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
+    indirect=["target"],
 )
-@targets(["kerchunk-parquet"])
 def test_a_slow_writer_overwrites_nothing(
     target: Target, other: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writes all it has to write just before one of the writes of the first."""
-    if target.url.startswith("s3") and other not in ("the same place", "missing chunks"):
-        pytest.skip("as in memory")
     target.write(target.counted(0, 12))
     more = {"the same place": 19, "less": 13, "more": 30}
     put, writes = type(target.store).write_version, iter(range(99))
@@ -621,6 +628,7 @@ def all_are_there(target: Target, paths: Sequence[Path]) -> None:
     xr.testing.assert_identical(found.sortby("time"), native(paths))
 
 
+@pytest.mark.product
 @everywhere
 def test_threads_that_append_lose_nothing(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
@@ -629,25 +637,44 @@ def test_threads_that_append_lose_nothing(target: Target, years: list[Path]) -> 
     all_are_there(target, years)
 
 
-APPENDER = """
+CALLED = """
 import pickle, sys
-from test_updates import add_first
+import test_updates
 
 print("ready", flush=True)
-add_first(*pickle.load(sys.stdin.buffer))
+while job := pickle.load(sys.stdin.buffer):
+    function, arguments = job
+    print(getattr(test_updates, function)(*arguments), flush=True)
 """
+"""Calls one function of this module after the other: a process takes long to start."""
 
 
-def started(script: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def called_processes(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     tests = Path(__file__).parents[1]
     paths = os.pathsep.join([str(tests), str(tests / "formats"), *sys.path])
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    return process
+    command, env = [sys.executable, "-c", CALLED], {**os.environ, "PYTHONPATH": paths}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(subprocess.Popen(command, env=env, **pipes)) for _ in range(number)
+        ]
+        assert [answer(process) for process in processes] == ["ready"] * number
+        yield processes
+        for process in processes:
+            if process.poll() is None:
+                call(process, None)
+
+
+def call(process: subprocess.Popen[bytes], job: tuple[str, tuple[Any, ...]] | None) -> None:
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps(job))
+    process.stdin.flush()
+
+
+def answer(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode().strip()
 
 
 # ---------------------------------------------------------------------- several first writers
@@ -661,6 +688,7 @@ def add_first(target: Target, path: Path) -> None:
     )
 
 
+@pytest.mark.product
 @everywhere
 def test_threads_that_append_first_lose_nothing(target: Target, years: list[Path]) -> None:
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -676,7 +704,7 @@ def test_of_threads_that_create_a_set_one_is_told_success(
     datasets = [target.virtual(path) for path in years[:4]]
 
     def create(dataset: xr.Dataset) -> bool:
-        barrier.wait(60)
+        barrier.wait(300)
         try:
             dataset.virtual.to_manifest(target.url, storage_options=target.options)
         except (FileExistsError, ConflictError):
@@ -695,19 +723,20 @@ def test_of_threads_that_create_a_set_one_is_told_success(
         same(target, years[:1])
 
 
+@pytest.fixture(scope="module")
+def appenders() -> Iterator[list[subprocess.Popen[bytes]]]:
+    with called_processes(3) as processes:
+        yield processes
+
+
+@pytest.mark.full
 @targets(stores=SHARED)
-def test_processes_that_append_first_lose_nothing(target: Target, years: list[Path]) -> None:
-    processes = [started(APPENDER) for _ in years[:3]]
-    for process in processes:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    for process, path in zip(processes, years[:3], strict=True):
-        assert process.stdin is not None
-        process.stdin.write(pickle.dumps((target, path)))
-        process.stdin.close()
-    assert [process.wait(300) for process in processes] == [0] * 3
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.close()
+def test_processes_that_append_first_lose_nothing(
+    target: Target, years: list[Path], appenders: list[subprocess.Popen[bytes]]
+) -> None:
+    for process, path in zip(appenders, years[:3], strict=True):
+        call(process, ("add_first", (target, path)))
+    assert [answer(process) for process in appenders] == ["None"] * 3
     all_are_there(target, years[:3])
 
 
@@ -830,8 +859,8 @@ AFTERWARDS: dict[str, Callable[[Path, Path], list[Path]]] = {
 }
 
 
-def kill_everywhere(folder: str, form: str, action: str, path: Path) -> None:
-    """Kill a process for each write that it does, each with a set of its own."""
+def kill_everywhere(folder: str, form: str, action: str, path: Path) -> int:
+    """Kill a process for each write that it does, each with a set of its own; count the writes."""
     import shutil
 
     name = f"refs{BY_NAME[form].suffixes[0]}"
@@ -849,31 +878,30 @@ def kill_everywhere(folder: str, form: str, action: str, path: Path) -> None:
             finally:
                 os._exit(code)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    print(code, number, flush=True)
+    assert code == 0
+    return number
 
 
-KILLER = """
-import pickle, sys
-from test_updates import kill_everywhere
-
-kill_everywhere(*pickle.load(sys.stdin.buffer))
-"""
+@pytest.fixture(scope="module")
+def killer() -> Iterator[subprocess.Popen[bytes]]:
+    """A process without threads, which may be forked."""
+    with called_processes(1) as [process]:
+        yield process
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
+@pytest.mark.full
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("form", BY_NAME)
 def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
-    form: str, action: str, tmp_path: Path, years: list[Path]
+    form: str, action: str, tmp_path: Path, years: list[Path], killer: subprocess.Popen[bytes]
 ) -> None:
     name = f"refs{BY_NAME[form].suffixes[0]}"
     (tmp_path / "before").mkdir()
     target = Target(f"file://{tmp_path}/before/{name}", form)
     target.write(target.virtual(years[1]))
-    process = started(KILLER)
-    out, _ = process.communicate(pickle.dumps((str(tmp_path), form, action, years[2])), timeout=300)
-    code, writes = map(int, out.split())
-    assert code == 0 and process.returncode == 0
+    call(killer, ("kill_everywhere", (str(tmp_path), form, action, years[2])))
+    writes = int(answer(killer))
     old, new = native(years[1:2]), native(AFTERWARDS[action](years[1], years[2]))
     seen = []
     for number in range(writes + 1):
@@ -889,6 +917,7 @@ def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
     assert writes >= 3
 
 
+@pytest.mark.product
 @targets(stores=["memory", "s3"])
 def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch

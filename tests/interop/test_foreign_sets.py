@@ -17,6 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from peers import peer
 
 import virtualds
 
@@ -200,7 +201,7 @@ def of_fsspec_parquet(source: Path, folder: Path) -> Path:
 
 def of_virtualizarr(form: str, loadable: list[str] | None) -> Make:
     def make(source: Path, folder: Path) -> Path:
-        virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+        virtualizarr = peer("virtualizarr")
         parsers = pytest.importorskip("virtualizarr.parsers")
         stores = pytest.importorskip("obstore.store")
         registry = pytest.importorskip("obspec_utils.registry")
@@ -334,6 +335,7 @@ def test_sets_are_joined_with_files_and_written(
     like_native(xr.open_dataset(target, engine="virtual").load(), expected)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("name", SETS)
 def test_sets_are_converted_and_grow(

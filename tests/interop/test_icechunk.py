@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from peers import peer
 from transforms import without_gaps
 
 import virtualds
@@ -23,7 +24,7 @@ from virtualds.detection import Location
 from virtualds.manifest import INLINE
 from virtualds.writing import check_target
 
-icechunk = pytest.importorskip("icechunk", reason="it needs Python 3.12")
+icechunk = peer("icechunk")
 zarr = pytest.importorskip("zarr", reason="Icechunk needs it")
 
 # zarr-python speaks of its own affairs
@@ -164,7 +165,7 @@ def test_references_travel_to_workers(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(virtual(target)))
     code = f"import pickle; print(pickle.load(open({str(path)!r}, 'rb')).t.sum().item())"
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert float(out.stdout) == pytest.approx(native(files).t.sum().item())
 

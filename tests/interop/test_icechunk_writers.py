@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from other_s3_servers import OTHERS, bucket_at, ignorant_server, names_at
+from peers import peer
 
 import virtualds
 from virtualds import UnsupportedError
 from virtualds.errors import VirtualdsError
 
-pytest.importorskip("icechunk", reason="it needs Python 3.12")
+peer("icechunk")
 
 # zarr-python speaks of its own affairs
 pytestmark = pytest.mark.filterwarnings("ignore")

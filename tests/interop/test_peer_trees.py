@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from peers import peer
 from trees import TREES, Forest
 
 import virtualds
 from virtualds.array import ManifestArray
 
-virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+virtualizarr = peer("virtualizarr")
 stores = pytest.importorskip("obstore.store", reason="VirtualiZarr reads files through it")
 registry = pytest.importorskip("obspec_utils.registry", reason="VirtualiZarr finds stores by it")
 parsers = pytest.importorskip("virtualizarr.parsers")

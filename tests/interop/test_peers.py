@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from peers import peer
+from products import few_quick
 from transforms import without_gaps
 
 import virtualds
@@ -83,7 +85,7 @@ def by_kerchunk(path: Path) -> xr.Dataset:
 
 
 def by_virtualizarr(path: Path) -> xr.Dataset:
-    virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+    virtualizarr = peer("virtualizarr")
     parsers = pytest.importorskip("virtualizarr.parsers")
     with xr.open_dataset(path, engine="virtual", decode_cf=False) as ds:
         names = list(ds.variables)
@@ -164,8 +166,9 @@ def with_json_attributes(ds: xr.Dataset) -> xr.Dataset:
     return found
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
 def test_others_read_what_we_write(name: str, reader: str, archive: Archive) -> None:
     path = references(archive, name)
     if cause := CANNOT_READ.get(reader, {}).get(name):
@@ -253,7 +256,7 @@ def kerchunk_writes(path: Path, target: Path, inline: int) -> None:
 
 
 def virtualizarr_writes(path: Path, target: Path, inline: int) -> None:
-    virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+    virtualizarr = peer("virtualizarr")
     parsers = pytest.importorskip("virtualizarr.parsers")
     vds = virtualizarr.open_virtual_dataset(
         f"file://{path}",
@@ -352,6 +355,7 @@ NO_FILL_OF_HDF5 = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("inline", [0, 300])
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize(
@@ -444,8 +448,9 @@ def has_missing_chunks(path: Path) -> bool:
     return any((manifest.file == MISSING).any() for manifest in manifests)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
 def test_fsspec_reads_our_parquet(name: str, engine: str, archive: Archive) -> None:
     path = references(archive, name, ".parquet")
     if cause := ONLY_HERE.get(name):
@@ -486,7 +491,7 @@ def test_kerchunk_opens_our_parquet(archive_files: list[Path], tmp_path: Path) -
 
 
 def test_virtualizarr_opens_our_parquet(archive_files: list[Path], tmp_path: Path) -> None:
-    virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+    virtualizarr = peer("virtualizarr")
     parsers = pytest.importorskip("virtualizarr.parsers")
     joined = virtualds.open_virtual_mfdataset(archive_files)
     joined.virtual.to_manifest(tmp_path / "refs.json")
@@ -550,7 +555,7 @@ def test_we_read_the_parquet_of_others(
 
 @pytest.mark.parametrize("name", ["contiguous", "chunked_and_filtered"])
 def test_we_read_the_parquet_of_virtualizarr(name: str, archive: Archive, tmp_path: Path) -> None:
-    virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+    virtualizarr = peer("virtualizarr")
     parsers = pytest.importorskip("virtualizarr.parsers")
     vds = virtualizarr.open_virtual_dataset(
         f"file://{archive.path(name)}",

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from peers import peer
 from zarr_stores import STORES
 
 import virtualds
 from virtualds import ManifestArray
 
-virtualizarr = pytest.importorskip("virtualizarr", reason="it needs Python 3.12")
+virtualizarr = peer("virtualizarr")
 parsers = pytest.importorskip("virtualizarr.parsers")
 pytest.importorskip("arro3.core", reason="VirtualiZarr lists stores through it")
 obstore = pytest.importorskip("obstore.store", reason="VirtualiZarr reads files through it")

@@ -100,6 +100,7 @@ def test_values_are_those_of_astropy(name: str, folder: Path) -> None:
     np.testing.assert_array_equal(found[..., 2:5].values, expected[..., 2:5])
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("suffix", [None, ".json", ".parquet", ".zarr"])
 @pytest.mark.parametrize("name", IMAGES)
 def test_transforming_and_opening_commute(name: str, suffix: str | None, folder: Path) -> None:

@@ -156,6 +156,7 @@ def test_an_npz_file_with_something_else_is_told(tmp_path: Path) -> None:
     assert found.array.values.tolist() == [0, 1, 2]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Stored array in format")
 @settings(max_examples=300)
 @given(st.data())

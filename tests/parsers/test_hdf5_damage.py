@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from products import few_quick
 
 CHILD = """
 import sys, zlib
@@ -83,8 +84,11 @@ def sound(path: Path, libver: str) -> bytes:
 PLACES = {b"CLASS\0": 64, b"DIMENSION_LIST\0": 96, b"units\0": 64, b"words\0": 80, b"GCOL": 240}
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-@pytest.mark.parametrize("name", PLACES, ids=lambda name: name.decode().strip("\0"))
+@pytest.mark.parametrize(
+    "name", few_quick(PLACES, [b"GCOL"]), ids=lambda name: name.decode().strip("\0")
+)
 def test_damage_of_attributes_and_heaps_neither_aborts_nor_stalls(
     name: bytes, libver: str, child: Child, tmp_path: Path
 ) -> None:
@@ -119,6 +123,7 @@ def many(path: Path) -> bytes:
 BLOCKS = {b"FRHP": 146, b"FHDB": 300, b"BTHD": 38, b"BTLF": 290, b"GCOL": 200}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BLOCKS, ids=bytes.decode)
 def test_damage_of_heaps_and_their_indexes_changes_no_attribute(
     name: bytes, child: Child, tmp_path: Path

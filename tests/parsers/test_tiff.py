@@ -179,6 +179,7 @@ RAGGED = {"strips", "lzw strips", "lzma strips", "planes"}
 """Images whose last strips are shorter, which kerchunk's formats cannot say."""
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", IMAGES)
 def test_transforming_and_opening_commute(name: str, opener: str, folder: Path) -> None:

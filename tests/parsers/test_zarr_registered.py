@@ -54,6 +54,7 @@ def test_what_is_stored_is_decoded_bit_for_bit(tmp_path: Path, name: str) -> Non
     same_bytes(found.a.isel(x=slice(1, None)).values, one.expected[..., 1:])
 
 
+@pytest.mark.product
 @EVERY
 @pytest.mark.parametrize("suffix", [".virtual.zarr", ".json", ".parquet"])
 def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:

@@ -36,6 +36,7 @@ def opened(path: Path, **how: Any) -> xr.Dataset:
         return virtualds.open_virtual_dataset(path, **how)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("consolidated", [False, True], ids=["plain", "consolidated"])
 def test_an_array_reads_as_xarray_reads_it(tmp_path: Path, name: str, consolidated: bool) -> None:
@@ -57,6 +58,7 @@ CANNOT_BE_WRITTEN = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
 @pytest.mark.parametrize("name", STORES)
 def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:

@@ -15,6 +15,7 @@ import xarray as xr
 from cases import CASES, Archive, numbers
 from counting_server import counting_server
 from other_sources import OTHERS
+from products import few_quick
 
 import virtualds
 from virtualds import Verification
@@ -43,8 +44,11 @@ def of_case(name: str, archive: Archive) -> Verification:
         return dataset.virtual.verify(None, "native")
 
 
+COMPARED = [name for name in CASES if name not in OF_NO_FORMAT]
+
+
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
-@pytest.mark.parametrize("name", [n for n in CASES if n not in OF_NO_FORMAT])
+@pytest.mark.parametrize("name", few_quick(COMPARED, COMPARED[::4]))
 def test_every_chunk_of_a_case_equals_the_native_readers(name: str, archive: Archive) -> None:
     found = of_case(name, archive)
     assert found.references == found.sampled == sum(found.compared.values())
@@ -133,7 +137,10 @@ def test_a_file_that_would_crash_the_netcdf_library_is_not_given_to_it(
     assert [name.split()[0] for name in others.compared] == ["netCDF4"]
 
 
-@pytest.mark.parametrize("name", ["chunked_and_filtered", "classic_of_many_records", "zarr_v2"])
+REMOTE = ["chunked_and_filtered", "classic_of_many_records", "zarr_v2"]
+
+
+@pytest.mark.parametrize("name", few_quick(REMOTE, REMOTE[:1]))
 def test_remote_files_are_compared_where_readers_can(name: str, archive: Archive) -> None:
     path = archive.path(name)
     with counting_server(path.parent) as (url, _):

@@ -1,0 +1,21 @@
+"""Libraries of others that tests need, or the reason why one is not there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+SINCE = {"icechunk": (3, 12), "virtualizarr": (3, 12)}
+"""The first Python for which libraries are made."""
+
+
+def peer(name: str) -> Any:
+    """Import a module of another library; if it is not there, skip with the reason that is true."""
+    library = name.partition(".")[0]
+    if sys.version_info < SINCE.get(library, (3,)):
+        wanted = ".".join(map(str, SINCE[library]))
+        pytest.skip(f"{library} needs Python {wanted}", allow_module_level=True)
+    # a library that is there and cannot be imported is an error
+    return pytest.importorskip(name, exc_type=ModuleNotFoundError)

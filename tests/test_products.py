@@ -1,0 +1,63 @@
+"""The quick suite tries each value of a product, the full one each combination."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from products import every_pair, representatives
+
+pytest_plugins = ["pytester"]
+
+ROWS = [{("a", a), ("b", b), ("c", c)} for a, b, c in product(range(7), range(4), range(3))]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_every_value_is_represented_so_often(times: int) -> None:
+    chosen = [ROWS[number] for number in representatives(ROWS, times)]
+    counts = {value: sum(value in row for row in chosen) for value in set.union(*ROWS)}
+    assert min(counts.values()) == times
+    # the longest table decides how many there are, give or take the last rows
+    assert 7 * times <= len(chosen) <= 7 * times + 4
+
+
+def test_a_value_that_stands_nowhere_else_is_represented() -> None:
+    assert representatives([{1, 2}, {1, 3}, {1, 2}, {4}]) >= {1, 3}
+
+
+def test_the_same_cases_are_chosen_each_time() -> None:
+    assert representatives(ROWS) == representatives(ROWS)
+
+
+def test_every_pair_of_three_tables_is_tried() -> None:
+    rows, columns, turns = range(20), range(9), "abcdefg"
+    cases = list(every_pair(rows, columns, turns))
+    assert len(cases) == len(rows) * len(columns)
+    assert {(i, t) for i, _, t in cases} == set(product(rows, turns))
+    assert {(j, t) for _, j, t in cases} == set(product(columns, turns))
+
+
+def test_a_plain_run_tries_all_and_the_quick_one_each_value(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n    full: long\n    product(times=1): sampled\n")
+    tests = Path(__file__).parent
+    pytester.makeconftest(
+        f"import sys; sys.path.insert(0, {str(tests)!r})\n"
+        "import pytest\nfrom products import leave_for_the_full_suite\n\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_collection_modifyitems(items): leave_for_the_full_suite(items)\n"
+    )
+    pytester.makepyfile(
+        "import pytest\n\n"
+        "@pytest.mark.product\n"
+        "@pytest.mark.parametrize('a', range(3))\n"
+        "@pytest.mark.parametrize('b', range(5))\n"
+        "def test_sampled(a, b): pass\n\n"
+        "@pytest.mark.parametrize('a', range(3))\n"
+        "def test_whole(a): pass\n\n"
+        "@pytest.mark.full\n"
+        "def test_long(): pass\n"
+    )
+    pytester.runpytest("-p", "no:asyncio").assert_outcomes(passed=15 + 3 + 1)
+    quick = pytester.runpytest("-p", "no:asyncio", "-m", "not full")
+    quick.assert_outcomes(passed=5 + 3, deselected=10 + 1)
