@@ -339,9 +339,9 @@ def test_of_files_that_are_alike_two_become_datasets(
     expected = virtualds.open_virtual_mfdataset(paths, preprocess=lambda ds: ds)
     made = []
 
-    def counted(url: Any, *rest: Any) -> xr.Dataset:
-        made.append(url)
-        return dataset_of(url, *rest)
+    def counted(location: Location, *rest: Any) -> xr.Dataset:
+        made.append(location.given)
+        return dataset_of(location, *rest)
 
     monkeypatch.setattr(stored_file, "dataset_of", counted)
     virtualds.open_virtual_mfdataset(paths)
@@ -349,7 +349,7 @@ def test_of_files_that_are_alike_two_become_datasets(
     found = virtualds.open_virtual_mfdataset(paths)
     assert_same(found, expected)
     assert found.virtual.report.references == expected.virtual.report.references > 0
-    assert made == paths[:2]
+    assert made == [str(path) for path in paths[:2]]
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
