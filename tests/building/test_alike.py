@@ -24,6 +24,7 @@ from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
 from virtualds.building.opening import Job
 from virtualds.building.stored_file import Member, StoredFile, open_stored
+from virtualds.detection import Location
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
