@@ -124,8 +124,9 @@ if __name__ == "__main__":
         sys.modules[name] = None  # type: ignore[assignment]
     import numpy as np
 
-    from virtualds.codec import CodecError
-    from virtualds.codecs import Shuffle, codec_from_zarr_v2
+    from virtualds.codecs import codec_from_zarr_v2
+    from virtualds.codecs.codec import CodecError
+    from virtualds.codecs.shuffle import Shuffle
 
     memory, target = Guarded(), Guarded()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

@@ -24,7 +24,7 @@ from range_server import RangeHandler, running
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.access import Allowed, absolute, is_private
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.store import StoreError
 from virtualds.stores import store_for
 

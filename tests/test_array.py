@@ -30,9 +30,9 @@ from virtual_arrays import (
 
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
+from virtualds.codecs.cf_packing import Packing
 from virtualds.fill import default_fill
 from virtualds.indexing import FREE_SLABS
-from virtualds.packing import Packing
 from virtualds.read.plan import plan
 
 Values = np.ndarray[Any, Any]

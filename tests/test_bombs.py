@@ -11,10 +11,10 @@ import pytest
 from memory import peak
 
 import virtualds
-import virtualds.decompressors as decompressors
 from virtualds import ReadError
-from virtualds.codecs import CodecError, codec_from_zarr_v2, known_names
-from virtualds.codecs.numcodecs_family import ARRAY_IDS, CHECKSUMS
+from virtualds.codecs import codec_from_zarr_v2, known_names, libraries
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.numcodecs import ARRAY_IDS, CHECKSUMS
 
 imagecodecs = pytest.importorskip("imagecodecs")
 
@@ -125,8 +125,8 @@ def test_a_length_that_nobody_knows_is_bounded_too(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of the stream between two codecs, or of strings."""
-    monkeypatch.setattr(decompressors, "SMALL_TEXT", 2**16)
-    monkeypatch.setattr(decompressors, "SWELLS_BY", 2)
+    monkeypatch.setattr(libraries, "SMALL_TEXT", 2**16)
+    monkeypatch.setattr(libraries, "GROWS_BY", 2)
     config, made = BOMBS[name]
     codec, bomb = codec_from_zarr_v2(config), made()
 

@@ -17,7 +17,6 @@ import zarr
 from memory import peak
 
 import virtualds
-import virtualds.bounds as bounds
 from virtualds import (
     ChunkAxis,
     ChunkManifest,
@@ -28,8 +27,9 @@ from virtualds import (
     ReadError,
     UnsupportedError,
     VirtualdsError,
+    bounds,
 )
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 
 MOST = 2**26
 """Bytes that a refusal may take."""

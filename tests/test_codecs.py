@@ -16,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from virtualds import FormatError, UnsupportedError
-from virtualds.codec import Codec, CodecError
-from virtualds.codecs import Shuffle, Zlib, codec_from_hdf5, codec_from_zarr_v2
-from virtualds.codecs.crc32c import crc32c
-from virtualds.codecs.fletcher32 import fletcher32
-from virtualds.codecs.shuffle import by_planes, portable
-from virtualds.libdeflate import libdeflate
+from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2
+from virtualds.codecs.checksums import crc32c, fletcher32
+from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.shuffle import Shuffle, by_planes, portable
+from virtualds.codecs.zlib import Zlib, libdeflate
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "zlib": {"id": "zlib", "level": 1},

@@ -14,8 +14,8 @@ from counting_server import counting_server
 
 import virtualds
 from virtualds.archived import READ_WHOLE
-from virtualds.checksum import checksum_behind, checksum_of
 from virtualds.errors import ReadError, VirtualdsError
+from virtualds.source_file import checksum_behind, checksum_of
 
 NUMBERS = np.random.default_rng(5).normal(size=(40, 50)).astype("f4")
 

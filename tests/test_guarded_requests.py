@@ -12,9 +12,10 @@ import pytest
 from range_server import running
 
 from virtualds import set_options
-from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.store import StoreError
-from virtualds.stores import FsspecStore, retry
+from virtualds.stores import retry
+from virtualds.stores.fsspec_store import FsspecStore
 
 pytest.importorskip("obstore")
 aiohttp = pytest.importorskip("aiohttp")

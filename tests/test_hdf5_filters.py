@@ -19,14 +19,9 @@ from hypothesis import strategies as st
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.codec import Codec, CodecError
-from virtualds.codecs import (
-    codec_from_hdf5,
-    codec_from_zarr_v2,
-    codec_from_zarr_v3,
-    known_names,
-)
-from virtualds.codecs.packed_bits import ROWS, unpack_bits
+from virtualds.codecs import codec_from_hdf5, codec_from_zarr_v2, codec_from_zarr_v3, known_names
+from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.hdf5_nbit import ROWS, unpack_bits
 
 REAL = ("<f4", ">f8", "<f8")
 WHOLE = ("i1", "u1", "<i2", ">u2", ">i4", "<u4", "<i8", ">u8")

@@ -14,7 +14,7 @@ from peers import peer
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
-from virtualds.json_attributes import from_json, to_json
+from virtualds.json_values import from_json, to_json
 
 PROJ = {
     "type": "ProjectedCRS",

@@ -11,8 +11,8 @@ from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkManifest, FormatError, SourceFile
 from virtualds import manifest as manifest_module
-from virtualds.checksum import PRESENT
-from virtualds.manifest import COLUMNS, INLINE, MISSING, StorageOptions
+from virtualds.manifest import COLUMNS, INLINE, MISSING
+from virtualds.source_file import PRESENT, StorageOptions
 
 SIZE = 10_000
 FILES = [SourceFile(f"s3://bucket/{name}.nc", size=SIZE, mtime=7) for name in "abcd"]

@@ -17,8 +17,9 @@ import xarray as xr
 import zarr
 
 import virtualds
-from virtualds.codec import Codec
-from virtualds.codecs import CODECS, Numcodecs
+from virtualds.codecs import CODECS
+from virtualds.codecs.codec import Codec
+from virtualds.codecs.numcodecs import Numcodecs
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.stores.fsspec_store import FsspecStore
 from virtualds.stores.local import LocalStore
@@ -304,7 +305,7 @@ def test_bytes_are_fetched_in_batches_of_bounded_size(
     )
     opened = virtualds.open_virtual_dataset(tmp_path / "a.nc")
     monkeypatch.setattr("virtualds.materialize.BATCH_BYTES", 40_000)
-    monkeypatch.setattr("virtualds.materialize.cores", lambda: 2)
+    monkeypatch.setattr("virtualds.read.pool.cores", lambda: 2)
     sizes: list[int] = []
     get = LocalStore.get_ranges
 

@@ -43,15 +43,15 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds import set_options as set_virtualds_options
-from virtualds.checksum import PRESENT, checksum_of
+from virtualds.codecs.cf_packing import Packing
 from virtualds.concatenation import concatenate
-from virtualds.manifest import INLINE, SourceFile
-from virtualds.packing import Packing
+from virtualds.manifest import INLINE
 from virtualds.read import near, pool
 from virtualds.read.plan import plan, plan_points
 from virtualds.read.ranges import join_ranges
+from virtualds.source_file import PRESENT, SourceFile, checksum_of
 from virtualds.store import Range
-from virtualds.stores import LocalStore
+from virtualds.stores.local import LocalStore
 
 TESTS = Path(__file__).parent
 

@@ -12,7 +12,6 @@ from range_server import range_server
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, set_options
-from virtualds.manifest import SourceFile
 from virtualds.read import ahead as ahead_module
 from virtualds.read import pool as pool_module
 from virtualds.read import tasks
@@ -21,6 +20,7 @@ from virtualds.read.plan import plan
 from virtualds.read.pool import run_all
 from virtualds.read.ranges import join_ranges
 from virtualds.read.tasks import Batch
+from virtualds.source_file import SourceFile
 from virtualds.store import Reach
 
 

@@ -10,16 +10,16 @@ import pytest
 from memory import peak
 from virtual_arrays import PLAIN, ZLIB, exactly, virtual
 
-import virtualds.read as reading
 from virtualds import ChunkAxis, ManifestArray
+from virtualds import read as reading
+from virtualds.codecs.cf_packing import Packing
 from virtualds.grid import Slices
-from virtualds.manifest import SourceFile
-from virtualds.packing import Packing
 from virtualds.read import decode, fetch, tasks
 from virtualds.read.keys import normalise
 from virtualds.read.plan import plan
 from virtualds.read.share import alike_along
-from virtualds.stores import LocalStore
+from virtualds.source_file import SourceFile
+from virtualds.stores.local import LocalStore
 
 ALL = (slice(None), slice(None))
 

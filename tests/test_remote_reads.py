@@ -20,9 +20,10 @@ from range_server import Fault, RangeHandler, Served, faulty_server, running
 
 import virtualds
 from virtualds import SourceFile, set_options
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.store import StoreError
-from virtualds.stores import FsspecStore, fsspec_ranges, http_session, obstore_ranges, retry
+from virtualds.stores import fsspec_ranges, http_session, obstore_ranges, retry
+from virtualds.stores.fsspec_store import FsspecStore
 from virtualds.stores.obstore_options import parted, translation
 
 pytest.importorskip("obstore")

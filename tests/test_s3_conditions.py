@@ -13,10 +13,9 @@ from other_s3_servers import IGNORANT, bucket_at, ignorant_server, names_at
 from s3_server import requests_to, s3_server
 
 import virtualds
-import virtualds.stores.versions as versions
 from virtualds import UnsupportedError
-from virtualds.manifest import StorageOptions
-from virtualds.stores import store_for
+from virtualds.source_file import StorageOptions
+from virtualds.stores import store_for, versions
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 

@@ -32,9 +32,9 @@ import virtualds
 from virtualds.blocks import HELD, LEAST, MOST, PAGE, BlockFile, Blocks, FetchError
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.hdf5_lookahead import pointed_at
-from virtualds.manifest import SourceFile
 from virtualds.parsers import hdf5
 from virtualds.scan import ATTEMPTS, fetch_ahead, read_remote, remote_file, scanning
+from virtualds.source_file import SourceFile
 from virtualds.store import Range, Reach, StoreError
 from virtualds.stores import in_front, store_for
 
@@ -437,7 +437,7 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
             held.append(weakref.ref(self))
 
     with pytest.MonkeyPatch.context() as patch, counting_server(folder) as (url, _):
-        patch.setattr("virtualds.scan.Blocks", Watched)
+        patch.setattr("virtualds.blocks.Blocks", Watched)
         found = virtualds.open_virtual_dataset(f"{url}/typical.nc")
         with pytest.raises(FileNotFoundError, match="no group"):
             virtualds.open_virtual_dataset(f"{url}/typical.nc", group="no")

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from range_server import RangeHandler, running
 
 import virtualds
-import virtualds.building.target as target_module
 from virtualds import FormatError, UnsupportedError
+from virtualds.building import target as target_module
 from virtualds_cli.program import main
 
 pytest.importorskip("aiohttp")

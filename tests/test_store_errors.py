@@ -18,8 +18,8 @@ import pytest
 import xarray as xr
 
 import virtualds
-import virtualds.stores.fsspec_ranges as fsspec_ranges
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
+from virtualds.stores import fsspec_ranges
 from virtualds.stores.temporary import remove_left_over, temporary_name
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
@@ -241,7 +241,7 @@ def test_a_folder_that_is_still_written_to_is_not_left_over(tmp_path: Path) -> N
 def test_a_folder_in_which_a_set_is_created_is_none_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.stores import LocalStore
+    from virtualds.stores.local import LocalStore
 
     target, seen = tmp_path / "refs.zarr", []
     for name in ("write_version", "write_file"):
@@ -255,7 +255,7 @@ def test_a_folder_in_which_a_set_is_created_is_none_yet(
 
         monkeypatch.setattr(LocalStore, name, watched)
         if name == "write_file":
-            monkeypatch.setattr("virtualds.formats.zarr_v3.write_nodes", lambda *args: None)
+            monkeypatch.setattr("virtualds.zarr_v3.snapshots.write_nodes", lambda *args: None)
     written(str(target))
     assert len(seen) > 2
     xr.testing.assert_equal(xr.load_dataset(target, engine="virtual"), dataset())

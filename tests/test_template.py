@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fsspec.implementations.reference import ReferenceFileSystem
 
-import virtualds.kerchunk_references.template as template
 from virtualds import FormatError
 from virtualds.formats.kerchunk_json import _unfold
+from virtualds.kerchunk_references import template
 from virtualds.kerchunk_references.template import (
     MOST_CHARACTERS,
     MOST_DEPTH,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, slices, virtual
 
 from virtualds import ManifestArray, ReadError, set_options
-from virtualds.packing import Packing
+from virtualds.codecs.cf_packing import Packing
 from virtualds.read.plan import plan
 from virtualds.read.tasks import Batch
 from virtualds.read.tiles import Tile

@@ -21,7 +21,8 @@ import zarr
 
 import virtualds
 from virtualds import UnsupportedError, codecs
-from virtualds.codec import Buffer, Codec, check_length
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, check_length
 from virtualds.codecs.registry import Registry
 from virtualds.codecs.zlib import Zlib
 from virtualds.formats import FORMATS

@@ -548,10 +548,11 @@ def test_a_group_costs_no_look_at_the_others(
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1
     looked: list[Any] = []
+    from virtualds.hdf5 import structure
     from virtualds.parsers import hdf5
 
-    monkeypatch.setattr(hdf5, "members", _counted(hdf5.members, looked))
-    monkeypatch.setattr("virtualds.hdf5.groups.members", _counted(hdf5.members, looked))
+    monkeypatch.setattr(hdf5, "members", _counted(structure.members, looked))
+    monkeypatch.setattr("virtualds.hdf5.structure.members", _counted(structure.members, looked))
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

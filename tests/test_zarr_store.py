@@ -24,7 +24,9 @@ from virtualds import ManifestArray, ManifestGroup, ManifestVariable, ReadError,
 from virtualds.api import open_group
 from virtualds.detection import Location
 from virtualds.group import Data
-from virtualds.stores import STORES, LocalStore
+from virtualds.stores import STORES
+from virtualds.stores.local import LocalStore
+from virtualds.zarr_adapter import Origin, VirtualStore
 
 zarr = pytest.importorskip("zarr", minversion="3.0", reason="the store is one of zarr-python 3")
 from zarr.abc.store import (  # noqa: E402
@@ -33,8 +35,6 @@ from zarr.abc.store import (  # noqa: E402
     SuffixByteRequest,
 )
 from zarr.core.buffer import default_buffer_prototype  # noqa: E402
-
-from virtualds.zarr_adapter import Origin, VirtualStore  # noqa: E402
 
 pytestmark = [
     # xarray warns of the same values whoever reads them

@@ -25,22 +25,21 @@ from virtualds import (
     ManifestArray,
     UnsupportedError,
 )
-from virtualds.codecs import CODECS, Blosc2Frame, Szip, codec_from_zarr_v2, codec_from_zarr_v3
-from virtualds.fragment import Hidden
-from virtualds.manifest import MISSING, SourceFile
-from virtualds.packing import Packing
-from virtualds.zarr_v3.metadata import (
-    axes_from_v3,
-    check_zarr_v3,
-    codecs_to_v3,
+from virtualds.codecs import CODECS, codec_from_zarr_v2, codec_from_zarr_v3
+from virtualds.codecs.blosc2 import Blosc2Frame
+from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.pipeline import Hidden
+from virtualds.codecs.szip import Szip
+from virtualds.manifest import MISSING
+from virtualds.source_file import SourceFile
+from virtualds.zarr_v3.codecs import codecs_to_v3, pipeline_from_v3
+from virtualds.zarr_v3.data_types import (
     data_type_from_v3,
     data_type_to_v3,
     fill_value_from_v3,
     fill_value_to_v3,
-    grid_to_v3,
-    origins_in_grid,
-    pipeline_from_v3,
 )
+from virtualds.zarr_v3.metadata import axes_from_v3, check_zarr_v3, grid_to_v3, origins_in_grid
 
 JSON = dict[str, Any]
 KNOWS_STRUCT = hasattr(zarr.dtype, "Struct")

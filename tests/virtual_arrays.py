@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray
-from virtualds.checksum import checksum_of
-from virtualds.codecs import Codec, codec_from_zarr_v2
-from virtualds.manifest import INLINE, MISSING, SourceFile
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import Codec
+from virtualds.manifest import INLINE, MISSING
+from virtualds.source_file import SourceFile, checksum_of
 from virtualds.store import Range
-from virtualds.stores import STORES, LocalStore
+from virtualds.stores import STORES
+from virtualds.stores.local import LocalStore
 
 PLAIN: tuple[dict[str, Any], ...] = ()
 ZLIB = ({"id": "zlib", "level": 1},)

@@ -11,9 +11,11 @@ from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.building.file_coordinates import FromAttribute, FromName
 from virtualds.building.progress import Progress
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
-from virtualds.diagnosis import Diagnosis, Difference, Era, diagnose
+from virtualds.diagnosis import diagnose
+from virtualds.diagnosis.report import Diagnosis, Difference, Era
 from virtualds.errors import (
     AccessError,
     CombineError,
@@ -24,18 +26,19 @@ from virtualds.errors import (
     VirtualdsError,
 )
 from virtualds.flat import open_flat
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.source_file import open_source
 from virtualds.indexing import getitem as _getitem
-from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.manifest import ChunkManifest
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parser import Parser
+from virtualds.source_file import SourceFile
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.upgrading import upgrade
-from virtualds.verification import Verification
+from virtualds.verification.report import Verification
 from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
 from virtualds.zarr_python import zarr_store
 

@@ -19,14 +19,15 @@ from virtualds.errors import VirtualdsError
 from virtualds.keywords import strict
 from virtualds.lazy import is_unread
 from virtualds.lazy_copy import lazy_copy
-from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
 from virtualds.references_behind import virtual_behind, with_variables
+from virtualds.source_file import StorageOptions
 from virtualds.source_files import move_sources, prefix_changer, table_of_sources
 from virtualds.store_errors import storing
 from virtualds.structure import describe_gaps
 from virtualds.urls import normalise_url
-from virtualds.verification import Verification, verified
+from virtualds.verification import verified
+from virtualds.verification.report import Verification
 from virtualds.writing import write_manifest
 
 

@@ -14,8 +14,9 @@ from virtualds.grid import compact
 from virtualds.group import ManifestGroup
 from virtualds.joined_table import each_once
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
-from virtualds.manifest import MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.record_changes import tables_besides
+from virtualds.source_file import SourceFile
 
 KEEP_QUERY = "keep_query"
 """The choice of every format: whether urls are written that hold a secret."""

@@ -19,10 +19,10 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, with
 from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
-from virtualds.manifest import SourceFile
 from virtualds.parser import Parser, ReadSource
 from virtualds.read.cache import chunk_cache
 from virtualds.scan import fetch_ahead, scanning
+from virtualds.source_file import SourceFile
 from virtualds.store import Range
 from virtualds.store_errors import opening
 from virtualds.tree import virtual_tree

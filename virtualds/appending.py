@@ -17,20 +17,15 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.array import ManifestArray
+from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.dataset import group_from_dataset, virtual_dataset
 from virtualds.duplicates import check_unchanged, duplicates_error, known_positions
 from virtualds.errors import CombineError, VirtualdsError
 from virtualds.fragment import runs_of
 from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
-from virtualds.packing import PACKING_ATTRIBUTES
 from virtualds.references_behind import with_references
-from virtualds.source_positions import (
-    lies_in,
-    only_dimension,
-    positions_of,
-    urls_of,
-)
+from virtualds.source_positions import lies_in, only_dimension, positions_of, urls_of
 from virtualds.undecodable import decoded
 
 Stretch = tuple[int, int]
@@ -88,7 +83,7 @@ def appended(
         return old
     check_unchanged(present, new, dim)
     present = _loaded_alike(present, new)
-    added = [_cut(new, dim, stretch) for stretch in runs_of(np.flatnonzero(~known))]
+    added = [cut_along(new, dim, stretch) for stretch in runs_of(np.flatnonzero(~known))]
     return _as_group(old, _joined(present, POSITIONS[position](present, added, dim), dim))
 
 
@@ -119,15 +114,15 @@ def with_sources_replaced(
     if dim is None:
         dim = only_dimension(present, urls_of(new))
     # what does not follow the dimension may come from a source that is no longer what it was
-    static = _static_of(present, new, dim)
+    static = replaced_static(present, new, dim)
     new = _comparable(present, _indexed_alike(present, new.drop_vars(list(static)), dim), dim)
-    places = _places(present, new, dim)
+    places = pair_stretches(present, new, dim)
     present = _loaded_alike(present, new)
     pieces, last = [], 0
     for (begin, stop), part in sorted(places, key=lambda place: place[0]):
-        pieces += [_cut(present, dim, (last, begin)), part]
+        pieces += [cut_along(present, dim, (last, begin)), part]
         last = stop
-    pieces.append(_cut(present, dim, (last, present.sizes[dim])))
+    pieces.append(cut_along(present, dim, (last, present.sizes[dim])))
     joined = _joined(present, [p for p in pieces if p.sizes[dim]], dim)
     return _as_group(old, joined.assign(static))
 
@@ -157,7 +152,7 @@ def without_sources(
     kept = np.flatnonzero(~gone)
     if not kept.size:
         raise CombineError(f"nothing would be left of the set along {dim!r}; remove it instead")
-    pieces = [_cut(present, dim, run) for run in runs_of(kept)]
+    pieces = [cut_along(present, dim, run) for run in runs_of(kept)]
     return _as_group(old, _joined(present, pieces, dim))
 
 
@@ -260,7 +255,7 @@ def _equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
 # ---------------------------------------------------------------------- where it goes
 
 
-def _cut(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
+def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
     return dataset.isel({dim: slice(*stretch)})
 
 
@@ -272,9 +267,9 @@ def _by_coordinate(present: xr.Dataset, added: Sequence[xr.Dataset], dim: str) -
     runs.sort(key=lambda run: run[1], reverse=sign == -1)
     pieces, last = [], 0
     for place, _, part in runs:
-        pieces += [_cut(present, dim, (last, place)), part]
+        pieces += [cut_along(present, dim, (last, place)), part]
         last = place
-    pieces.append(_cut(present, dim, (last, index.size)))
+    pieces.append(cut_along(present, dim, (last, index.size)))
     joined = [piece for piece in pieces if piece.sizes[dim]]
     _check_order(joined, dim, sign)
     return joined
@@ -311,7 +306,7 @@ def _runs_between(
     turns = np.asarray(after < before)
     cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
     for begin, stop in pairwise(cuts):
-        yield int(place[begin]), values[begin], _cut(part, dim, (begin, stop))
+        yield int(place[begin]), values[begin], cut_along(part, dim, (begin, stop))
 
 
 def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
@@ -333,7 +328,9 @@ POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.D
 """Where new data go."""
 
 
-def _places(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, xr.Dataset]]:
+def pair_stretches(
+    present: xr.Dataset, new: xr.Dataset, dim: str
+) -> list[tuple[Stretch, xr.Dataset]]:
     """Return the stretches of the set that are replaced, and by what."""
     known = urls_of(present)
     shared = urls_of(new) & known
@@ -346,7 +343,7 @@ def _places(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretc
     return [
         (
             _one_run(positions_of(present, dim, {url}), url, "the set"),
-            _cut(new, dim, _one_run(positions_of(new, dim, {url}), url, "the new dataset")),
+            cut_along(new, dim, _one_run(positions_of(new, dim, {url}), url, "the new dataset")),
         )
         for url in sorted(shared)
     ]
@@ -374,7 +371,7 @@ def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretc
     )
 
 
-def _static_of(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
+def replaced_static(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
     """Return variables without the dimension whose source in the set is replaced."""
     urls = urls_of(new)
     static = {

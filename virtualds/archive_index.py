@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
-from virtualds.checksum import PRESENT
 from virtualds.errors import FormatError
+from virtualds.source_file import PRESENT
 
 AHEAD = 2**16
 """Bytes that are read at a time, unless more are asked for."""

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.store import Range, Store, StoreError
 
 PAGE = 16 * 1024

@@ -5,20 +5,32 @@ Each is decided here, with one text, before the memory is taken.
 
 from __future__ import annotations
 
+import lzma
+import zlib
 from collections.abc import Callable
+from functools import partial
 from math import prod
+from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 
 MOST_CHUNKS = 10**7
 """Chunks that a table may always have."""
+
+
 CHUNKS_PER_REFERENCE = 1000
 """How many times its references a larger table may have chunks."""
+
+
 LARGEST_ELEMENT = 2**24
 """Bytes of an element."""
+
+
 SWELLS_BY = 1000
 """How many times its bytes in files a large coordinate may have once it is decoded."""
+
+
 ALWAYS = 2**26
 """Bytes that may always be taken for a chunk or a coordinate, however low the limit is."""
 
@@ -120,3 +132,111 @@ def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
             f"{what}: this coordinate has {nbytes} bytes, of which {found} are in files; the "
             f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
         )
+
+
+Buffer = bytes | bytearray | memoryview
+
+
+SMALL_TEXT, GROWS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
+"""Where nobody says how many bytes belong: so many are always decoded, beyond them so many times
+the length of what is encoded, and in no case more than the last."""
+
+
+PIECE = 2**20
+"""Bytes that are decoded at a time of what may be too long."""
+
+
+def gunzipped(data: Buffer) -> bytes:
+    """Return the content of a gzip file (RFC 1952) that nobody knows the length of.
+
+    Raises
+    ------
+    OSError
+        It is damaged, or swells as no text does.
+    """
+    try:
+        return streamed(partial(zlib.decompressobj, wbits=31), data, None)
+    except (zlib.error, ValueError, EOFError) as error:
+        raise OSError(f"gzip: {error}") from error
+
+
+def streamed(
+    decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
+) -> bytes:
+    """Return what streams decode to that follow each other, and stop where they become too long.
+
+    Parameters
+    ----------
+    decompressor : callable
+        Returns what decompresses one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
+    nbytes : int or None
+        How long the result is, None where only `swollen` tells how long it can be.
+    lenient : bool
+        Whether what follows a stream, and is none itself, is passed over, as ``bz2`` does.
+
+    Raises
+    ------
+    ValueError
+        They decode to more.
+    EOFError
+        The last one does not end.
+    """
+    most = swollen(len(data)) if nbytes is None else nbytes
+    found: list[bytes] = []
+    room, rest = most, bytes(data)
+    while rest:
+        try:
+            part, rest = _one_stream(decompressor(), rest, room, most)
+        except (OSError, lzma.LZMAError):
+            if not (lenient and found):
+                raise
+            break
+        found.append(part)
+        room -= len(part)
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
+def one_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
+    """Return what one stream decodes to, whatever follows it; see `streamed`."""
+    most = swollen(len(data)) if nbytes is None else nbytes
+    return _one_stream(stream, data, most, most)[0]
+
+
+def _one_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
+    """Return what one stream decodes to, and what follows it."""
+    parts: list[bytes] = []
+    left = room + 1
+    rest: Buffer = data
+    while not stream.eof and left:
+        parts.append(stream.decompress(rest, left))
+        left -= len(parts[-1])
+        # zlib hands back what it did not take, the others keep it
+        rest = getattr(stream, "unconsumed_tail", b"")
+        if not parts[-1] and not rest:
+            break
+    if not left:
+        raise ValueError(f"decoded to more bytes than the {most} that belong")
+    if not stream.eof:
+        raise EOFError("the stream ends before its end mark")
+    # RFC 1952 lets zeros follow
+    return b"".join(parts), stream.unused_data.lstrip(b"\0")
+
+
+def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
+    """Refuse a length that encoded bytes say they decode to, before memory is taken.
+
+    Raises
+    ------
+    ValueError
+        It is another one than ``nbytes``, or, where that is None, more than `swollen` allows.
+    """
+    if announced != nbytes if nbytes is not None else announced > swollen(encoded):
+        raise ValueError(
+            f"{encoded} bytes say they decode to {announced} where "
+            f"{f'at most {swollen(encoded)}' if nbytes is None else nbytes} belong"
+        )
+
+
+def swollen(nbytes: int) -> int:
+    """Return how many bytes may be decoded from ``nbytes`` where nobody says how many belong."""
+    return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

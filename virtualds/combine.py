@@ -203,7 +203,7 @@ def open_virtual_mfdataset(
     # opened, and so has what only the workers of a cluster may be able to read
     taken = steps or cache or client or on_error in ("skip", "collect")
     opener: Any = open_virtual_dataset if taken or files.are_remote else open_stored
-    build = _build(
+    build = build_dataset(
         opener,
         files,
         choices,
@@ -215,7 +215,7 @@ def open_virtual_mfdataset(
         progress=progress,
         cache=cache,
     )
-    number = _number(attrs_file, build)
+    number = demand_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
     if to is not None:
@@ -330,7 +330,7 @@ def open_virtual_mfdatatree(
     }
     combination = Combination("nested", concat_dim, merging)
     arrangement = Arrangement(sort, overlap)
-    build = _build(
+    build = build_dataset(
         open_virtual_datatree,
         Files.of(paths, storage_options),
         choices,
@@ -342,7 +342,7 @@ def open_virtual_mfdatatree(
         progress=progress,
         cache=cache,
     )
-    number = _number(attrs_file, build)
+    number = demand_number(attrs_file, build)
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found, arrangement)
     if number is not None:
@@ -351,7 +351,7 @@ def open_virtual_mfdatatree(
     return combined
 
 
-def _build(
+def build_dataset(
     opener: Callable[..., Opened],
     files: Files,
     choices: Mapping[str, Any],
@@ -370,7 +370,7 @@ def _build(
     return Build(files, job, workers_for(parallel, files), on_error, progress)
 
 
-def _number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
+def demand_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
     return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
 
 

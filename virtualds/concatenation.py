@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 from virtualds.fill import same_scalar
-from virtualds.fragment import CodecPipeline, Fragment, join
+from virtualds.fragment import Fragment, join
 from virtualds.grid import ChunkAxis
 from virtualds.manifest import MISSING, ChunkManifest
 

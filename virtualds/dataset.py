@@ -20,26 +20,21 @@ import xarray as xr
 from virtualds.access import is_nameable
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_backed, demand_values
+from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
+from virtualds.codecs.cf_time import TimePacking, may_be_finer
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fill import default_fill
-from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.joined_table import each_once
 from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.loaded_values import TIME_ATTRIBUTES, encoded
 from virtualds.options import get_options
-from virtualds.packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.references_behind import with_references
-from virtualds.time_packing import TimePacking, may_be_finer
-from virtualds.undecodable import (
-    COMPLAINTS,
-    UndecodableError,
-    complaints_about,
-    decoded_together,
-)
+from virtualds.undecodable import COMPLAINTS, UndecodableError, complaints_about, decoded_together
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
@@ -207,7 +202,7 @@ def _decoded_dataset(
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
-    names = [n for n, v in variables.items() if v.dims == (n,) and _in_memory(v)]
+    names = [n for n, v in variables.items() if v.dims == (n,) and is_in_memory(v)]
     made = {}
     for name in names:
         with complaints_about(str(name)):
@@ -386,7 +381,7 @@ def _decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
     return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
 
 
-def _in_memory(variable: xr.Variable) -> bool:
+def is_in_memory(variable: xr.Variable) -> bool:
     return virtual_data(variable) is None
 
 

@@ -19,8 +19,9 @@ from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import Catalogue, LazyManifest
-from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.manifest import ChunkManifest
 from virtualds.scan import scanning
+from virtualds.source_file import SourceFile
 from virtualds.tree import virtual_tree
 from virtualds.writing import snapshot_table
 

@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import without_secrets
-from virtualds.fragment import CodecPipeline
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 
 
 def summary(array: Any) -> str:

@@ -18,7 +18,7 @@ from virtualds.array import ManifestArray
 from virtualds.errors import CombineError
 from virtualds.joined_table import each_once
 from virtualds.lazy import virtual_data
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.source_positions import arrays_along, blocks_of, urls_along, used_along
 
 STRETCH = ("url", "offset", "begin", "stop", "place")

@@ -14,7 +14,8 @@ import numpy as np
 
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.manifest import ChunkManifest
+from virtualds.source_file import SourceFile
 
 
 @dataclass(frozen=True)

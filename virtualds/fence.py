@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from virtualds.errors import ConflictError, ReadError, exists_already
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 

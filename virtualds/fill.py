@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codec import CodecError
-from virtualds.fragment import CodecPipeline
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.pipeline import CodecPipeline
 
 
 def default_fill(dtype: np.dtype[Any]) -> Any:

@@ -8,137 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from virtualds.bounds import demand_element
-from virtualds.codecs import Codec
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.manifest import ChunkManifest
-from virtualds.packing import Decoding
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """A stored axis that the array does not show: only element ``index`` of ``length`` is used."""
-
-    length: int
-    index: int
-
-
-Layout = tuple[int | Hidden, ...]
-
-
-@dataclass(frozen=True)
-class CodecPipeline:
-    """How the bytes of one chunk become values.
-
-    Two pipelines that decode alike are equal: compression levels are not compared.
-
-    Parameters
-    ----------
-    dtype : numpy dtype
-        Of the numbers as stored, byte order included.
-    codecs : tuple of Codec
-        In the order in which they encoded; decoding goes backwards.
-    fill : bytes or None
-        One stored element, which a missing chunk is full of; None is zero.
-    layout : tuple of int or Hidden
-        For every stored axis, in C order, the axis of the array that it is; an array axis that
-        is not listed has one element per chunk. ``(0, 1, 2)`` is C order, ``(2, 1, 0)`` is F order.
-    packing : Packing, TimePacking or None
-        CF packing of the file that the chunk came from.
-
-    Raises
-    ------
-    ValueError
-        ``fill`` is not exactly one element, or elements are Python objects.
-
-    Examples
-    --------
-    >>> from virtualds.codecs import Zlib
-    >>> fast, small = (CodecPipeline(np.dtype("<i2"), (Zlib(n),), layout=(0, 1)) for n in (1, 9))
-    >>> fast == small, fast.missing_value
-    (True, np.int16(0))
-    """
-
-    dtype: np.dtype[Any]
-    codecs: tuple[Codec, ...] = ()
-    fill: bytes | None = None
-    layout: Layout = ()
-    packing: Decoding | None = None
-
-    def __post_init__(self) -> None:
-        demand_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
-        if self.dtype.hasobject:
-            # the bytes of such an element are an address
-            raise ValueError(f"CodecPipeline: {self.dtype} elements are Python objects, not bytes")
-        if self.fill is not None and len(self.fill) != self.dtype.itemsize:
-            raise ValueError(
-                f"CodecPipeline: a fill of {len(self.fill)} bytes is not one {self.dtype} element"
-            )
-        if self.fill is not None and not any(self.fill):
-            # one spelling of zero, so that pipelines that decode alike are equal
-            object.__setattr__(self, "fill", None)
-
-    @property
-    def decoded_dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
-        return self.packing.dtype if self.packing else self.dtype.newbyteorder("=")
-
-    @property
-    def fill_value(self) -> Any:
-        """The stored number that a missing chunk is full of."""
-        if self.fill is None:
-            return np.zeros((), self.dtype)[()]
-        return np.frombuffer(self.fill, self.dtype)[0]
-
-    @cached_property
-    def missing_value(self) -> Any:
-        """The value that a missing chunk is full of: its fill value through the packing."""
-        stored = np.full((1,), self.fill_value, self.dtype.newbyteorder("="))
-        return (self.packing.decode(stored) if self.packing else stored)[0]
-
-    @cached_property
-    def hidden_size(self) -> int:
-        """How many elements a chunk stores for each one that the array can show."""
-        return prod(e.length for e in self.layout if isinstance(e, Hidden))
-
-    def stored_shape(self, encoded: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of a stored chunk that has these lengths along the array's axes."""
-        return tuple(encoded[e] if isinstance(e, int) else e.length for e in self.layout)
-
-    def encoded_sizes(self, nbytes: int) -> list[int | None]:
-        """Return how many bytes go into each codec when a chunk of ``nbytes`` is encoded."""
-        sizes: list[int | None] = [nbytes]
-        for codec in self.codecs[:-1]:
-            last = sizes[-1]
-            sizes.append(None if last is None else codec.encoded_size(last))
-        return sizes
-
-    def transpose(self, axes: Sequence[int]) -> CodecPipeline:
-        """Return the pipeline of the array whose axis ``i`` was ``axes[i]``."""
-        place = {old: new for new, old in enumerate(axes)}
-        return self._relabel(lambda axis: place[axis])
-
-    def insert_axis(self, axis: int) -> CodecPipeline:
-        """Return the pipeline of the array with a new axis of one element per chunk."""
-        return self._relabel(lambda old: old + (old >= axis))
-
-    def drop_axis(self, axis: int, encoded: int, inset: int) -> CodecPipeline:
-        """Return the pipeline of the array that shows only element ``inset`` of ``axis``."""
-        hidden = replace(
-            self, layout=tuple(Hidden(encoded, inset) if e == axis else e for e in self.layout)
-        )
-        return hidden._relabel(lambda old: old - (old > axis))
-
-    def _relabel(self, change: Any) -> CodecPipeline:
-        layout = tuple(change(e) if isinstance(e, int) else e for e in self.layout)
-        return replace(self, layout=layout)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
 from virtualds.fill import fills_with, same_scalar
-from virtualds.fragment import CodecPipeline, Fragment
-from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.fragment import Fragment
+from virtualds.manifest import ChunkManifest
+from virtualds.source_file import SourceFile
 from virtualds.stored_blocks import whole_blocks
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from virtualds.bounds import MOST_CHUNKS, demand_table
 from virtualds.grid import Ints, c_strides
-from virtualds.manifest import COLUMNS, MISSING, ChunkManifest, Column, Reference, SourceFile
+from virtualds.manifest import COLUMNS, MISSING, ChunkManifest, Column, Reference
+from virtualds.source_file import SourceFile
 
 BLOCK = 2**20
 """Chunks that are looked through at a time."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.errors import UnsupportedError
-from virtualds.packing import PACKING_ATTRIBUTES
 
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
 MISMATCHES = (ValueError, OverflowError, TypeError, KeyError, UserWarning)

@@ -19,18 +19,23 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.checksum import sound
-from virtualds.errors import FormatError, without_secrets
+from virtualds.errors import FormatError
 from virtualds.grid import Ints, compact, distinct
 from virtualds.joined_table import JoinedTable
 from virtualds.packed_columns import narrow, pack, pack_table, unpack, unpack_table
+from virtualds.source_file import SourceFile, StorageOptions, sound
 
 MISSING = -1
 """The file code of a chunk that does not exist: it reads as its fill value."""
+
+
 INLINE = -2
 """The file code of a chunk held in the manifest; its offset counts `ChunkManifest.inline`."""
 
+
 Column = npt.NDArray[np.integer]
+
+
 COLUMNS = {
     "file": np.int32,
     "offset": np.int64,
@@ -38,50 +43,6 @@ COLUMNS = {
     "pipeline": np.uint16,
     "checksum": np.uint64,
 }
-
-
-class StorageOptions(dict[str, Any]):
-    """Access options of a file, hashable, and silent about their values when printed."""
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
-        """Return the access options that a user gives, None for none."""
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"access options are a dict for fsspec, got {type(options).__name__}")
-        return cls(options) if options else None
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self)))
-
-    def __repr__(self) -> str:
-        return f"<options {sorted(self)}>"
-
-
-class SourceFile(NamedTuple):
-    """A file that chunks lie in, with the fingerprint taken when it was scanned.
-
-    ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None is unknown.
-
-    Examples
-    --------
-    >>> SourceFile("s3://bucket/a.nc", size=2048).size
-    2048
-    """
-
-    url: str
-    size: int | None = None
-    mtime: int | None = None
-    etag: str | None = None
-    options: StorageOptions | None = None
-
-    def __repr__(self) -> str:
-        shown = (f"{n}={v!r}" for n, v in zip(self._fields[1:], self[1:], strict=True))
-        return f"SourceFile({', '.join((f'url={without_secrets(self.url)!r}', *shown))})"
-
-    @property
-    def fingerprint(self) -> tuple[int | None, int | None, str | None]:
-        """Size, modification time and etag."""
-        return self.size, self.mtime, self.etag
 
 
 class Reference(NamedTuple):
@@ -182,7 +143,8 @@ class ChunkManifest:
         """
         given = (file, offset, length, pipeline, checksum)
         columns = {
-            name: _column(name, value, shape) for name, value in zip(COLUMNS, given, strict=True)
+            name: as_grid_column(name, value, shape)
+            for name, value in zip(COLUMNS, given, strict=True)
         }
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         check_references(manifest)
@@ -213,11 +175,11 @@ class ChunkManifest:
             return cls.build(shape, files=(file,), offset=next(columns), length=next(columns))
         return cls(
             files=(file,),
-            file=_constant("file", 0, shape),
-            offset=_of_rows("offset", offsets, shape),
-            length=_of_rows("length", lengths, shape),
-            pipeline=_constant("pipeline", 0, shape),
-            checksum=_constant("checksum", 0, shape),
+            file=constant_column("file", 0, shape),
+            offset=column_of_rows("offset", offsets, shape),
+            length=column_of_rows("length", lengths, shape),
+            pipeline=constant_column("pipeline", 0, shape),
+            checksum=constant_column("checksum", 0, shape),
         )
 
     @classmethod
@@ -280,7 +242,7 @@ class ChunkManifest:
         if isinstance(ids, slice):
             where = (slice(None),) * axis + (ids,)
             return self._map(lambda column: column[where])
-        taken = self._map(lambda column: _take(column, ids, axis))
+        taken = self._map(lambda column: take_rows(column, ids, axis))
         absent = ids == -1
         if not absent.any():
             return taken
@@ -295,7 +257,7 @@ class ChunkManifest:
         manifests = [m.loaded() for m in manifests]
         table = JoinedTable.of([m.files for m in manifests])
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
-        columns["file"] = list(map(_renumber, columns["file"], table.numbers))
+        columns["file"] = list(map(renumber_files, columns["file"], table.numbers))
         inline: dict[bytes, int] = {}
         for k, m in enumerate(manifests):
             if m.inline:
@@ -304,7 +266,7 @@ class ChunkManifest:
                 held = file == INLINE
                 moved = np.where(held, numbers[np.where(held, offset, 0)], offset)
                 columns["offset"][k] = np.broadcast_to(moved, m.shape)
-        joined = {name: _concatenate(parts, axis) for name, parts in columns.items()}
+        joined = {name: concatenate_columns(parts, axis) for name, parts in columns.items()}
         return ChunkManifest(files=table.items, inline=tuple(inline), **joined)
 
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
@@ -340,8 +302,8 @@ class ChunkManifest:
         return replace(
             self,
             files=tuple(files),
-            file=_settle(table[compact(self.file)], self.shape),
-            offset=_settle(offset, self.shape),
+            file=settle_column(table[compact(self.file)], self.shape),
+            offset=settle_column(offset, self.shape),
         )
 
     def checked(self, checksums: npt.NDArray[np.uint64]) -> ChunkManifest:
@@ -354,7 +316,7 @@ class ChunkManifest:
         """
         known = compact(self.checksum)
         found = np.where(known == 0, checksums, known)
-        return replace(self, checksum=_settle(found, self.shape))
+        return replace(self, checksum=settle_column(found, self.shape))
 
     def pruned(self) -> ChunkManifest:
         """Return the manifest with only those files in its table that a chunk lies in."""
@@ -366,16 +328,14 @@ class ChunkManifest:
         table[used] = np.arange(used.size)
         table[-2:] = INLINE, MISSING
         kept = tuple(map(self.files.__getitem__, used.tolist()))
-        return replace(
-            self, files=kept, file=_through_compact(self.file, lambda column: table[column])
-        )
+        return replace(self, files=kept, file=take_compact(self.file, lambda column: table[column]))
 
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
         """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
         if list(numbers) == list(range(len(numbers))):
             return self
         table = np.asarray(numbers, np.uint16)
-        return replace(self, pipeline=_through_compact(self.pipeline, lambda c: table[c]))
+        return replace(self, pipeline=take_compact(self.pipeline, lambda c: table[c]))
 
     def used_pipelines(self, count: int) -> Ints:
         """Return the numbers of the pipelines that chunks have, or may have, out of ``count``."""
@@ -407,7 +367,7 @@ class ChunkManifest:
         object.__setattr__(self, "inline", state["inline"])
         for name, kind in COLUMNS.items():
             if isinstance(state[name], int):
-                column = _constant(name, state[name], state["shape"])
+                column = constant_column(name, state[name], state["shape"])
             else:
                 steps = unpack(state["length"]) if name == "offset" else None
                 found = unpack(state[name], steps).astype(kind, copy=False)
@@ -422,11 +382,11 @@ class ChunkManifest:
         return (
             "virtualds-references",
             self.shape,
-            *map(normalize_token, (_digest(self.files), self.inline, *columns)),
+            *map(normalize_token, (digest(self.files), self.inline, *columns)),
         )
 
 
-def _digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
+def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     """Return what tells tables of files apart: a hash of names, and the few access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
@@ -434,17 +394,17 @@ def _digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     return hashlib.blake2b(text).hexdigest(), [*options]
 
 
-def _column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
+def as_grid_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
     """Return a column over the grid, of integers that it can hold."""
     if type(value) is int:
         # too large a number is told of below
         with suppress(OverflowError):
-            return _constant(name, value, shape)
-    return _settle(_as_column(name, np.asarray(value)), shape)
+            return constant_column(name, value, shape)
+    return settle_column(_as_column(name, np.asarray(value)), shape)
 
 
 @lru_cache(4096)
-def _constant(name: str, value: int, shape: tuple[int, ...]) -> Column:
+def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
     """Return a column of one value, which nobody can write to.
 
     It is what broadcasting returns, in a tenth of the time, and mostly the same for many files.
@@ -454,14 +414,14 @@ def _constant(name: str, value: int, shape: tuple[int, ...]) -> Column:
     return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
 
 
-def _of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Column:
+def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Column:
     """Return a column of a few numbers in C order."""
     if rows.count(rows[0]) == len(rows):
-        return _constant(name, rows[0], shape)
+        return constant_column(name, rows[0], shape)
     return np.array(rows, COLUMNS[name]).reshape(shape)
 
 
-def _settle(column: Column, shape: tuple[int, ...]) -> Column:
+def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
     """Give a column the shape of the grid, holding one that does not change as one number."""
     spread = np.broadcast_to(column, shape)
     if column.size and column.ndim and (column == column.flat[0]).all():
@@ -554,7 +514,7 @@ def _refuse(manifest: References, chunk_id: tuple[int, ...]) -> NoReturn:
     )
 
 
-def _take(column: Column, ids: Ints, axis: int) -> Column:
+def take_rows(column: Column, ids: Ints, axis: int) -> Column:
     """Take along an axis, leaving a broadcast axis broadcast."""
     if column.strides[axis] == 0 and column.shape[axis]:
         shape = (*column.shape[:axis], ids.size, *column.shape[axis + 1 :])
@@ -562,19 +522,19 @@ def _take(column: Column, ids: Ints, axis: int) -> Column:
     return column.take(ids, axis=axis)
 
 
-def _through_compact(column: Column, change: Callable[[Column], Column]) -> Column:
+def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
     """Change a column element by element at the cost of the memory it takes."""
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
-def _renumber(file: Column, numbers: Sequence[int]) -> Column:
+def renumber_files(file: Column, numbers: Sequence[int]) -> Column:
     """Return the column ``file`` where the files have other numbers."""
     # negative codes count from the end, so that they stand for themselves
     table = np.array([*numbers, INLINE, MISSING], np.int32)
-    return _through_compact(file, lambda column: table[column])
+    return take_compact(file, lambda column: table[column])
 
 
-def _concatenate(parts: Sequence[Column], axis: int) -> Column:
+def concatenate_columns(parts: Sequence[Column], axis: int) -> Column:
     """Concatenate columns, keeping axes broadcast along which no part changes."""
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from virtualds.errors import without_secrets
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.stores.fsspec_ranges import located
 from virtualds.urls import ARCHIVES, local_path, scheme_of
 

@@ -18,17 +18,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import virtualds.formats.zarr_v3 as zarr_v3
 from virtualds.array import ManifestArray
-from virtualds.checksum import checksum_of, mismatch
-from virtualds.codec import OURS
-from virtualds.codecs import Shuffle
+from virtualds.codecs.codec import OURS
+from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
-from virtualds.formats import replaces_by
+from virtualds.formats import replaces_by, zarr_v3
 from virtualds.grid import Ints
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.manifest import COLUMNS, INLINE, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import COLUMNS, INLINE, ChunkManifest
 from virtualds.read.pool import cores, run_all
+from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
 from virtualds.store import ChangedError, StoreError
 from virtualds.stores import store_for
 from virtualds.zarr_metadata import obstacles

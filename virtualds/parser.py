@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.group import ManifestGroup
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 
 Array = npt.NDArray[Any]
 

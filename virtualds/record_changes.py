@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.codecs.vlen_text import decoded_text, encoded_text
 from virtualds.grid import c_strides
 from virtualds.lazy_manifest import LazyManifest, MosaicTable, ReferenceTable, walked
-from virtualds.manifest import INLINE, ChunkManifest, SourceFile
-from virtualds.text import decoded_text, encoded_text
+from virtualds.manifest import INLINE, ChunkManifest
+from virtualds.source_file import SourceFile
 from virtualds.zarr_metadata import chunk_grid, dtype_from_zarr_v2
 
 OBJECTS = [{"id": "vlen-utf8"}]

@@ -11,7 +11,8 @@ from typing import Any
 
 from virtualds.access import ANYWHERE, Allowed, absolute, is_same_host
 from virtualds.errors import FormatError, ReadError
-from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import INLINE, ChunkManifest
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.local import WITHIN
 from virtualds.urls import scheme_of

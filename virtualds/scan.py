@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from virtualds.blocks import FIRST, MOST, PAGE, BlockFile, Blocks
 from virtualds.errors import UnsupportedError
 from virtualds.hdf5_lookahead import pointed_at
-from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.store import Range, Store, StoreError
 from virtualds.stores import in_front, store_for
 from virtualds.urls import scheme_of

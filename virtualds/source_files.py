@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from virtualds.array import ManifestArray
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.urls import normalise_url
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.codec import NO_FILTERS
+from virtualds.codecs.codec import NO_FILTERS
 from virtualds.group import ManifestVariable
 from virtualds.zarr_metadata import storage_encoding
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from virtualds.errors import without_secrets
-from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
+from virtualds.source_file import SourceFile, StorageOptions
 
 Range = tuple[int, int]
 """Offset and length, in bytes."""

@@ -16,7 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.array import ManifestArray
-from virtualds.codecs import Codec
+from virtualds.codecs.codec import Codec
 from virtualds.lazy import is_unread, virtual_data
 from virtualds.regular_axis import gaps_of
 

@@ -15,13 +15,14 @@ from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.errors import VirtualdsError
 from virtualds.keywords import strict
-from virtualds.manifest import StorageOptions
 from virtualds.materialize import materialize
+from virtualds.source_file import StorageOptions
 from virtualds.source_files import prefix_changer, table_of_sources
 from virtualds.store_errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
-from virtualds.verification import Verification, verified
+from virtualds.verification import verified
+from virtualds.verification.report import Verification
 from virtualds.writing import write_tree
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codec import Buffer, Codec, CodecError
+from virtualds.bounds import Buffer
 from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.vlen_text import decoded_bytes, decoded_text
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis, Ints
@@ -28,7 +30,6 @@ from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all
 from virtualds.referenced_files import stored_bytes
 from virtualds.stores import store_for
-from virtualds.text import decoded_bytes, decoded_text
 from virtualds.urls import host_of
 
 Objects = npt.NDArray[Any]

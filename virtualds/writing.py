@@ -21,20 +21,14 @@ from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.array import ManifestArray
 from virtualds.dataset import group_from_dataset
-from virtualds.detection import (
-    Location,
-    format_by_suffix,
-    format_for,
-    format_there,
-    reader_of,
-)
+from virtualds.detection import Location, format_by_suffix, format_for, format_there, reader_of
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, History, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
-from virtualds.manifest import StorageOptions
 from virtualds.scan import scanning
+from virtualds.source_file import StorageOptions
 from virtualds.store_errors import opening, storing
 from virtualds.tree import group_from_tree
 from virtualds.undecodable import ON_ERROR
@@ -99,9 +93,9 @@ def write_manifest(
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
     Allowed.of(allow)
-    location, target = _destination(url, format, storage_options, choices or {})
+    location, target = destination_of(url, format, storage_options, choices or {})
     whole = partial(group_from_dataset, dataset)
-    create = partial(_create, target, whole, location, choices or {})
+    create = partial(create_set, target, whole, location, choices or {})
     if mode in ("w", "w-"):
         settling_conflicts(partial(create, replace=mode == "w"), conflict)
         return Added.all_of(dataset, append_dim)
@@ -181,13 +175,13 @@ def check_target(
     _check_placing(mode, position, on_duplicate)
     _check_conflict(conflict)
     Allowed.of(allow)
-    location, target = _destination(url, format, storage_options, choices)
+    location, target = destination_of(url, format, storage_options, choices)
     if mode == "w-":
-        _demand_nothing(target, location, choices)
+        demand_no_set(target, location, choices)
     return target.name
 
 
-def _demand_nothing(target: Format, location: Location, choices: Mapping[str, Any]) -> None:
+def demand_no_set(target: Format, location: Location, choices: Mapping[str, Any]) -> None:
     """Refuse to create a set where there is one."""
     if target.holds is not None:
         branch = {name: value for name, value in choices.items() if name == "branch"}
@@ -221,13 +215,13 @@ def write_tree(
             f"ds.virtual.to_manifest"
         )
     target = format_for(location, format)
-    _check_choices(target, choices or {}, write_tree)
+    check_choices(target, choices or {}, write_tree)
     whole = partial(group_from_tree, tree, inherited)
-    create = partial(_create, target, whole, location, choices or {})
+    create = partial(create_set, target, whole, location, choices or {})
     settling_conflicts(partial(create, replace=mode == "w"), conflict)
 
 
-def _destination(
+def destination_of(
     url: Any,
     format: str | None,
     storage_options: Mapping[str, Any] | None,
@@ -236,11 +230,11 @@ def _destination(
     """Return what is written to, and its format, which knows the choices."""
     location = Location.of(url, storage_options)
     target = format_for(location, format)
-    _check_choices(target, choices, check_target)
+    check_choices(target, choices, check_target)
     return location, target
 
 
-def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
+def check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
     """Refuse options that a format does not have; ``call`` is the function that they are given."""
     known = [*target.choices, KEEP_QUERY]
     for name in sorted(choices.keys() - set(known)):
@@ -251,7 +245,7 @@ def _check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..
     check_types(choices)
 
 
-def _judged(
+def split_choices(
     choices: Mapping[str, Any], location: Location
 ) -> tuple[dict[str, Any], Callable[..., None]]:
     """Return the choices that are the format's, and what refuses groups that may not be written."""
@@ -286,7 +280,7 @@ def _check_placing(mode: str, position: str, on_duplicate: str) -> None:
         )
 
 
-def _create(
+def create_set(
     target: Format,
     whole: Callable[[], ManifestGroup],
     location: Location,
@@ -296,7 +290,7 @@ def _create(
 ) -> None:
     write: Callable[..., None] = target.write
     group = whole()
-    rest, judge = _judged(choices, location)
+    rest, judge = split_choices(choices, location)
     judge(group)
     # not around what reads values: another file would be told to be in the way
     with storing(location.target):
@@ -324,7 +318,7 @@ def _update(
     choices: Mapping[str, Any] | None = None,
 ) -> None:
     update: Callable[..., None] = target.update
-    rest, judge = _judged(choices or {}, location)
+    rest, judge = split_choices(choices or {}, location)
 
     def judged(before: ManifestGroup) -> ManifestGroup:
         if problems := before.all_problems():
@@ -334,12 +328,12 @@ def _update(
         judge(after, is_known=known_of(before))
         return after
 
-    with storing(location.target), _missing_named(location):
+    with storing(location.target), name_missing_set(location):
         update(location.target, judged, location.options, Allowed.of(allow), **rest)
 
 
 @contextmanager
-def _missing_named(location: Location) -> Iterator[None]:
+def name_missing_set(location: Location) -> Iterator[None]:
     """Say of a set that is not there what could be done."""
     try:
         yield
@@ -488,9 +482,9 @@ def convert(
     replaces = replaces_by(mode)
     location = Location.of(target, target_options)
     form = format_for(location, format)
-    _check_choices(form, choices, convert)
+    check_choices(form, choices, convert)
     if not replaces:
-        _demand_nothing(form, location, choices)
+        demand_no_set(form, location, choices)
     origin = Location.of_url(source, storage_options)
     skip = names_of("drop_variables", drop_variables)
     with opening(origin.url), scanning(origin.url, origin.options):
@@ -498,7 +492,7 @@ def convert(
         group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
     if isinstance(reader, Format):
         group = _self_contained(group, f"{origin.url.rstrip('/')}/")
-    _create(form, lambda: group, location, choices, replace=replaces)
+    create_set(form, lambda: group, location, choices, replace=replaces)
 
 
 def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
@@ -549,7 +543,7 @@ def snapshots(
     ['snapshot', 'time']
     """
     location = Location.of_url(url, storage_options)
-    with _missing_named(location):
+    with name_missing_set(location):
         return snapshot_table(_history_of(location), location.target, location.options)
 
 
@@ -615,7 +609,7 @@ def expire_snapshots(
     gone: list[str] = []
 
     def attempt() -> None:
-        with storing(location.target), _missing_named(location):
+        with storing(location.target), name_missing_set(location):
             gone[:] = history.expire(location.target, location.options, keep, older_than)
 
     settling_conflicts(attempt, conflict)

@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore, StorePath
 
 from virtualds.errors import UnsupportedError
 from virtualds.group import ManifestGroup
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.zarr_served import Decoded
 from virtualds.zarr_view import ZarrView
 

@@ -21,17 +21,18 @@ import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray
-from virtualds.codec import Buffer
+from virtualds.bounds import Buffer
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.fill import same_scalar
 from virtualds.fill_values import with_one_fill
-from virtualds.fragment import CodecPipeline
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
-from virtualds.json_attributes import from_json, to_json
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.json_values import from_json, to_json
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import MALFORMED, malformed
+from virtualds.source_file import SourceFile
 from virtualds.storage_notes import declared, restored_encoding
-from virtualds.text import checked_text, encoded_text
 from virtualds.undecodable import variable_or_problem
 from virtualds.varying_array import TEXT, varying_from_zarr_v2
 from virtualds.zarr_metadata import (
@@ -172,8 +173,8 @@ class HierarchyReader:
         return {name: from_json(value, types.get(name)) for name, value in found.items()}
 
     def _named_variable(self, path: str, problems: dict[str, VirtualdsError]) -> ManifestVariable:
-        shape = _member(self.metadata[f"{path}/.zarray"], "shape")
-        names = _member(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
+        shape = member_of(self.metadata[f"{path}/.zarray"], "shape")
+        names = member_of(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
         read = partial(self._variable, path)
         return variable_or_problem(read, path, self.source.url, shape, names, problems)
 
@@ -199,7 +200,7 @@ class HierarchyReader:
         return ManifestVariable(dims, array, attributes, encoding)
 
 
-def _member(document: object, key: str) -> object:
+def member_of(document: object, key: str) -> object:
     """Return what a JSON object has under a key, None of anything else."""
     return document.get(key) if isinstance(document, Mapping) else None
 
@@ -214,7 +215,7 @@ def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
 # ---------------------------------------------------------------------- writing
 
 
-def _sources(manifest: ChunkManifest) -> Iterable[SourceFile]:
+def files_with_chunks(manifest: ChunkManifest) -> Iterable[SourceFile]:
     """Return the files that chunks lie in, not those that are only known."""
     return manifest.pruned().sources
 
@@ -246,7 +247,7 @@ class Hierarchy:
         group: ManifestGroup,
         url: str,
         format: str,
-        sources: Callable[[ChunkManifest], Iterable[SourceFile]] = _sources,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]] = files_with_chunks,
     ) -> Hierarchy:
         """Return the hierarchy that holds a group.
 

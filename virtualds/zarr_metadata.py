@@ -17,12 +17,13 @@ import numpy.typing as npt
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_element, demand_table
 from virtualds.chunk_mesh import regular_chunks
-from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import NO_FILTERS
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis, compact
-from virtualds.json_numbers import NON_FINITE
+from virtualds.json_values import NON_FINITE
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest
 
@@ -61,7 +62,7 @@ def obstacles(array: ManifestArray) -> list[str]:
             found.append(f"its type {pipeline.dtype} has another form on every machine")
         elif not _can_be_spelled(pipeline.dtype):
             found.append(f"its compound type {pipeline.dtype} has bytes between its members")
-        elif _order(pipeline, array.ndim) is None:
+        elif memory_order(pipeline, array.ndim) is None:
             found.append(
                 f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
             )
@@ -87,7 +88,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
         "compressor": None,
         "filters": codecs or None,
         "fill_value": None,
-        "order": _order(pipeline, array.ndim),
+        "order": memory_order(pipeline, array.ndim),
         "dimension_separator": ".",
     }
     # the last codec of a Zarr v2 array is its compressor; readers look for it there
@@ -312,7 +313,7 @@ def all_fill(array: ManifestArray) -> CodecPipeline:
     return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
 
 
-def _order(pipeline: CodecPipeline, ndim: int) -> str | None:
+def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
     """Return the memory order that a layout is, or None if it is neither."""
     shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
     if len(shown) != len(pipeline.layout):

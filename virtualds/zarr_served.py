@@ -16,23 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.checksum import mismatch
+from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestVariable
-from virtualds.json_attributes import to_json
+from virtualds.json_values import to_json
 from virtualds.lazy_manifest import walked
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
+from virtualds.source_file import mismatch
 from virtualds.store import StoreError
 from virtualds.stores import store_for
-from virtualds.text import checked_text, encoded_text
 from virtualds.zarr_decoded import decoded_grids, decoded_metadata, is_unwieldy, packed
 from virtualds.zarr_metadata import fill_to_attribute
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended
-from virtualds.zarr_v3.data_types import (
-    RECORDS,
-    data_type_from_v3,
-    fill_value_from_v3,
-)
+from virtualds.zarr_v3.data_types import RECORDS, data_type_from_v3, fill_value_from_v3
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.values import TEXT

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.group import ManifestGroup
-from virtualds.json_attributes import to_json
+from virtualds.json_values import to_json
 from virtualds.zarr_served import WHOLE, Objection, Place, Refused, Served, served
 from virtualds.zarr_v3.document import MARKER, consolidated
 

@@ -23,10 +23,11 @@ import numcodecs
 import numcodecs.blosc
 import numpy as np
 
-from virtualds.codecs import Codec, Shuffle, codec_from_zarr_v2
-from virtualds.codecs.crc32c import crc32c
-from virtualds.codecs.fletcher32 import fletcher32
-from virtualds.decompressors import STORED_BITS, STORED_BYTES, unshuffle_stored
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.checksums import crc32c, fletcher32
+from virtualds.codecs.codec import Codec
+from virtualds.codecs.libraries import STORED_BITS, STORED_BYTES, unshuffle_stored
+from virtualds.codecs.shuffle import Shuffle
 
 Decode = Callable[[memoryview, int], Any]
 Rates = dict[str, dict[tuple[str, int], float]]

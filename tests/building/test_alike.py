@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
-import virtualds.building.stored_file as stored_file
 from virtualds.api import dataset_of
+from virtualds.building import stored_file
 from virtualds.building.alike import Alike, UnlikeError
 from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination

@@ -22,7 +22,7 @@ from virtualds.building.preparing import job_for
 from virtualds.detection import Location
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import virtual_data
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 
 CHOICES: dict[str, Any] = {
     **dict.fromkeys(("loadable_variables", "drop_variables", "group", "parser", "allow")),

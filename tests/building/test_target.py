@@ -19,7 +19,7 @@ from builds import parts_of
 from transforms import assert_identical
 
 import virtualds
-import virtualds.building.target as target_module
+from virtualds.building import target as target_module
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 

@@ -23,14 +23,15 @@ from transforms import without_gaps
 from zarr_stores import v3
 
 import virtualds
-import virtualds.decompressors as decompressors
-import virtualds.kerchunk_references.compressed_file as compressed_file
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.codecs import libraries
 from virtualds.detection import Location
 from virtualds.formats import kerchunk_json
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.manifest import INLINE, SourceFile
+from virtualds.kerchunk_references import compressed_file
+from virtualds.manifest import INLINE
+from virtualds.source_file import SourceFile
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 
@@ -502,7 +503,7 @@ def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path)
 def test_what_swells_without_end_is_a_format_error(
     compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decompressors, "SWELLS_BY", 100)
+    monkeypatch.setattr(libraries, "GROWS_BY", 100)
     bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
     (tmp_path / "refs.json").write_bytes(bomb)
     with pytest.raises(FormatError, match="expand to more"):

@@ -35,7 +35,7 @@ import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.formats import zarr_v3
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 from virtualds.zarr_v3 import manifest_files, manifests, parquet_table
 

@@ -25,7 +25,7 @@ from fuzz.seeds import fits, grib, tiff, zarr_of
 import virtualds
 from virtualds import ManifestArray
 from virtualds.codecs import CODECS
-from virtualds.codecs.numcodecs_family import NUMCODECS_IDS
+from virtualds.codecs.numcodecs import NUMCODECS_IDS
 from virtualds.errors import VirtualdsError
 
 STREAMS = {"zfpy": (lambda: imagecodecs.zfp_encode(np.arange(70.0)), 560)}

@@ -19,8 +19,8 @@ import xarray as xr
 from fuzz.outcomes import Failure, Outcome, Reader, corner, failure_of, outcome, values_of
 
 import virtualds
-from virtualds.codec import CodecError
 from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import CodecError
 from virtualds.errors import VirtualdsError
 from virtualds.referenced_files import MALFORMED
 

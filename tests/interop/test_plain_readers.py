@@ -20,7 +20,7 @@ import zarr
 import virtualds
 from virtualds import ConflictError, FormatError, ManifestArray, UnsupportedError
 from virtualds.formats import zarr_v3
-from virtualds.zarr_v3 import chunk_keys, snapshot_writing
+from virtualds.zarr_v3 import chunk_keys, snapshot_writing, snapshots
 
 LAT = np.array([-45.0, 0.0, 45.0])
 VALUES = np.arange(12.0).reshape(4, 3)
@@ -318,7 +318,7 @@ def test_an_upgrade_that_another_writer_outruns_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = formerly(written(source(tmp_path), tmp_path))
-    swap, outrun = zarr_v3.swap, []
+    swap, outrun = snapshots.swap, []
 
     def late(*args: Any) -> None:
         if not outrun:

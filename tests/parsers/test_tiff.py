@@ -19,7 +19,7 @@ from transforms import TRANSFORMS, assert_identical
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
-from virtualds.codec import CodecError
+from virtualds.codecs.codec import CodecError
 from virtualds.codecs.jpeg import Jpeg
 
 

@@ -38,7 +38,8 @@ from registered_images import (
 from zarr_stores import LITTLE, named, sharded, v3
 
 import virtualds
-from virtualds.codecs import CodecError, codec_from_zarr_v2, codec_from_zarr_v3
+from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
+from virtualds.codecs.codec import CodecError
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 
 

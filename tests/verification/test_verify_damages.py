@@ -21,7 +21,7 @@ from range_server import Fault, faulty_server
 
 import virtualds
 from virtualds import ManifestArray, SourceFile, Verification
-from virtualds.fragment import CodecPipeline
+from virtualds.codecs.pipeline import CodecPipeline
 
 LOOKS = ("fingerprint", "range", "native")
 

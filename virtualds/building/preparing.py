@@ -13,7 +13,7 @@ from virtualds.building.combining import Combination
 from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.opening import Job, Opened, Step
 from virtualds.keywords import check_choice
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.urls import normalise_url
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}

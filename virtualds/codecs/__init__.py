@@ -1,6 +1,6 @@
 """The codecs: one file per family, and here the list of them.
 
-A codec knows its own names (`virtualds.codec.Codec`): a new one is a file and a line in `CODECS`.
+A codec knows its own names (`virtualds.codecs.codec.Codec`): a new one is a file and a line in `CODECS`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ from typing import Any, cast
 
 import numpy as np
 
-from virtualds.codec import Buffer, Bytes, Codec, CodecError, Kind, Make, OfOneType, Shaped
-from virtualds.codecs.bit_fields import BitFields
+from virtualds.bounds import Buffer
+from virtualds.codecs.bitshuffle_lz4 import Bitshuffle, BitshuffleBlocks, Lz4Blocks
 from virtualds.codecs.blosc2 import Blosc2Frame
-from virtualds.codecs.cast_values import CastValues
-from virtualds.codecs.compressed_blocks import Bitshuffle, BitshuffleBlocks, Lz4Blocks
-from virtualds.codecs.crc32c import Crc32c
-from virtualds.codecs.fletcher32 import Fletcher32
+from virtualds.codecs.cast_value import CastValues
+from virtualds.codecs.checksums import Crc32c, Fletcher32
+from virtualds.codecs.codec import Codec, CodecError, Kind, Make, OfOneType, Shaped, Unreadable
 from virtualds.codecs.grib import GribMessage
-from virtualds.codecs.jpeg import Jpeg, JpegChunk
-from virtualds.codecs.jpegls import JpegLs
+from virtualds.codecs.hdf5_nbit import Nbit, ScaleOffset
+from virtualds.codecs.jpeg import Jpeg, JpegChunk, JpegLs
 from virtualds.codecs.jpegxl import JpegXlChunk
+from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.lzf import Lzf
-from virtualds.codecs.numcodecs_family import Numcodecs
-from virtualds.codecs.packed_bits import Nbit, ScaleOffset
+from virtualds.codecs.numcodecs import Numcodecs
+from virtualds.codecs.packbits import BitFields
 from virtualds.codecs.pcodec import Pcodec
 from virtualds.codecs.registry import Registry
-from virtualds.codecs.scaled_values import ScaledValues
+from virtualds.codecs.scale_offset import ScaledValues
 from virtualds.codecs.shuffle import Shuffle
-from virtualds.codecs.sign_flip import SignFlip
 from virtualds.codecs.szip import Szip
 from virtualds.codecs.tiff import Differences, FloatDifferences, Lzw, PackBits
-from virtualds.codecs.unreadable import Unreadable
+from virtualds.codecs.unsigned import SignFlip
 from virtualds.codecs.zfp import Zfp, ZfpChunk, Zfpy
 from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError

@@ -1,13 +1,12 @@
-"""Messages of GRIB, editions 1 and 2, decoded by ecCodes.
+"""Sections of GRIB messages: whether their numbers agree, before ecCodes takes them at their word.
 
-WMO Manual on Codes, volume I.2 (FM 92). The values are what cfgrib gives: single precision, NaN
-where the bitmap or the packing says that there is none. Zarr has no name for that, so that it has
-one of its own: ``virtualds_grib`` in Zarr v2, with a dot in Zarr v3.
+WMO Manual on Codes, volume I.2, FM 92: edition 1 (sections 1 to 4), edition 2 (sections 3, 5, 6 and
+7; templates 5.0, 5.2, 5.3 and 5.4). What contradicts itself there may end the process in ecCodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +14,174 @@ from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
-from virtualds.grib_sections import ContradictionError, check_first_edition, check_second_edition
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
+
+JPEG_2000 = b"\xff\x4f\xff\x51"
+"""Markers that such an image begins with (ITU-T T.800, table A.2)."""
+
+
+UNITS = frozenset({*range(8), *range(10, 15), 254})
+"""Units of time of edition 1 (code table 4)."""
+
+
+LEAST = {1: 28, 2: 32, 3: 6, 4: 11}
+"""Bytes that sections of edition 1 have at least."""
+
+
+MOST_BITS = 63
+"""Bits of a packed number."""
+
+
+class ContradictionError(ValueError):
+    """Sections of a message do not agree with each other."""
+
+
+def check_first_edition(message: bytes) -> None:
+    """Refuse a message of edition 1 whose sections do not fill it, or whose time is none.
+
+    Raises
+    ------
+    ContradictionError
+    """
+    flags, place = message[15] if len(message) > 15 else 0, 8
+    present = [1, *([2] if flags & 0x80 else []), *([3] if flags & 0x40 else []), 4]
+    for number in present:
+        length = _number(message, place, 3)
+        if length < LEAST[number] or place + length + 4 > len(message):
+            raise ContradictionError(
+                f"section {number} has {length} bytes at byte {place} of {len(message)}"
+            )
+        place += length
+    if place + 4 != len(message):
+        raise ContradictionError(f"sections end at byte {place} of {len(message)}")
+    month, day, hour, minute, unit = message[21:26]
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute < 60 and unit in UNITS):
+        raise ContradictionError(
+            f"month {month}, day {day}, {hour}:{minute}, steps in unit {unit} are no time"
+        )
+
+
+def check_second_edition(message: memoryview, points: int | None) -> None:
+    """Refuse a message of edition 2 whose grid, bitmap and packed values do not agree.
+
+    Parameters
+    ----------
+    message : memoryview
+        From ``GRIB`` to ``7777``.
+    points : int, optional
+        Of the grid, where they are known.
+
+    Raises
+    ------
+    ContradictionError
+    """
+    sections = _sections(message)
+    counts = _number(sections[3], 6, 4), _number(sections[5], 5, 4)
+    if counts[1] > counts[0] or points not in (None, counts[0]):
+        raise ContradictionError(f"{counts[0]} points and {counts[1]} values where {points} belong")
+    bitmap = sections.get(6, b"")
+    if len(bitmap) > 5 and not bitmap[5] and len(bitmap) != 6 + -(-counts[0] // 8):
+        raise ContradictionError(f"a bitmap of {len(bitmap) - 6} bytes for {counts[0]} points")
+    packed = sections[7][5:]
+    if packed[:4] == JPEG_2000:
+        _check_image(packed, counts[1])
+    check = TEMPLATES.get(_number(sections[5], 9, 2))
+    if check is not None:
+        check(sections[5], packed, counts[1])
+
+
+def _sections(message: memoryview) -> dict[int, memoryview]:
+    """Return the sections of a message by their numbers."""
+    found, place = dict[int, memoryview](), 16
+    while place + 5 <= len(message) - 4:
+        length, number = _number(message, place, 4), message[place + 4]
+        if length < 5 or place + length > len(message) - 4:
+            break
+        found[number] = message[place : place + length]
+        place += length
+    if place != len(message) - 4 or not {3, 5, 7} <= found.keys():
+        raise ContradictionError("sections do not add up")
+    return found
+
+
+def _number(data: bytes | memoryview, place: int, width: int) -> int:
+    return int.from_bytes(data[place : place + width], "big")
+
+
+def _check_image(data: memoryview, values: int) -> None:
+    """Refuse a JPEG 2000 image of another size (ITU-T T.800, A.5.1)."""
+    x, y, left, top = (_number(data, at, 4) for at in (8, 12, 16, 20))
+    components, depth, steps = bytes(data[40:42]), bytes(data[42:43]), bytes(data[43:45])
+    sound = x * y == values and not left + top
+    # one component of unsigned numbers
+    if not sound or components != b"\0\1" or not depth or depth[0] >= 32 or steps != b"\1\1":
+        raise ContradictionError(f"an image of {x} x {y} where {values} values belong")
+
+
+# ---------------------------------------------------------------------- how values are packed
+
+
+def _check_simple(how: memoryview, packed: memoryview, values: int) -> None:
+    """Template 5.0: numbers of the same width."""
+    bits = _number(how, 19, 1)
+    _demand(bits <= MOST_BITS and bits * values <= 8 * len(packed), bits, values, packed)
+
+
+def _check_floats(how: memoryview, packed: memoryview, values: int) -> None:
+    """Template 5.4: floating-point numbers."""
+    width = {1: 4, 2: 8, 3: 16}.get(_number(how, 11, 1), 0)
+    _demand(width * values == len(packed), 8 * width, values, packed)
+
+
+def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
+    """Templates 5.2 and 5.3: groups, each with a first value, a width and a length."""
+    if len(how) > 48:
+        order, octets = how[47], how[48]
+        _demand(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
+        packed = packed[(order + 1) * octets :]
+    count = _number(how, 31, 4)
+    bits, of_width, of_length = how[19], how[36], how[46]
+    sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
+    sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
+    _demand(sound and sum(sizes) <= len(packed), bits, count, packed)
+    place = sizes[0]
+    widths = how[35] + _unpacked(packed[place : place + sizes[1]], of_width, count)
+    lengths = _unpacked(packed[place + sizes[1] : sum(sizes)], of_length, count)
+    lengths = _number(how, 37, 4) + how[41] * lengths
+    lengths[-1] = _number(how, 42, 4)
+    is_whole = int(lengths.sum()) == values
+    _demand(is_whole and int(widths.max()) <= 32, bits, values, packed)
+    left = 8 * (len(packed) - sum(sizes))
+    _demand(int((widths * lengths).sum()) <= left, bits, values, packed)
+
+
+def _unpacked(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
+    """Return numbers of some bits each, the highest bit first."""
+    if not bits:
+        return np.zeros(count, np.int64)
+    flags = np.unpackbits(np.frombuffer(data, np.uint8))[: bits * count].reshape(count, bits)
+    weights = np.int64(1) << np.arange(bits - 1, -1, -1)
+    return flags.astype(np.int64) @ weights
+
+
+def _demand(is_sound: bool, bits: int, values: int, packed: memoryview) -> None:
+    if not is_sound:
+        raise ContradictionError(
+            f"{values} values or groups, packed in {bits} bits, are not the {len(packed)} bytes"
+        )
+
+
+TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
+    0: _check_simple,
+    2: _check_groups,
+    3: _check_groups,
+    4: _check_floats,
+}
+"""What is known of ways to pack, by the number of the template (code table 5.0)."""
+
 
 NOTHING = float(np.finfo(np.float32).max)
 """What stands for a missing value while a message is decoded; cfgrib takes the same number."""

@@ -9,26 +9,37 @@ registered in zarr-extensions, makes one image of a chunk; in Zarr v2 that has a
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, Shaped, check_length, needed_package
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, Shaped, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Second bytes of the markers before a frame header (ITU-T T.81, table B.1)."""
+
+
 APP14 = 0xEE
 """That of Adobe's marker, whose segment ends with how colours were transformed."""
+
+
 END = b"\xff\xd9"
 """Marker behind an image."""
+
+
 BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 """Second bytes of markers that no segment follows."""
+
+
 TRANSFORMS = {0: "rgb", 1: "ycbcr"}
 """What three components are, by the number in Adobe's marker."""
+
+
 SUBSAMPLING: dict[Any, Any] = {
     "4:4:4": [[1, 1], [1, 1], [1, 1]],
     "4:2:2": [[2, 1], [1, 1], [1, 1]],
@@ -36,11 +47,19 @@ SUBSAMPLING: dict[Any, Any] = {
     "4:2:0": [[2, 2], [1, 1], [1, 1]],
 }
 """Sampling factors of components, by what drafts of the registry called them."""
+
+
 KEYS = {"quality", "encoded_color_space", "subsampling"}
+
+
 LONGEST = 65535
 """Lines of an image, and samples of a line."""
+
+
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations of TIFF."""
+
+
 CONTIGUOUS = 1
 """TIFF's planar configuration where the samples of a pixel lie side by side."""
 
@@ -244,3 +263,71 @@ def _segments(data: memoryview) -> Iterator[tuple[int, int]]:
         # segments say how long they are; before a marker there may be any number of 0xFF
         length = int.from_bytes(data[place + 2 : place + 4], "big")
         place += 1 if marker == 0xFF else 2 if marker in BARE else 2 + length
+
+
+JPEGLS_END = b"\xff\xd9"
+"""Marker behind an image (annex C); a bit that is stuffed behind 0xff keeps it out of the data."""
+
+
+START_OF_FRAME = b"\xff\xf7"
+"""Marker before the frame header."""
+
+
+MOST = 2**20
+"""More than JPEG-LS makes of a byte: a bit is a run of 32768 elements at most."""
+
+
+@dataclass(frozen=True)
+class JpegLs(Codec):
+    """One JPEG-LS image of one component."""
+
+    zarr_v2_id: ClassVar[str] = "imagecodecs_jpegls"
+    hdf5_filter: ClassVar[int | None] = 32018
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls()
+
+    @classmethod
+    def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
+        if len(values) < 2 or values[1] != 1:
+            raise UnsupportedError(
+                f"HDF5 filter 32018 (FCIDECOMP) with client data {tuple(values)}: only images of "
+                f"one component are decoded; leave the variable out with drop_variables"
+            )
+        return cls()
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id}
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        imagecodecs = needed_package("imagecodecs", "jpegls")
+        # a damaged header would have memory allotted for another image
+        check_length(self, _image_size(memoryview(data)), nbytes)
+        if JPEGLS_END not in bytes(data):
+            # CharLS would look for the end of a number beyond them
+            raise CodecError("jpegls: the image has no end")
+        try:
+            out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise CodecError(f"jpegls: {error}") from error
+        check_length(self, len(out), nbytes)
+        return out
+
+
+def _image_size(data: memoryview) -> int:
+    """Return how many bytes the image has, according to its frame header."""
+    place = 2
+    while place + 10 <= len(data):
+        if data[place : place + 2] == START_OF_FRAME:
+            bits, components = data[place + 4], data[place + 9]
+            lines, samples = (
+                int.from_bytes(data[place + i : place + i + 2], "big") for i in (5, 7)
+            )
+            size = lines * samples * components * (1 if bits <= 8 else 2)
+            if size > MOST * len(data):
+                raise CodecError(f"jpegls: {size} bytes of an image out of {len(data)}")
+            return size
+        # other segments say how long they are, the two bytes that say it included
+        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    raise CodecError(f"jpegls: {len(data)} bytes hold no frame header")

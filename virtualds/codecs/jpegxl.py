@@ -15,7 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from virtualds.codec import Buffer, CodecError, Shaped, check_length, needed_package
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import CodecError, Shaped, check_length, needed_package
 
 EXPONENTS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
 """Bits of the exponent, by the types that images have; integers have none."""

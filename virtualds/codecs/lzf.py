@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 MOST = 140

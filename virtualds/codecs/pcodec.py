@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from virtualds.codec import Buffer, CodecError, SelfDescribing, check_length, needed_package
-from virtualds.decompressors import swollen
+from virtualds.bounds import Buffer, swollen
+from virtualds.codecs.codec import CodecError, SelfDescribing, check_length, needed_package
 
 TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1")
 """What numbers of a stream may be."""

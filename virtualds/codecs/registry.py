@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from virtualds.codec import OURS, Codec, Kind, Make
+from virtualds.codecs.codec import OURS, Codec, Kind, Make
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Bytes, Codec, check_length
-from virtualds.decompressors import LARGEST_FRAME, STORED_BYTES, unshuffle_stored
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, check_length
+from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
 VECTORISED = (2, 4, 8)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length, needed_package
-from virtualds.decompressors import demand_room
+from virtualds.bounds import Buffer, demand_room
+from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")

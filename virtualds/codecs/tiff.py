@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, Name, OfOneType, check_length, needed_package
-from virtualds.decompressors import swollen
+from virtualds.bounds import Buffer, swollen
+from virtualds.codecs.codec import Codec, CodecError, Name, OfOneType, check_length, needed_package
 from virtualds.errors import UnsupportedError
 
 

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import (
-    Buffer,
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import (
     Codec,
     CodecError,
     SelfDescribing,

@@ -21,9 +21,7 @@ from virtualds.building.workers import workers_for
 from virtualds.combine import OF_XARRAY, RETRIES, open_virtual_mfdataset
 from virtualds.diagnosis.findings import differences_of, eras_of, formats_for
 from virtualds.diagnosis.joining import Joining, guessed
-from virtualds.diagnosis.report import Diagnosis as Diagnosis
-from virtualds.diagnosis.report import Difference as Difference
-from virtualds.diagnosis.report import Era as Era
+from virtualds.diagnosis.report import Diagnosis
 from virtualds.diagnosis.survey import Look, Survey, surveyed
 from virtualds.diagnosis.verdicts import Trial
 from virtualds.keywords import arguments, strict

@@ -30,8 +30,9 @@ from virtualds.icechunk_references.opened import OpenedStore, OpenedTable
 from virtualds.icechunk_references.places import Place, containers, location, place_of, url_of
 from virtualds.icechunk_references.writers import writers_kept_apart
 from virtualds.lazy_manifest import LazyManifest, MosaicTable
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import ReferencedFiles, stored_bytes
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.zarr_v3.chunk_keys import chunk_key
 from virtualds.zarr_v3.manifest_files import fingerprints
 from virtualds.zarr_v3.manifests import Part
@@ -207,17 +208,17 @@ def write(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = _Target.of(url, options, branch)
+    target = Target.of(url, options, branch)
     with zarr_v3_suggested(group, target.name):
         planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     with writers_kept_apart(target.place, target.name, options):
-        store = target.opened(_needed(planned, target))
+        store = target.opened(containers_needed(planned, target))
         there = bool(adapter().documents(store, target.name))
         if there and not replace:
-            raise _occupied(target, store)
+            raise occupied_error(target, store)
         if there:
             adapter().cleared(store, target.name)
-        _Writer(store, target).write_all(planned)
+        NodeWriter(store, target).write_all(planned)
         target.commit(store, message or "Written by virtualds")
 
 
@@ -229,16 +230,16 @@ def holds(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN
     FileExistsError
         There is; it says what.
     """
-    target = _Target.of(url, options, branch)
+    target = Target.of(url, options, branch)
     if target.place is not None and not target.exists():
         return False
     store = target.opened({})
     if adapter().documents(store, target.name):
-        raise _occupied(target, store)
+        raise occupied_error(target, store)
     return False
 
 
-def _occupied(target: _Target, store: Any) -> FileExistsError:
+def occupied_error(target: Target, store: Any) -> FileExistsError:
     """Return the error that says what is there, and so what would be removed."""
     nodes = adapter().documents(store, target.name)
     arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
@@ -279,7 +280,7 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = _Target.of(url, options, branch)
+    target = Target.of(url, options, branch)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
     with writers_kept_apart(target.place, target.name, options):
@@ -287,14 +288,14 @@ def update(
 
 
 def _commit_change(
-    target: _Target,
+    target: Target,
     change: Callable[[ManifestGroup], ManifestGroup],
     allow: Allowed,
     message: str | None,
     rectilinear: bool | None,
 ) -> None:
     store = target.opened({})
-    known = _Known(store, target, allow)
+    known = KnownChunks(store, target, allow)
     before = _reader(store, target.name, known.manifest).group(None)
     if (after := change(before)) is before:
         return
@@ -304,15 +305,15 @@ def _commit_change(
         rectilinear = "rectilinear" in there
     with zarr_v3_suggested(after, target.name):
         planned = plan(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    store = target.opened(_needed(planned, target), store)
+    store = target.opened(containers_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
     adapter().removed(store, gone, target.name)
-    _Writer(store, target, known, nodes).write_all(planned)
+    NodeWriter(store, target, known, nodes).write_all(planned)
     target.commit(store, message or "Changed by virtualds")
 
 
 @dataclass
-class _Target:
+class Target:
     """What is written to: a repository at a url, or an object of Icechunk."""
 
     place: Place | None
@@ -323,7 +324,7 @@ class _Target:
     options: StorageOptions | None = None
 
     @classmethod
-    def of(cls, url: Any, options: StorageOptions | None, branch: str) -> _Target:
+    def of(cls, url: Any, options: StorageOptions | None, branch: str) -> Target:
         if not isinstance(url, str):
             if branch != MAIN and not adapter().commits(url):
                 raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
@@ -389,7 +390,7 @@ class _Target:
         return self.root is not None and url.startswith(f"{self.root}/{CHUNKS}/")
 
 
-def _needed(planned: Plan, target: _Target) -> dict[str, Place]:
+def containers_needed(planned: Plan, target: Target) -> dict[str, Place]:
     """Return the containers that the references of a plan need."""
     files = (
         file
@@ -402,13 +403,13 @@ def _needed(planned: Plan, target: _Target) -> dict[str, Place]:
     return containers((file.url, file.options) for file in outside)
 
 
-class _Known:
+class KnownChunks:
     """What a store says of chunks before it is changed.
 
     Chunks of a repository of which nobody knows where it lies are read.
     """
 
-    def __init__(self, store: Any, target: _Target, allow: Allowed) -> None:
+    def __init__(self, store: Any, target: Target, allow: Allowed) -> None:
         self._store = store
         self._target = target
         self._found: dict[tuple[str, tuple[int, ...]], ChunkManifest] = {}
@@ -442,12 +443,12 @@ class _Known:
 
 
 @dataclass
-class _Writer:
+class NodeWriter:
     """Writes nodes to a store, and of those that are there what has changed."""
 
     store: Any
-    target: _Target
-    known: _Known | None = None
+    target: Target
+    known: KnownChunks | None = None
     nodes: Mapping[str, Any] | None = None
 
     def write_all(self, planned: Plan) -> None:

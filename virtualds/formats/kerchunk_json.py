@@ -17,6 +17,7 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
+from virtualds.json_values import parsed, uncollected
 from virtualds.kerchunk_references.compressed_file import (
     beginning,
     compressed,
@@ -25,11 +26,11 @@ from virtualds.kerchunk_references.compressed_file import (
 )
 from virtualds.kerchunk_references.entries import Entries
 from virtualds.kerchunk_references.template import Templates, generated
-from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.referenced_files import MALFORMED, malformed
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed, uncollected
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.manifests import Part

@@ -22,6 +22,7 @@ from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.fence import Fence, create_folder, is_claim, outrun, reads_while
 from virtualds.group import ManifestGroup
+from virtualds.json_values import parsed
 from virtualds.kerchunk_references.records import (
     MARKER,
     Records,
@@ -31,12 +32,12 @@ from virtualds.kerchunk_references.records import (
     record_path,
 )
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable, walked
-from virtualds.manifest import ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import ChunkManifest
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
 from virtualds.referenced_files import MALFORMED, malformed
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
 from virtualds.urls import scheme_of
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_metadata import chunk_grid
@@ -83,11 +84,11 @@ def read(
     # relative urls are seen from the folder that holds the set's
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = store_for(source.url).read_all(f"{source.url}/{MARKER}", source.options)
-    _demand_whole(raw, source.url)
-    return _Set.parse(raw, source, allow).tree(group, skip)
+    demand_no_claim(raw, source.url)
+    return ParquetSet.parse(raw, source, allow).tree(group, skip)
 
 
-def _demand_whole(marker: bytes, url: str) -> None:
+def demand_no_claim(marker: bytes, url: str) -> None:
     """Take a set that somebody is creating for none."""
     if is_claim(marker):
         raise FileNotFoundError(
@@ -97,7 +98,7 @@ def _demand_whole(marker: bytes, url: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Set:
+class ParquetSet:
     """What the ``.zmetadata`` of a set say."""
 
     source: SourceFile
@@ -107,7 +108,7 @@ class _Set:
     records: Records
 
     @classmethod
-    def parse(cls, raw: bytes, source: SourceFile, allow: Allowed) -> _Set:
+    def parse(cls, raw: bytes, source: SourceFile, allow: Allowed) -> ParquetSet:
         """Return the set in a folder."""
         document = parsed(raw, source.url)
         try:
@@ -206,14 +207,14 @@ def write(
         ``record_size`` is no number of references.
     """
     _check_size(record_size)
-    hierarchy = _hierarchy(group, url)
+    hierarchy = hierarchy_of(group, url)
     url = url.rstrip("/")
     replaces = _is_set(url, options)
     if replaces and not replace:
         raise exists_already(url)
     if replaces:
         _demand_exchange(url)
-    files = _files(hierarchy, record_size or _record_size(hierarchy))
+    files = files_of(hierarchy, record_size or _record_size(hierarchy))
     if scheme_of(url) != "file":
         create_folder(url, MARKER, files, options)
         return
@@ -230,7 +231,7 @@ def _check_size(record_size: Any) -> None:
         raise ValueError(f"record_size {record_size!r}: it is a number of references, at least 1")
 
 
-def _hierarchy(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
+def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
     """Return the hierarchy that holds a group, all of whose paths may be folders."""
     with zarr_v3_suggested(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
@@ -266,21 +267,21 @@ def _demand_exchange(url: str) -> None:
         )
 
 
-def _files(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
+def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a set, the one that makes it a set last."""
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number, (_, rows) in enumerate(walked(manifest, most=size)):
             yield record_path(path, number), record(rows, size, token)
-    yield MARKER, _document(hierarchy, size, {"set": token})
+    yield MARKER, to_document(hierarchy, size, {"set": token})
 
 
-def _rows(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
+def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
     """Return the chunks of one record."""
     return manifest.at(np.arange(number * size, min(number * size + size, manifest.size)))
 
 
-def _document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]) -> bytes:
+def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]) -> bytes:
     """Return the file that makes a folder a set."""
     known = {key: name for key, name in names.items() if name is not None}
     document = {
@@ -333,8 +334,8 @@ def update(
     _check_size(record_size)
     url = url.rstrip("/")
     raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
-    _demand_whole(raw, url)
-    found = _Set.parse(raw, SourceFile(url, options=options), allow)
+    demand_no_claim(raw, url)
+    found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     size = record_size or found.records.size
 
     def is_there() -> bool:
@@ -351,11 +352,11 @@ def update(
     growth.write(version)
 
 
-def _replace(found: _Set, version: str, after: ManifestGroup, size: int) -> None:
+def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -> None:
     """Put another set in the place of one that is still of the version that was read."""
     source = found.source
     _demand_exchange(source.url)
-    files = _files(_hierarchy(after, source.url), size)
+    files = files_of(hierarchy_of(after, source.url), size)
     store = store_for(source.url)
     try:
         store.write_folder(source.url, files, source.options, replace=True, expected=version)
@@ -376,15 +377,15 @@ class _Growth:
         By array: the first row that is new, or holds more than before.
     """
 
-    found: _Set
+    found: ParquetSet
     hierarchy: Hierarchy
     first: dict[str, int]
 
     @classmethod
-    def between(cls, found: _Set, after: ManifestGroup) -> _Growth | None:
+    def between(cls, found: ParquetSet, after: ManifestGroup) -> _Growth | None:
         """Return it, None if references change."""
         url, holds = found.source.url, found.holds
-        hierarchy = _hierarchy(after, url, sources=lambda m: sources_besides(m, holds))
+        hierarchy = hierarchy_of(after, url, sources=lambda m: sources_besides(m, holds))
         before = found.arrays()
         if before.keys() - hierarchy.manifests.keys():
             # a name that is given away again would be read by those who still know the old array
@@ -425,6 +426,6 @@ class _Growth:
         fence.replace_marker(self.found.named(writer))
         with reads_while(fence.stands, source.url):
             for path, manifest, number in self._records():
-                fence.put(path, record(_rows(manifest, number, size), size, token, writer))
+                fence.put(path, record(rows_of_record(manifest, number, size), size, token, writer))
         names = {"set": token, "writer": writer}
-        fence.replace_marker(_document(self.hierarchy, size, names))
+        fence.replace_marker(to_document(self.hierarchy, size, names))

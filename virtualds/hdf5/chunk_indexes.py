@@ -16,12 +16,7 @@ from virtualds.errors import UnsupportedError
 from virtualds.hdf5.chunk_table import Table, checked
 from virtualds.hdf5.chunk_tree import read_tree
 from virtualds.hdf5.extensible_array import read_extensible_array
-from virtualds.hdf5.object_header import (
-    B_TREE_1,
-    EXTENSIBLE_ARRAY,
-    ChunkIndex,
-    chunk_index,
-)
+from virtualds.hdf5.object_header import B_TREE_1, EXTENSIBLE_ARRAY, ChunkIndex, chunk_index
 from virtualds.hdf5.structure import Dataset
 
 BLOCK = 512

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.manifest import SourceFile
 from virtualds.scan import fetch_ahead, remote_file
+from virtualds.source_file import SourceFile
 from virtualds.store import Range
 from virtualds.urls import local_path, scheme_of
 

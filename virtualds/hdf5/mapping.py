@@ -18,17 +18,10 @@ from virtualds.array import ManifestArray
 from virtualds.concatenation import assemble
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.hdf5.data_types import StoredType, stored_type
-from virtualds.hdf5.file import (
-    HDF5Files,
-    Places,
-    absolute,
-    beside,
-    find,
-    in_working_directory,
-)
+from virtualds.hdf5.file import HDF5Files, Places, absolute, beside, find, in_working_directory
 from virtualds.hdf5.storage import external_segments, fill_of, stored_array
 from virtualds.hdf5.structure import Dataset, Place, file_of
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 
 VIRTUAL = 3

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.codec import NO_FILTERS
 from virtualds.codecs import codec_from_hdf5
+from virtualds.codecs.codec import NO_FILTERS
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis, Ints, c_strides
 from virtualds.hdf5.chunk_indexes import read_chunks
 from virtualds.hdf5.chunk_table import FEW, Table
@@ -28,7 +29,8 @@ from virtualds.hdf5.data_types import StoredType
 from virtualds.hdf5.file import Places, beside, find, in_working_directory
 from virtualds.hdf5.object_header import COMPACT, compact_data, filters_edges
 from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
+from virtualds.source_file import SourceFile
 
 CHUNKED = 2
 """The layout class of chunks (HDF5 file format, IV.A.2.i, Data Layout message)."""

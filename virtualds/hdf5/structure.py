@@ -24,7 +24,7 @@ from virtualds.hdf5.global_heap import check_elements
 from virtualds.hdf5.object_header import DATATYPE, Message, read_messages
 from virtualds.hdf5.shared_messages import fill_values, unshared
 from virtualds.hdf5.type_messages import Type, read_type
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 """Start of the NAME of a scale that stands for a dimension without a variable."""

@@ -16,8 +16,8 @@ from virtualds.hdf5.data_types import TEXT, StoredType
 from virtualds.hdf5.file import HDF5Files
 from virtualds.hdf5.heap_check import check_heap
 from virtualds.hdf5.structure import Dataset, Place, fill_beyond
-from virtualds.manifest import SourceFile
 from virtualds.options import get_options
+from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 
 Values = npt.NDArray[Any]

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
 from virtualds.errors import FormatError
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 
 BLOCK = 2880
 """Bytes that headers and data are multiples of."""

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import demand_values
+from virtualds.codecs.grib import ContradictionError, check_first_edition
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.grib_sections import ContradictionError, check_first_edition
 
 BEGIN, END = b"GRIB", b"7777"
 NEAR = 64 * 1024

@@ -13,8 +13,8 @@ from typing import BinaryIO, cast
 
 from virtualds.blocks import PAGE, FetchError
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.manifest import SourceFile
 from virtualds.scan import remote_file
+from virtualds.source_file import SourceFile
 from virtualds.urls import local_path, scheme_of
 
 

@@ -18,17 +18,11 @@ import icechunk
 import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
-from virtualds.errors import (
-    AccessError,
-    ConflictError,
-    FormatError,
-    ReadError,
-    UnsupportedError,
-)
+from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
 from virtualds.grid import Ints
 from virtualds.icechunk_references.places import Place
-from virtualds.manifest import SourceFile
-from virtualds.strict_json import parsed
+from virtualds.json_values import parsed
+from virtualds.source_file import SourceFile
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """What chunks are that do not lie in somebody else's file."""
@@ -265,20 +259,20 @@ def commits(target: Any) -> bool:
 def documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
     """Return the metadata of all nodes by path, groups before what they hold."""
     with told(url):
-        return waited(_documents(store))
+        return waited(fetch_documents(store))
 
 
 def document(store: Any, path: str, url: str) -> dict[str, Any]:
     """Return the metadata of a node, nothing if there is none."""
     with told(url):
-        return waited(_document(store, path)) or {}
+        return waited(fetch_document(store, path)) or {}
 
 
-async def _documents(store: Any) -> dict[str, dict[str, Any]]:
+async def fetch_documents(store: Any) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     level = [""]
     while level:
-        texts = await asyncio.gather(*(_document(store, path) for path in level))
+        texts = await asyncio.gather(*(fetch_document(store, path) for path in level))
         nodes = {p: text for p, text in zip(level, texts, strict=True) if text is not None}
         found |= nodes
         groups = [p for p, node in nodes.items() if node.get("node_type") == "group"]
@@ -287,7 +281,7 @@ async def _documents(store: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-async def _document(store: Any, path: str) -> dict[str, Any] | None:
+async def fetch_document(store: Any, path: str) -> dict[str, Any] | None:
     data = await store.get(_key(path, MARKER), default_buffer_prototype())
     if data is None:
         return None
@@ -309,10 +303,10 @@ def _key(path: str, name: str) -> str:
 def references(store: Any, path: str, url: str) -> References:
     """Return where the chunks of an array lie."""
     with told(url):
-        return waited(_references(store, path))
+        return waited(fetch_references(store, path))
 
 
-async def _references(store: Any, path: str) -> References:
+async def fetch_references(store: Any, path: str) -> References:
     numbers: dict[str, int] = {}
     inline: dict[int, bytes] = {}
     batches: list[tuple[Any, ...]] = []
@@ -333,10 +327,10 @@ async def _references(store: Any, path: str) -> References:
 def chunks(store: Any, keys: Sequence[str], url: str) -> list[bytes]:
     """Return chunks by their keys."""
     with told(url):
-        return waited(_chunks(store, keys))
+        return waited(fetch_chunks(store, keys))
 
 
-async def _chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
+async def fetch_chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
     found: list[bytes] = []
     for start in range(0, len(keys), AT_ONCE):
         some = keys[start : start + AT_ONCE]
@@ -357,10 +351,10 @@ def cleared(store: Any, url: str) -> None:
 def removed(store: Any, paths: Sequence[str], url: str) -> None:
     """Remove nodes with all that they hold."""
     with told(url):
-        waited(_removed(store, paths))
+        waited(remove_nodes(store, paths))
 
 
-async def _removed(store: Any, paths: Sequence[str]) -> None:
+async def remove_nodes(store: Any, paths: Sequence[str]) -> None:
     for path in paths:
         await store.delete_dir(path)
 
@@ -368,10 +362,10 @@ async def _removed(store: Any, paths: Sequence[str]) -> None:
 def put(store: Any, files: Iterable[tuple[str, bytes]], url: str) -> None:
     """Write metadata and chunks, in order, by their keys."""
     with told(url):
-        waited(_put(store, iter(files)))
+        waited(put_files(store, iter(files)))
 
 
-async def _put(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
+async def put_files(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
     buffer = default_buffer_prototype().buffer
     for key, data in files:
         some = [(key, data), *(pair for _, pair in zip(range(AT_ONCE - 1), files, strict=False))]
@@ -409,7 +403,7 @@ def refer(
         Of the repository, for errors.
     """
     file, offset, length = columns
-    checks = [_checksum(source) for source in files]
+    checks = [to_checksum(source) for source in files]
     used = {checks[number] for number in np.unique(file[file >= 0]).tolist()}
     if not used:
         return
@@ -421,7 +415,7 @@ def refer(
                 f"/{path}", grid, names.tolist(), *counts, checksum=used.pop()
             )
         else:
-            refused = _specified(store, path, grid, checks, locations, columns)
+            refused = to_virtual_chunk(store, path, grid, checks, locations, columns)
     if refused:
         raise UnsupportedError(
             f"{url}: Icechunk refuses {len(refused)} references of {path}, the first of chunk "
@@ -429,7 +423,7 @@ def refer(
         )
 
 
-def _specified(
+def to_virtual_chunk(
     store: Any,
     path: str,
     grid: tuple[int, ...],
@@ -450,7 +444,7 @@ def _specified(
     return store.set_virtual_refs(f"/{path}", specs)
 
 
-def _checksum(file: SourceFile) -> datetime | str | None:
+def to_checksum(file: SourceFile) -> datetime | str | None:
     """Return what a file is to be compared with: full seconds, since Icechunk keeps no others."""
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)

@@ -15,9 +15,10 @@ from virtualds.bounds import demand_table
 from virtualds.errors import UnsupportedError
 from virtualds.grid import Ints
 from virtualds.icechunk_references.places import place_of, url_of
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import ReferencedFiles
+from virtualds.source_file import SourceFile, StorageOptions
 
 KEPT = 8
 """Arrays whose references are kept in memory."""

@@ -17,9 +17,10 @@ from virtualds.errors import AccessError
 from virtualds.grid import Ints
 from virtualds.icechunk_references.chunks import KEPT, adapter, manifest_of
 from virtualds.icechunk_references.places import url_of
-from virtualds.manifest import INLINE, ChunkManifest, SourceFile, StorageOptions
+from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.records import RecordCache, opening
 from virtualds.referenced_files import ReferencedFiles
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import scheme_of
 
 OWN = "icechunk:"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from virtualds.file_lock import exclusive
 from virtualds.icechunk_references.places import Place
-from virtualds.manifest import StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.local import lock_of
 

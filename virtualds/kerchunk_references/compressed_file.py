@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtualds.decompressors import swollen
+from virtualds.bounds import swollen
 from virtualds.errors import FormatError
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}

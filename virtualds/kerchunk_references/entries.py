@@ -21,9 +21,10 @@ import numpy.typing as npt
 from virtualds.access import Allowed
 from virtualds.bounds import demand_table
 from virtualds.errors import AccessError, FormatError
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.json_values import parsed
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import ReferencedFiles
-from virtualds.strict_json import parsed
+from virtualds.source_file import SourceFile
 
 V3 = "zarr.json"
 """What keys of metadata of Zarr v3 end with."""

@@ -19,7 +19,7 @@ from virtualds.access import Allowed
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import Catalogue, LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.packed_columns import pack_table, unpack_table
 from virtualds.records import (
     CACHED,
@@ -30,6 +30,7 @@ from virtualds.records import (
     rows_of_records,
 )
 from virtualds.referenced_files import MALFORMED, ReferencedFiles, malformed, unreachable
+from virtualds.source_file import SourceFile
 from virtualds.store import version_of
 from virtualds.stores import store_for
 

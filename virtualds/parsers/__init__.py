@@ -9,16 +9,9 @@ import warnings
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-import virtualds.parsers.fits as fits
-import virtualds.parsers.grib as grib
-import virtualds.parsers.hdf5 as hdf5
-import virtualds.parsers.netcdf3 as netcdf3
-import virtualds.parsers.numpy_files as numpy_files
-import virtualds.parsers.safetensors as safetensors
-import virtualds.parsers.tiff as tiff
-import virtualds.parsers.zarr as zarr
 from virtualds.errors import FOREIGN
 from virtualds.parser import Parser
+from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy_files, safetensors, tiff, zarr
 
 PARSERS: tuple[Parser, ...] = (
     hdf5.PARSER,

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.codecs import SignFlip
+from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.fits import Part, parts
 from virtualds.headers.source_file import damage_of, open_source
-from virtualds.manifest import SourceFile
 from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
+from virtualds.source_file import SourceFile
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"SIMPLE  ="

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.codec import NO_FILTERS
+from virtualds.codecs.codec import NO_FILTERS
 from virtualds.concatenation import without_gaps
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestGroup, ManifestVariable
@@ -30,16 +30,8 @@ from virtualds.hdf5.file import HDF5Files, damage_of
 from virtualds.hdf5.groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
 from virtualds.hdf5.mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5.storage import stored_array
-from virtualds.hdf5.structure import (
-    Dataset,
-    Place,
-    attribute_names,
-    descend,
-    fill_beyond,
-    members,
-)
+from virtualds.hdf5.structure import Dataset, Place, attribute_names, descend, fill_beyond, members
 from virtualds.hdf5.values import values_of
-from virtualds.manifest import SourceFile
 from virtualds.parser import (
     CannotError,
     NativeReader,
@@ -49,6 +41,7 @@ from virtualds.parser import (
     stored_values,
 )
 from virtualds.scan import read_remote
+from virtualds.source_file import SourceFile
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

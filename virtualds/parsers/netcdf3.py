@@ -16,21 +16,16 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.blocks import FIRST, PAGE
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.even_manifest import EvenManifest, EvenTable
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers.netcdf3 import (
-    MAGIC,
-    VERSIONS,
-    Header,
-    MoreNeeded,
-    Variable,
-    parse_header,
-)
-from virtualds.manifest import ChunkManifest, SourceFile
+from virtualds.headers.netcdf3 import MAGIC, VERSIONS, Header, MoreNeeded, Variable, parse_header
+from virtualds.manifest import ChunkManifest
 from virtualds.parser import NativeReader, Parser
+from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.urls import local_path, scheme_of
 

@@ -16,14 +16,13 @@ import numpy as np
 from virtualds.archive_index import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.archived import READ_WHOLE
 from virtualds.array import ManifestArray
-from virtualds.checksum import checksum_behind, mismatch
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
-from virtualds.manifest import SourceFile
 from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.scan import fetch_ahead
+from virtualds.source_file import SourceFile, checksum_behind, mismatch
 from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
 
 NAME = "array"

@@ -16,10 +16,10 @@ from virtualds.blocks import FIRST, PAGE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
-from virtualds.manifest import SourceFile
+from virtualds.json_values import parsed
 from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
+from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
 
 WIDTH = 8
 """Bytes of the length of the header."""

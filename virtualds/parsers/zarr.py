@@ -19,22 +19,19 @@ import numpy as np
 from virtualds.bounds import demand_table
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
-from virtualds.manifest import MISSING, ChunkManifest, SourceFile
+from virtualds.json_values import parsed
+from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.parser import NativeReader, Parser
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, malformed
+from virtualds.source_file import SourceFile
 from virtualds.store import Listed
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
 from virtualds.urls import below, name_of
 from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.chunk_keys import ChunkKeys, Separated, chunk_key
-from virtualds.zarr_v3.manifests import (
-    Part,
-    StoredManifests,
-    json_manifest,
-)
+from virtualds.zarr_v3.manifests import Part, StoredManifests, json_manifest
 from virtualds.zarr_v3.nodes import NodesReader
 
 V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY = "zarr.json", ".zmetadata", ".zgroup", ".zarray"

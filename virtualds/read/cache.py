@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs import Codec
-from virtualds.manifest import SourceFile
+from virtualds.codecs.codec import Codec
 from virtualds.options import get_options
 from virtualds.read.tasks import Batch, Task
+from virtualds.source_file import SourceFile
 
 SMALLEST = 16 * 1024
 """Decoded bytes of a chunk below which keeping it costs about as much as decoding it."""

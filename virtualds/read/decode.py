@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs import Buffer, Bytes, Codec, CodecError
-from virtualds.fragment import CodecPipeline, Hidden
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.libraries import Bytes
+from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.read.memory import hold, scratch
 from virtualds.read.tasks import Task
 from virtualds.read.tiles import Tile

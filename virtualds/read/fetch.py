@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from virtualds.checksum import mismatch
-from virtualds.codecs import Buffer, Bytes, CodecError
-from virtualds.manifest import INLINE, MISSING, SourceFile
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.libraries import Bytes
+from virtualds.manifest import INLINE, MISSING
 from virtualds.options import get_options
 from virtualds.read.ahead import Ahead, Way
 from virtualds.read.cache import chunk_cache, key_of
@@ -34,6 +35,7 @@ from virtualds.read.pool import run_all
 from virtualds.read.ranges import Run, join_ranges, portions
 from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
+from virtualds.source_file import SourceFile, mismatch
 from virtualds.store import Range, StoreError
 from virtualds.stores import store_for
 

@@ -8,16 +8,16 @@ from typing import Any, TypeVar
 from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all
 
-Item = TypeVar("Item")
-Data = TypeVar("Data")
+Entry = TypeVar("Entry")
+Bytes = TypeVar("Bytes")
 
 SMALL = 2**12
 """Bytes that an answer is taken to have."""
 
 
 def gathered(
-    items: Sequence[Item], url_of: Callable[[Item], str | None], fetch: Callable[[Item], Data]
-) -> list[Data]:
+    items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
+) -> list[Bytes]:
     """Return what ``fetch`` returns of every item, in their order.
 
     Parameters
@@ -33,13 +33,13 @@ def gathered(
     Exception
         What ``fetch`` raises.
     """
-    found: dict[int, Data] = {}
+    found: dict[int, Bytes] = {}
 
     def way_of(number: int) -> Way | None:
         url = url_of(items[number])
         return None if url is None else Way.to(url, SMALL)
 
-    def fetch_one(number: int) -> tuple[Data]:
+    def fetch_one(number: int) -> tuple[Bytes]:
         return (fetch(items[number]),)
 
     def finish(answer: tuple[int, Any]) -> None:

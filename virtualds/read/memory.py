@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs import Buffer
+from virtualds.bounds import Buffer
 
 MOST_KEPT = 8 * 2**20
 """Bytes that a thread keeps at most of each kind."""

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from virtualds.codecs import Buffer
-from virtualds.manifest import SourceFile
+from virtualds.bounds import Buffer
 from virtualds.read.decode import Decoder
 from virtualds.read.memory import scratch
 from virtualds.read.tasks import Task
 from virtualds.scatter_read import row_bytes
+from virtualds.source_file import SourceFile
 from virtualds.store import Range, StoreError
-from virtualds.stores import LocalStore, store_for
+from virtualds.stores import store_for
+from virtualds.stores.local import LocalStore
 
 Array = npt.NDArray[Any]
 

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from virtualds.bounds import demand_chunk
-from virtualds.codecs import Unreadable
+from virtualds.codecs.codec import Unreadable
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import Fragment
 from virtualds.grid import AxisKey, Projection, as_slice, counted_positions
 from virtualds.manifest import MISSING
 from virtualds.options import get_options

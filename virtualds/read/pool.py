@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-Item = TypeVar("Item")
+Task = TypeVar("Task")
 
 
 def cores() -> int:
@@ -58,20 +58,20 @@ def _crew_of(pid: int) -> _Crew:
     return _Crew()
 
 
-class _Queue(Iterator[Item]):
+class _Queue(Iterator[Task]):
     """An iterator that threads share, and that any of them can close.
 
     ``stop`` ends the wait of a thread that is being given an item: who interrupts a read does not
     wait for a server that does not answer.
     """
 
-    def __init__(self, items: Iterator[Item], stop: Callable[[], Any] | None) -> None:
+    def __init__(self, items: Iterator[Task], stop: Callable[[], Any] | None) -> None:
         self._items = items
         self._stop = stop
         self._lock = threading.Lock()
         self._closed = False
 
-    def __next__(self) -> Item:
+    def __next__(self) -> Task:
         with self._lock:
             if self._closed:
                 raise StopIteration
@@ -83,7 +83,7 @@ class _Queue(Iterator[Item]):
             self._stop()
 
 
-def run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
+def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
     """Do ``work`` on every item, on all cores; the first error ends it and is raised."""
     try:
         _run_all(items, work)
@@ -94,7 +94,7 @@ def run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
             close()
 
 
-def _run_all(items: Iterator[Item], work: Callable[[Item], None]) -> None:
+def _run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
     head = list(islice(items, 2))
     if len(head) < 2 or cores() == 1:
         for item in chain(head, items):

@@ -16,7 +16,7 @@ from virtualds.fragment import Fragment
 from virtualds.grid import Ints, Projection
 from virtualds.manifest import COLUMNS, ChunkManifest
 
-Column = npt.NDArray[np.integer]
+IntColumn = npt.NDArray[np.integer]
 
 
 def alike_along(
@@ -47,7 +47,7 @@ def alike_along(
     return np.split(order, np.flatnonzero(np.diff(shown[group][order])) + 1)
 
 
-def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[Column]:
+def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[IntColumn]:
     """Return the columns that change along an axis, as one row for each of its slabs."""
     found = []
     for name in COLUMNS:
@@ -59,7 +59,7 @@ def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[Co
     return found
 
 
-def _mixed(layers: Sequence[Column], count: int) -> Ints:
+def _mixed(layers: Sequence[IntColumn], count: int) -> Ints:
     """Return one number per row, which rows that differ have in common by chance alone."""
     rng = np.random.default_rng(0)
     total = np.zeros(count, np.int64)

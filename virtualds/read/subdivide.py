@@ -13,7 +13,8 @@ from math import prod
 
 import numpy as np
 
-from virtualds.fragment import CodecPipeline, Fragment, Hidden, Layout
+from virtualds.codecs.pipeline import CodecPipeline, Hidden, Layout
+from virtualds.fragment import Fragment
 from virtualds.grid import AxisKey, ChunkAxis, Ints, compact
 from virtualds.manifest import INLINE, MISSING
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.fragment import Fragment
 from virtualds.grid import Ints, Projection, Run
 from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores

@@ -14,20 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from virtualds.codecs import Buffer, Bytes
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.bounds import Buffer
+from virtualds.codecs.libraries import Bytes
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.fragment import Fragment
 from virtualds.grid import Ints, Projection
 from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
-from virtualds.read.tasks import (
-    Batch,
-    Part,
-    batches,
-    box_tasks,
-    distinct_tasks,
-    reach_of,
-)
+from virtualds.read.tasks import Batch, Part, batches, box_tasks, distinct_tasks, reach_of
 from virtualds.store import Range, Reach
 
 TINY = 32 * 1024

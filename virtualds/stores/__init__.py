@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from virtualds.archive_index import tar_index, zip_index
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.store import Store
 from virtualds.stores.archive import ArchiveStore
 from virtualds.stores.fsspec_store import FsspecStore

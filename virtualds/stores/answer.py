@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from virtualds.errors import without_secrets
-from virtualds.manifest import SourceFile
 from virtualds.options import get_options
+from virtualds.source_file import SourceFile
 from virtualds.store import RequestError, StoreError
 from virtualds.stores.retry import GaveUp, broke_on_the_way, causes, names_of, status_of
 

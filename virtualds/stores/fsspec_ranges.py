@@ -10,9 +10,9 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from virtualds.decompressors import gunzipped
-from virtualds.manifest import StorageOptions
+from virtualds.bounds import gunzipped
 from virtualds.options import get_options
+from virtualds.source_file import StorageOptions
 from virtualds.store import StoreError
 from virtualds.stores.answer import Answer
 from virtualds.stores.http_session import with_own_session

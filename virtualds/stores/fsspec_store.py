@@ -12,20 +12,11 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import virtualds.stores.fsspec_ranges as fsspec_ranges
-import virtualds.stores.obstore_ranges as obstore_ranges
 from virtualds.errors import UnsupportedError, exists_already
-from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
-from virtualds.store import (
-    ChangedError,
-    Listed,
-    Range,
-    Reach,
-    RequestError,
-    StoreError,
-    far_reach,
-)
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.store import ChangedError, Listed, Range, Reach, RequestError, StoreError, far_reach
+from virtualds.stores import fsspec_ranges, obstore_ranges
 from virtualds.stores.answer import Answer, cause_of, checked, failure
 from virtualds.stores.fsspec_ranges import located, reading
 from virtualds.stores.retry import GaveUp, retried, store_errors

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from virtualds.errors import exists_already
 from virtualds.file_lock import exclusive
-from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.options import get_options
 from virtualds.scatter_read import read_rows, read_stretch
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.store import ChangedError, Listed, Range, Reach, StoreError, version_of
 from virtualds.stores.temporary import remove_left_over, temporary_name
 from virtualds.urls import lies_under, local_path
@@ -54,9 +54,10 @@ class LocalStore:
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a file that is still the one that was scanned."""
-        with _opened(file) as handle:
+        with open_checked(file) as handle:
             return [
-                _read(handle, offset, length, item) for item, (offset, length) in enumerate(ranges)
+                read_range(handle, offset, length, item)
+                for item, (offset, length) in enumerate(ranges)
             ]
 
     def read_into(
@@ -66,7 +67,7 @@ class LocalStore:
 
         That is a stretch of bytes, or an array of any strides.
         """
-        with _opened(file) as handle:
+        with open_checked(file) as handle:
             for item, ((offset, _), target) in enumerate(zip(ranges, targets, strict=True)):
                 try:
                     if isinstance(target, memoryview):
@@ -87,7 +88,7 @@ class LocalStore:
         span = max(offset + length for offset, length in ranges) - begin
         # a file that cannot be opened is an error where it is read
         with suppress(OSError, StoreError):
-            handle = _open(_path(file.url), file.options)
+            handle = open_regular(path_of(file.url), file.options)
             try:
                 for offset, length in [(begin, span)] if span < 2 * wanted else ranges:
                     if not _is_at_hand(handle, offset):
@@ -99,7 +100,7 @@ class LocalStore:
         """Refuse a file whose size or modification time has changed."""
         if get_options().check_sources:
             try:
-                _check(file, os.stat(_path(file.url)))
+                check_unchanged(file, os.stat(path_of(file.url)))
             except StoreError:
                 raise
             except OSError as error:
@@ -107,9 +108,9 @@ class LocalStore:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and modification time."""
-        found = os.stat(_path(url))
+        found = os.stat(path_of(url))
         if not stat.S_ISDIR(found.st_mode):
-            _check_regular(found)
+            check_regular(found)
         return SourceFile(url, found.st_size, found.st_mtime_ns)
 
     def head(
@@ -117,12 +118,12 @@ class LocalStore:
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its size and modification time, and its first bytes."""
         file = self.describe(url, options)
-        with os.fdopen(_open(_path(url), options), "rb") as handle:
+        with os.fdopen(open_regular(path_of(url), options), "rb") as handle:
             return file, handle.read(length)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file."""
-        with os.fdopen(_open(_path(url), options), "rb") as handle:
+        with os.fdopen(open_regular(path_of(url), options), "rb") as handle:
             return handle.read()
 
     def write_all(
@@ -158,7 +159,7 @@ class LocalStore:
             if not replace:
                 _move_folder(temporary, path)
             elif expected is None:
-                _exchange(temporary, path)
+                exchange_paths(temporary, path)
             else:
                 self._exchange_version(temporary, path, f"{url.rstrip('/')}/{inside}", expected)
         finally:
@@ -172,7 +173,7 @@ class LocalStore:
             with exclusive(lock_of(local_path(marker))):
                 if self.version(marker, None) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
-                _exchange(temporary, path)
+                exchange_paths(temporary, path)
         except FileNotFoundError as error:
             raise ChangedError(f"{path}: was removed by another") from error
 
@@ -198,7 +199,7 @@ class LocalStore:
         # to replace a link would leave the file that it leads to, and its lock, to other writers
         path = os.path.realpath(local_path(url))
         if expected is None:
-            _write_in_new_folder(path, data, lambda temporary: _create(temporary, path))
+            _write_in_new_folder(path, data, lambda temporary: link_new(temporary, path))
             return version_of(data)
 
         def replace(temporary: str) -> None:
@@ -310,7 +311,7 @@ def _write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> 
     _sync_folder(path)
 
 
-def _create(temporary: str, path: str) -> None:
+def link_new(temporary: str, path: str) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError as error:
@@ -359,7 +360,7 @@ def _move_folder(temporary: str, path: str) -> None:
         raise exists_already(path) from error
 
 
-def _exchange(one: str, other: str) -> None:
+def exchange_paths(one: str, other: str) -> None:
     """Let two folders change names: in one step on Linux, elsewhere in two."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is not None:
@@ -385,22 +386,22 @@ def _put_in_place(temporary: str, path: str, replace: bool) -> None:
 
 
 @contextmanager
-def _opened(file: SourceFile) -> Iterator[int]:
+def open_checked(file: SourceFile) -> Iterator[int]:
     try:
-        handle = _open(_path(file.url), file.options)
+        handle = open_regular(path_of(file.url), file.options)
     except StoreError:
         raise
     except OSError as error:
         raise StoreError(error.strerror or str(error)) from error
     try:
         if get_options().check_sources:
-            _check(file, os.fstat(handle))
+            check_unchanged(file, os.fstat(handle))
         yield handle
     finally:
         os.close(handle)
 
 
-def _path(url: str) -> str:
+def path_of(url: str) -> str:
     """Return the path of a url, which may stand in a reference set as nobody's file is called."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
@@ -409,14 +410,14 @@ def _path(url: str) -> str:
     raise FileNotFoundError(errno.ENOENT, "no file can have such a name", path)
 
 
-def _open(path: str, options: StorageOptions | None) -> int:
+def open_regular(path: str, options: StorageOptions | None) -> int:
     """Open a regular file: reading from a pipe or a device would never end."""
     handle = os.open(path, os.O_RDONLY | BINARY | AT_ONCE)
     try:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        _check_regular(found)
+        check_regular(found)
         if options and WITHIN in options:
             _check_within(path, found, options[WITHIN])
     except BaseException:
@@ -425,7 +426,7 @@ def _open(path: str, options: StorageOptions | None) -> int:
     return handle
 
 
-def _check_regular(found: os.stat_result) -> None:
+def check_regular(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise StoreError("it is no regular file (a pipe, a device or a socket); name a file")
 
@@ -438,7 +439,7 @@ def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
         raise StoreError(f"it leads to {real}, which lies under none of {list(folders)}")
 
 
-def _check(file: SourceFile, found: os.stat_result) -> None:
+def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
     """Refuse a file that is not the one that was scanned."""
     if file.size is not None and file.size != found.st_size:
         raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
@@ -449,7 +450,7 @@ def _check(file: SourceFile, found: os.stat_result) -> None:
         )
 
 
-def _read(handle: int, offset: int, length: int, item: int) -> bytes:
+def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
     parts = []
     # one call returns at most 2 GiB on Linux
     while length:

@@ -15,16 +15,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.request import getproxies
 
-from virtualds.manifest import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.answer import Answer
 from virtualds.stores.obstore_options import Translation, parted, translation
 from virtualds.stores.pace import TooSlowError, gathered, seconds_for
-from virtualds.stores.retry import (
-    CONNECT_TIMEOUT,
-    PASSING_STATUSES,
-    READ_TIMEOUT,
-    BrokenAnswer,
-)
+from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
 
 FAILURES, REST = 3, 60.0
 """After so many failures in a row a store is left alone for so many seconds."""

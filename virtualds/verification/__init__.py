@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from virtualds.keywords import check_choice
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.verification.comparison import Comparison, compare
 from virtualds.verification.fingerprints import States, states_of
 from virtualds.verification.members import damaged_members

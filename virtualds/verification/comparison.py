@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.manifest import SourceFile
 from virtualds.options import get_options
 from virtualds.parser import CannotError, NativeReader, ReadNative
 from virtualds.parsers import COMPLAINTS
 from virtualds.read.pool import cores
+from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 from virtualds.verification.natives import open_native
 from virtualds.verification.places import Place, Region, ScannedSource, scanned_source

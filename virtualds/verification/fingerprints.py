@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from virtualds.archive_index import is_zip
 from virtualds.errors import VirtualdsError
-from virtualds.manifest import SourceFile, StorageOptions
 from virtualds.parsers import COMPLAINTS
 from virtualds.read.ahead import Ahead, Way
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.answer import opaque
 from virtualds.urls import scheme_of

@@ -10,9 +10,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from virtualds.archive_index import LOCAL_HEADER, Member, data_offset, is_zip, zip_index
-from virtualds.checksum import PRESENT
 from virtualds.errors import VirtualdsError
-from virtualds.manifest import SourceFile
+from virtualds.source_file import PRESENT, SourceFile
 from virtualds.store import Store
 from virtualds.stores import store_for
 from virtualds.verification.fingerprints import HEAD

@@ -17,15 +17,16 @@ import numpy.typing as npt
 
 from virtualds.api import open_group
 from virtualds.array import ManifestArray
+from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.detection import Location, reader_of
 from virtualds.errors import FormatError
-from virtualds.fragment import CodecPipeline, Fragment, Hidden
+from virtualds.fragment import Fragment
 from virtualds.group import ManifestGroup
-from virtualds.manifest import SourceFile
 from virtualds.parser import NativeRegion, Parser
 from virtualds.parsers.zarr import MARKERS
 from virtualds.read.decode import Decoder
 from virtualds.scan import scanning
+from virtualds.source_file import SourceFile
 from virtualds.store import Range
 from virtualds.stores import store_for
 from virtualds.urls import below

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import VirtualdsError
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.fragment import Fragment
 from virtualds.grid import Ints
-from virtualds.manifest import SourceFile
+from virtualds.source_file import SourceFile
 from virtualds.verification.survey import Arrays, ChunkId
 
 Sample = int | float | None

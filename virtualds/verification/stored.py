@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.codec import CodecError
-from virtualds.fragment import CodecPipeline, Fragment
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.in_turn import in_turn
 from virtualds.manifest import ChunkManifest

@@ -15,7 +15,8 @@ from virtualds.array import ManifestArray
 from virtualds.errors import VirtualdsError
 from virtualds.grid import Ints, compact
 from virtualds.lazy_manifest import BLOCK, LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
+from virtualds.source_file import SourceFile
 from virtualds.verification.report import Problem
 
 Arrays = Mapping[str, ManifestArray]

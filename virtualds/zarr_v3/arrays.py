@@ -20,14 +20,16 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.codecs import codec_from_zarr_v3
+from virtualds.codecs.cf_packing import Decoding, Packing
+from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.fill import default_fill
-from virtualds.fragment import CodecPipeline, Fragment, Hidden
+from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis, RegularAxis
-from virtualds.json_attributes import from_json, to_json
-from virtualds.packing import Decoding, Packing
-from virtualds.time_packing import TimePacking
+from virtualds.json_values import from_json, to_json
 from virtualds.zarr_metadata import all_fill, dtype_from_zarr_v2, dtype_to_zarr_v2
+from virtualds.zarr_v3.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.zarr_v3.data_types import (
     data_type_from_v3,
     data_type_to_v3,
@@ -35,13 +37,7 @@ from virtualds.zarr_v3.data_types import (
     fill_value_to_v3,
 )
 from virtualds.zarr_v3.manifests import Part
-from virtualds.zarr_v3.metadata import (
-    axes_from_v3,
-    codecs_to_v3,
-    grid_to_v3,
-    origins_in_grid,
-    pipeline_from_v3,
-)
+from virtualds.zarr_v3.metadata import axes_from_v3, grid_to_v3, origins_in_grid
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
 """Names of our extensions: a chunk grid, a codec, and a data type."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codec import Codec, Order
-from virtualds.codecs import Shaped, array_serialisers, codec_from_zarr_v3, from_zarr_v3
+from virtualds.codecs import array_serialisers, codec_from_zarr_v3, from_zarr_v3
+from virtualds.codecs.codec import Codec, Order, Shaped
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fragment import CodecPipeline
 from virtualds.zarr_v3.axes import AXES, Axes
 from virtualds.zarr_v3.data_types import (
     data_type_from_v3,

@@ -16,7 +16,7 @@ import numpy as np
 
 from virtualds.bounds import demand_element
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.json_numbers import NON_FINITE, float_bytes, int_bytes
+from virtualds.json_values import NON_FINITE, float_bytes, int_bytes
 
 NAMES = {
     "bool": "?",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from virtualds.errors import FormatError
-from virtualds.strict_json import parsed
+from virtualds.json_values import parsed
 
 MARKER = "zarr.json"
 """The file that makes a folder a set."""

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.access import absolute
-from virtualds.checksum import PRESENT
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, UNKNOWN
+from virtualds.source_file import PRESENT, SourceFile
 from virtualds.zarr_v3.chunk_keys import ChunkKeys
 
 Fingerprint = tuple[int | None, int | None, str | None]
@@ -191,7 +191,7 @@ class JsonTable:
         FormatError
             They are not of the form that is specified.
         """
-        rows = _Rows(self.store, self.fingerprints, self.pipelines)
+        rows = RowBuilder(self.store, self.fingerprints, self.pipelines)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
@@ -200,12 +200,12 @@ class JsonTable:
             error.add_note(f"manifest {self._where}")
             raise
 
-    def _read_entry(self, name: str, entry: Any, rows: _Rows) -> None:
+    def _read_entry(self, name: str, entry: Any, rows: RowBuilder) -> None:
         try:
             if name.endswith("/"):
                 if self.prefix:
                     raise FormatError("an array of fragments has no keys that could begin so")
-                rows.prefixes.append((name.removeprefix("./"), _text(entry["path"])))
+                rows.prefixes.append((name.removeprefix("./"), demand_text(entry["path"])))
             elif name.startswith(self.prefix):
                 rows.add(self._number(name[len(self.prefix) :]), entry)
         except VirtualdsError as error:
@@ -238,7 +238,7 @@ class JsonTable:
         self, found: ChunkManifest, ids: Ints, known: Any, told: Told
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
-        rows = _Rows(self.store, told.sources, self.pipelines)
+        rows = RowBuilder(self.store, told.sources, self.pipelines)
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
@@ -275,7 +275,7 @@ class JsonTable:
         return {"path": path + key[len(prefix) :], "may_be_absent": True}
 
 
-class _Rows:
+class RowBuilder:
     """Entries on their way to be a manifest.
 
     Parameters
@@ -311,7 +311,7 @@ class _Rows:
         elif "path" not in entry:
             place, decoding = (MISSING, 0, 0), (decoding[0], 0)
         elif entry.get("length") is None:
-            _text(entry["path"]), _natural(entry.get("offset", 0))
+            demand_text(entry["path"]), _natural(entry.get("offset", 0))
             self._measured[number] = entry
             return
         else:
@@ -348,7 +348,7 @@ class _Rows:
         return length
 
     def _file(self, path: Any) -> int:
-        if _text(path) not in self._numbers:
+        if demand_text(path) not in self._numbers:
             self._files.append(self._store.file(path, self._sources.get(path, UNKNOWN)))
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
@@ -383,7 +383,7 @@ def _natural(value: Any) -> int:
     return value
 
 
-def _text(value: Any) -> str:
+def demand_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is no path")
     return value

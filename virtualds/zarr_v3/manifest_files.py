@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.checksum import PRESENT
 from virtualds.errors import UnsupportedError
 from virtualds.lazy_manifest import walked
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
+from virtualds.source_file import PRESENT, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
 from virtualds.zarr_v3.manifests import Part
 from virtualds.zarr_v3.parquet_table import RECORD_SIZE

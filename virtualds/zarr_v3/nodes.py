@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
-from virtualds.json_attributes import from_json
+from virtualds.json_values import from_json
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import restored_encoding
 from virtualds.undecodable import variable_or_problem

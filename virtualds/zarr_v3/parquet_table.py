@@ -16,9 +16,10 @@ import numpy as np
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.grid import Ints, distinct
 from virtualds.lazy_manifest import Catalogue
-from virtualds.manifest import INLINE, ChunkManifest, SourceFile
+from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.records import parquet_table, rows_of_records
 from virtualds.referenced_files import MALFORMED, UNKNOWN
+from virtualds.source_file import SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
 
 RECORD_SIZE = 100_000

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from virtualds.array import ManifestArray
 from virtualds.errors import ReadError
 from virtualds.lazy_manifest import LazyManifest, ReferenceTable
-from virtualds.manifest import ChunkManifest, StorageOptions
+from virtualds.manifest import ChunkManifest
+from virtualds.source_file import StorageOptions
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
 from virtualds.zarr_v3.document import FOLDER, Document

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from virtualds.array import ManifestArray
 from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.json_attributes import to_json
+from virtualds.json_values import to_json
 from virtualds.storage_notes import declared
 from virtualds.zarr_metadata import fill_to_attribute, is_exact, obstacles
 from virtualds.zarr_v3.arrays import array_to_v3

@@ -16,23 +16,25 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs import Buffer, CodecError
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.fragment import CodecPipeline
 from virtualds.grid import ChunkAxis, Ints
 from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest, SourceFile
+from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.read.decode import Decoder
 from virtualds.read.gather import gathered
 from virtualds.records import RecordCache
 from virtualds.referenced_files import unreachable
+from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.axes import order_of_axes
-from virtualds.zarr_v3.codecs import Entry
+from virtualds.zarr_v3.codecs import Entry, pipeline_from_v3
 from virtualds.zarr_v3.data_types import name_and_configuration
 from virtualds.zarr_v3.manifests import Part
-from virtualds.zarr_v3.metadata import axes_from_v3, pipeline_from_v3
+from virtualds.zarr_v3.metadata import axes_from_v3
 
 SHARDING = "sharding_indexed"
 EMPTY = 2**64 - 1

@@ -11,7 +11,8 @@ from typing import Any
 from virtualds.grid import c_strides
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import ChunkManifest, StorageOptions
+from virtualds.manifest import ChunkManifest
+from virtualds.source_file import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of
@@ -27,12 +28,7 @@ from virtualds.zarr_v3.manifest_files import (
     source_records,
     written_path,
 )
-from virtualds.zarr_v3.manifests import (
-    JSON_MANIFEST,
-    PARQUET_MANIFEST,
-    Part,
-    json_manifest,
-)
+from virtualds.zarr_v3.manifests import JSON_MANIFEST, PARQUET_MANIFEST, Part, json_manifest
 from virtualds.zarr_v3.metadata import axes_from_v3
 from virtualds.zarr_v3.parquet_table import RECORD_SIZE, ParquetTable
 from virtualds.zarr_v3.part_writing import parts_folder

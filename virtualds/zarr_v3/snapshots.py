@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from virtualds.fence import outrun
-from virtualds.manifest import StorageOptions
+from virtualds.json_values import parsed
+from virtualds.source_file import StorageOptions
 from virtualds.store import ChangedError
 from virtualds.stores import store_for
-from virtualds.strict_json import parsed
 from virtualds.zarr_v3.document import (
     CHUNKS,
     MARKER,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.text import checked_text, encoded_text
+from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 
 TEXT = "string"

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, check_length
 
 
 @dataclass(frozen=True)

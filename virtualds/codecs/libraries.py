@@ -9,17 +9,18 @@ from __future__ import annotations
 import bz2
 import lzma
 import threading
-import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Buffer = bytes | bytearray | memoryview
+from virtualds.bounds import PIECE, Buffer, demand_room, streamed, swollen
+
 Bytes = npt.NDArray[np.uint8]
+
+
 DAMAGE: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
@@ -29,189 +30,25 @@ DAMAGE: tuple[type[Exception], ...] = (
     lzma.LZMAError,
 )
 """What is raised for damaged bytes; a damaged length asks for more memory than there is."""
-SPARE = 64
-"""Bytes of room beyond the last one, in which libraries like zlib find the end of the stream."""
+
+
 WORTH_A_CONTEXT = 2**18
 """Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
-SMALL_TEXT, SWELLS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
-"""Where nobody says how many bytes belong: so many are always decoded, beyond them so many times
-the length of what is encoded, and in no case more than the last."""
-PIECE = 2**20
-"""Bytes that are decoded at a time of what may be too long."""
+
+
 RATIO = 256
 """More than LZ4 makes of a byte."""
+
+
 STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags of blocks that are not split, and whose bytes, or bits, are shuffled."""
+
+
 LARGEST_FRAME = 2**24
 """Bytes that Blosc is asked to unshuffle at most: it takes memory of thrice its block."""
+
+
 _threads = threading.local()
-
-
-# ---------------------------------------------------------------------- deflate
-
-
-@dataclass(frozen=True)
-class Inflater:
-    """A library for streams of a known length, whatever follows them.
-
-    Parameters
-    ----------
-    zlib, gzip : callable
-        Take a stream and the decoded length; the result may have another one. Of several gzip
-        members only the first is decoded.
-    damage : tuple of exception types
-        What they raise.
-    """
-
-    zlib: Callable[[Buffer, int], Buffer]
-    gzip: Callable[[Buffer, int], Buffer]
-    damage: tuple[type[Exception], ...]
-
-
-def _libdeflate() -> Inflater:
-    import deflate
-
-    damage = (deflate.DeflateError, ValueError)
-    return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, damage)
-
-
-def _isal() -> Inflater:
-    from isal import isal_zlib
-
-    return _like_zlib(isal_zlib)
-
-
-def _zlib_ng() -> Inflater:
-    from zlib_ng import zlib_ng
-
-    return _like_zlib(zlib_ng)
-
-
-def _python() -> Inflater:
-    return _like_zlib(zlib)
-
-
-def _like_zlib(module: Any) -> Inflater:
-    def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
-        stream = module.decompressobj(wbits)
-        found: bytes = stream.decompress(data, nbytes + SPARE)
-        # only at the end of a stream is its checksum looked at
-        if not stream.eof:
-            raise module.error("the stream is longer than its room, or ends before its end mark")
-        return found
-
-    return Inflater(partial(inflate, 15), partial(inflate, 31), (module.error,))
-
-
-INFLATERS = (_libdeflate, _isal, _zlib_ng, _python)
-"""The fastest first; Python's own is always there."""
-
-
-@cache
-def inflater() -> Inflater:
-    """Return the fastest library for deflate that is installed."""
-    for library in INFLATERS[:-1]:
-        try:
-            return library()
-        except ImportError:
-            continue
-    return _python()
-
-
-def gunzipped(data: Buffer) -> bytes:
-    """Return the content of a gzip file (RFC 1952) that nobody knows the length of.
-
-    Raises
-    ------
-    OSError
-        It is damaged, or swells as no text does.
-    """
-    try:
-        return streamed(partial(zlib.decompressobj, wbits=31), data, None)
-    except (zlib.error, ValueError, EOFError) as error:
-        raise OSError(f"gzip: {error}") from error
-
-
-def streamed(
-    decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
-) -> bytes:
-    """Return what streams decode to that follow each other, and stop where they become too long.
-
-    Parameters
-    ----------
-    decompressor : callable
-        Returns what decompresses one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
-    nbytes : int or None
-        How long the result is, None where only `swollen` tells how long it can be.
-    lenient : bool
-        Whether what follows a stream, and is none itself, is passed over, as ``bz2`` does.
-
-    Raises
-    ------
-    ValueError
-        They decode to more.
-    EOFError
-        The last one does not end.
-    """
-    most = swollen(len(data)) if nbytes is None else nbytes
-    found: list[bytes] = []
-    room, rest = most, bytes(data)
-    while rest:
-        try:
-            part, rest = _one_stream(decompressor(), rest, room, most)
-        except (OSError, lzma.LZMAError):
-            if not (lenient and found):
-                raise
-            break
-        found.append(part)
-        room -= len(part)
-    return found[0] if len(found) == 1 else b"".join(found)
-
-
-def one_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
-    """Return what one stream decodes to, whatever follows it; see `streamed`."""
-    most = swollen(len(data)) if nbytes is None else nbytes
-    return _one_stream(stream, data, most, most)[0]
-
-
-def _one_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
-    """Return what one stream decodes to, and what follows it."""
-    parts: list[bytes] = []
-    left = room + 1
-    rest: Buffer = data
-    while not stream.eof and left:
-        parts.append(stream.decompress(rest, left))
-        left -= len(parts[-1])
-        # zlib hands back what it did not take, the others keep it
-        rest = getattr(stream, "unconsumed_tail", b"")
-        if not parts[-1] and not rest:
-            break
-    if not left:
-        raise ValueError(f"decoded to more bytes than the {most} that belong")
-    if not stream.eof:
-        raise EOFError("the stream ends before its end mark")
-    # RFC 1952 lets zeros follow
-    return b"".join(parts), stream.unused_data.lstrip(b"\0")
-
-
-def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
-    """Refuse a length that encoded bytes say they decode to, before memory is taken.
-
-    Raises
-    ------
-    ValueError
-        It is another one than ``nbytes``, or, where that is None, more than `swollen` allows.
-    """
-    if announced != nbytes if nbytes is not None else announced > swollen(encoded):
-        raise ValueError(
-            f"{encoded} bytes say they decode to {announced} where "
-            f"{f'at most {swollen(encoded)}' if nbytes is None else nbytes} belong"
-        )
-
-
-def swollen(nbytes: int) -> int:
-    """Return how many bytes may be decoded from ``nbytes`` where nobody says how many belong."""
-    return min(LARGEST_TEXT, SMALL_TEXT + SWELLS_BY * nbytes)
 
 
 # ---------------------------------------------------------------------- zstd and LZ4

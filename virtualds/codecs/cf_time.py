@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.codec import CodecError
+from virtualds.codecs.codec import CodecError
 
 UNITS = {
     "days": "D",

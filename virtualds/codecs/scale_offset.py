@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codec import Buffer, CodecError, OfOneType, Order, check_length
-from virtualds.json_numbers import number
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import CodecError, OfOneType, Order, check_length
+from virtualds.json_values import number
 
 PARAMETERS = {"offset": 0, "scale": 1}
 """What the configuration may say, and what it means where it does not."""

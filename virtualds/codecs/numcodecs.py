@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import (
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import (
     NUMCODECS,
-    Buffer,
     Codec,
     CodecError,
     Kind,
@@ -29,7 +29,7 @@ from virtualds.codec import (
     Order,
     check_length,
 )
-from virtualds.decompressors import (
+from virtualds.codecs.libraries import (
     DAMAGE,
     Bytes,
     blosc,

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Bytes, CodecError, OfOneType
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import CodecError, OfOneType
+from virtualds.codecs.libraries import Bytes
 
 PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
 """Bytes before and behind the bits, which say how many bits fill up the last byte of these."""

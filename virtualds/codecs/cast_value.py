@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, Order, check_length, needed_package
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, Order, check_length, needed_package
 from virtualds.errors import UnsupportedError
-from virtualds.json_numbers import number
+from virtualds.json_values import number
 
 TYPES = {
     **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},

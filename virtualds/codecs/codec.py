@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 
-from virtualds.decompressors import Buffer as Buffer
-from virtualds.decompressors import Bytes as Bytes
+from virtualds.bounds import Buffer
+from virtualds.codecs.libraries import Bytes
 from virtualds.errors import UnsupportedError
 
 NO_FILTERS: dict[str, Any] = {
@@ -27,16 +27,23 @@ NO_FILTERS: dict[str, Any] = {
 }
 """What xarray's netCDF4 backend says of a variable without filters."""
 
+
 Order = Literal["<", ">", "="]
 """Of the bytes of a number."""
 
+
 ONLY_VIRTUALDS = "virtualds_"
 """What ids begin with that no other reader of Zarr v2 knows."""
+
+
 NUMCODECS, OURS = "numcodecs.", "virtualds."
 """What names in Zarr v3 begin with that come from Zarr v2, and those that only virtualds knows."""
 
+
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
 """Who names codecs."""
+
+
 Make = Callable[..., "Codec"]
 """Makes a codec of what stands beside its name; `Name` says what it takes."""
 
@@ -350,3 +357,28 @@ def needed_package(name: str, what: str, extra: str = "filters", use: str = "dec
         raise UnsupportedError(
             f"{what}: {use} needs {name}; pip install 'virtualds[{extra}]'"
         ) from error
+
+
+@dataclass(frozen=True)
+class Unreadable(Codec):
+    """A step that cannot be taken back.
+
+    Parameters
+    ----------
+    reason : str
+        Why, and what to do.
+    """
+
+    reason: str
+
+    zarr_v2_id: ClassVar[str] = "unreadable"
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(str(config["reason"]))
+
+    def to_zarr_v2(self) -> NoReturn:
+        raise UnsupportedError(self.reason)
+
+    def decode(self, data: Buffer, nbytes: int | None) -> NoReturn:
+        raise UnsupportedError(self.reason)

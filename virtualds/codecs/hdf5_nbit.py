@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.errors import UnsupportedError
 
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]

@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.codec import Buffer, Codec, CodecError, check_length
-from virtualds.decompressors import (
+from virtualds.bounds import Buffer, demand_room
+from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.codecs.libraries import (
     DAMAGE,
     LARGEST_FRAME,
     STORED_BITS,
-    demand_room,
     lz4_block,
     unshuffle_stored,
     zstd,

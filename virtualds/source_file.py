@@ -1,16 +1,60 @@
-"""Checksums of chunks: the CRC-32 of their bytes as these lie in the file, before any decoding.
-
-A manifest holds them as integers. 0 says that there is none; since 0 is a sound CRC-32 too, one
-that is there is counted from 2**32.
-"""
+"""Source files: where they lie, what shows that they changed, and checksums of their chunks."""
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from virtualds.errors import without_secrets
+
+
+class StorageOptions(dict[str, Any]):
+    """Access options of a file, hashable, and silent about their values when printed."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
+        """Return the access options that a user gives, None for none."""
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"access options are a dict for fsspec, got {type(options).__name__}")
+        return cls(options) if options else None
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self)))
+
+    def __repr__(self) -> str:
+        return f"<options {sorted(self)}>"
+
+
+class SourceFile(NamedTuple):
+    """A file that chunks lie in, with the fingerprint taken when it was scanned.
+
+    ``size`` is in bytes, ``mtime`` in nanoseconds since 1970; None is unknown.
+
+    Examples
+    --------
+    >>> SourceFile("s3://bucket/a.nc", size=2048).size
+    2048
+    """
+
+    url: str
+    size: int | None = None
+    mtime: int | None = None
+    etag: str | None = None
+    options: StorageOptions | None = None
+
+    def __repr__(self) -> str:
+        shown = (f"{n}={v!r}" for n, v in zip(self._fields[1:], self[1:], strict=True))
+        return f"SourceFile({', '.join((f'url={without_secrets(self.url)!r}', *shown))})"
+
+    @property
+    def fingerprint(self) -> tuple[int | None, int | None, str | None]:
+        """Size, modification time and etag."""
+        return self.size, self.mtime, self.etag
+
 
 PRESENT = 2**32
 """What is added to a CRC-32 to say that it is there."""

@@ -7,18 +7,27 @@ pointer (RFC 6901).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.json_numbers import NON_FINITE
 
 Types = str | Mapping[str, str]
 """The numpy type of a value; or, of what lies in an object or a list, the types by pointer."""
+
+
 MOST_NESTED = 100
 """Objects and lists that may lie in each other; those that hold themselves have no end."""
+
+
 MOST_BITS = 2**13
 """Of an integer: Python neither writes nor reads those of more than 4300 digits as text."""
 
@@ -207,3 +216,108 @@ def _unescaped(part: str) -> str:
 def _key(holder: Any, part: str) -> Any:
     """Return what a part of a pointer names in an object or a list."""
     return int(part) if isinstance(holder, list) else part
+
+
+NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+"""How JSON spells what it has no number for; Zarr does the same."""
+
+
+def int_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """Return the bytes of an integer of a type in the byte order of the machine.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        It is none of that type.
+    """
+    # writers without integers say 0.0
+    if isinstance(value, str) or int(value) != value:
+        raise ValueError("not an integer")
+    # numpy itself refuses what lies beyond the limits of a type
+    return np.asarray(int(value), dtype).tobytes()
+
+
+def float_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+    """Return the bytes of a float of a type in the byte order of the machine.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is none of that type.
+    """
+    if not isinstance(value, str):
+        with np.errstate(over="ignore"):
+            return np.asarray(float(value)).astype(dtype).tobytes()
+    if value in NON_FINITE:
+        return np.asarray(NON_FINITE[value], dtype).tobytes()
+    if not re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * dtype.itemsize}}}", value):
+        raise ValueError(f"neither {', '.join(NON_FINITE)}, nor 0x and {2 * dtype.itemsize} digits")
+    raw = bytes.fromhex(value[2:])
+    return raw[::-1] if sys.byteorder == "little" else raw
+
+
+def number(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return an integer or float as a scalar of its type, in the byte order of the machine.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        It is none of that type.
+
+    Examples
+    --------
+    >>> number("-Infinity", np.dtype(">f4")), number(7.0, np.dtype("i2"))
+    (np.float32(-inf), np.int16(7))
+    """
+    # Python reads what JSON has no number for, and true for 1; neither can be written again
+    if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
+        raise ValueError(f"{value!r} is no number of JSON")
+    native = dtype.newbyteorder("=")
+    raw = (float_bytes if dtype.kind == "f" else int_bytes)(value, native)
+    return np.frombuffer(raw, native)[0]
+
+
+def parsed(text: str | bytes, where: str) -> Any:
+    """Return what a JSON text holds.
+
+    Parameters
+    ----------
+    text : str or bytes
+    where : str
+        What errors begin with.
+
+    Raises
+    ------
+    FormatError
+        It is no JSON, nested too deeply, or a key stands twice in an object: readers differ in
+        which of them they take.
+    """
+    try:
+        with uncollected():
+            return json.loads(text, object_pairs_hook=_distinct)
+    except RecursionError as error:
+        raise FormatError(f"{where}: its JSON is nested too deeply; write it anew") from error
+    except FormatError as error:
+        raise FormatError(f"{where}: {error}") from error
+    except ValueError as error:
+        raise FormatError(f"{where}: it is no JSON ({error}); a reference set has JSON") from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        (key, count), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise FormatError(f"the key {key!r} stands {count} times in one object; write it anew")
+    return found
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: there is none, and looking takes as long as the work."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

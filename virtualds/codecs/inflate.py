@@ -1,0 +1,85 @@
+"""Inflating zlib streams with the fastest library that is installed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from virtualds.bounds import Buffer
+
+SPARE = 64
+"""Bytes of room beyond the last one, in which libraries like zlib find the end of the stream."""
+
+
+# ---------------------------------------------------------------------- deflate
+
+
+@dataclass(frozen=True)
+class Inflater:
+    """A library for streams of a known length, whatever follows them.
+
+    Parameters
+    ----------
+    zlib, gzip : callable
+        Take a stream and the decoded length; the result may have another one. Of several gzip
+        members only the first is decoded.
+    damage : tuple of exception types
+        What they raise.
+    """
+
+    zlib: Callable[[Buffer, int], Buffer]
+    gzip: Callable[[Buffer, int], Buffer]
+    damage: tuple[type[Exception], ...]
+
+
+def _libdeflate() -> Inflater:
+    import deflate
+
+    damage = (deflate.DeflateError, ValueError)
+    return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, damage)
+
+
+def _isal() -> Inflater:
+    from isal import isal_zlib
+
+    return _like_zlib(isal_zlib)
+
+
+def _zlib_ng() -> Inflater:
+    from zlib_ng import zlib_ng
+
+    return _like_zlib(zlib_ng)
+
+
+def _python() -> Inflater:
+    return _like_zlib(zlib)
+
+
+def _like_zlib(module: Any) -> Inflater:
+    def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
+        stream = module.decompressobj(wbits)
+        found: bytes = stream.decompress(data, nbytes + SPARE)
+        # only at the end of a stream is its checksum looked at
+        if not stream.eof:
+            raise module.error("the stream is longer than its room, or ends before its end mark")
+        return found
+
+    return Inflater(partial(inflate, 15), partial(inflate, 31), (module.error,))
+
+
+INFLATERS = (_libdeflate, _isal, _zlib_ng, _python)
+"""The fastest first; Python's own is always there."""
+
+
+@cache
+def inflater() -> Inflater:
+    """Return the fastest library for deflate that is installed."""
+    for library in INFLATERS[:-1]:
+        try:
+            return library()
+        except ImportError:
+            continue
+    return _python()
