@@ -23,10 +23,10 @@ from range_server import RangeHandler, running
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.access import Allowed, absolute, is_private
 from virtualds.source_file import SourceFile
-from virtualds.store import StoreError
 from virtualds.stores import store_for
+from virtualds.stores.access_rules import Allowed, absolute, is_private
+from virtualds.stores.store import StoreError
 
 VALUES = np.arange(4, dtype="i2")
 ZARRAY = {

@@ -19,11 +19,11 @@ import fsspec
 import pytest
 
 from virtualds import UnsupportedError
-from virtualds.file_lock import exclusive
 from virtualds.source_file import StorageOptions
-from virtualds.store import ChangedError, Store, StoreError
 from virtualds.stores import store_for
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores.file_lock import exclusive
+from virtualds.stores.fsspec import FsspecStore
+from virtualds.stores.store import ChangedError, Store, StoreError
 
 NAMES = ["plain.json", "with space", "a#b", "100%", "a%20b", "T00:00:00", "ü–ñ", "a+b&c=d;e",
          "[0]*", "x/y/z.json"]  # fmt: skip

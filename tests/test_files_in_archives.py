@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import virtualds
-from virtualds.archive_index import AHEAD, tar_index, zip_index
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
+from virtualds.stores.archive_index import AHEAD, tar_index, zip_index
 
 VALUES = np.random.default_rng(1).normal(size=(6, 40, 50)).astype("f4")
 

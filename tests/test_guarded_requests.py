@@ -13,9 +13,9 @@ from range_server import running
 
 from virtualds import set_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import StoreError
 from virtualds.stores import retry
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores.fsspec import FsspecStore
+from virtualds.stores.store import StoreError
 
 pytest.importorskip("obstore")
 aiohttp = pytest.importorskip("aiohttp")

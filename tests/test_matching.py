@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.matching import matching
+from virtualds.stores.glob import matching
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ from virtualds.read import near, pool
 from virtualds.read.plan import plan, plan_points
 from virtualds.read.ranges import join_ranges
 from virtualds.source_file import PRESENT, SourceFile, checksum_of
-from virtualds.store import Range
 from virtualds.stores.local import LocalStore
+from virtualds.stores.store import Range
 
 TESTS = Path(__file__).parent
 

@@ -21,7 +21,7 @@ from virtualds.read.pool import run_all
 from virtualds.read.ranges import join_ranges
 from virtualds.read.tasks import Batch
 from virtualds.source_file import SourceFile
-from virtualds.store import Reach
+from virtualds.stores.store import Reach
 
 
 def served(array: ManifestArray, url: str) -> ManifestArray:

@@ -21,10 +21,10 @@ from range_server import Fault, RangeHandler, Served, faulty_server, running
 import virtualds
 from virtualds import SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.store import StoreError
-from virtualds.stores import fsspec_ranges, http_session, obstore_ranges, retry
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores import fsspec_ranges, http_session, obstore, retry
+from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.obstore_options import parted, translation
+from virtualds.stores.store import StoreError
 
 pytest.importorskip("obstore")
 
@@ -193,7 +193,7 @@ def test_what_may_pass_is_asked_for_again(served: Served, fault: str, way: str) 
 def test_a_server_that_takes_too_long_is_asked_again(
     served: Served, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (http_session, obstore_ranges):
+    for module in (http_session, obstore):
         monkeypatch.setattr(module, "READ_TIMEOUT", 1.0)
     served.faults.append(Fault("slow", seconds=5.0))
     file = SourceFile(f"{served.url}/a.bin", options=IMPATIENT_WAYS[way])
@@ -415,7 +415,7 @@ def test_objects_are_read_both_ways(
     file = STORE.describe(*s3_source(s3_bucket, options, way, key)[0::4])
     assert (file.size, bool(file.etag)) == (len(DATA), True)
     assert STORE.get_ranges(file, [(10, 20), (0, 3)]) == [DATA[10:30], DATA[:3]]
-    fast = obstore_ranges.get_range(file, 10, 20, again=False)
+    fast = obstore.get_range(file, 10, 20, again=False)
     assert (fast is not None) == (way == "obstore")
     assert "modified" in str(refusal(file._replace(etag='"other"')))
     assert "416" in (text := str(refusal(file, (len(DATA) + 5, 3)))) or "range" in text
@@ -608,4 +608,4 @@ def test_what_the_surroundings_say_to_one_library_alone_keeps_obstore_out(
         monkeypatch.delenv(known)
     monkeypatch.setenv(name, served.url)
     file = s3_source("s3://bucket", s3_like, "obstore")
-    assert (obstore_ranges.get_range(file, 1, 2, again=False) is None) == bends
+    assert (obstore.get_range(file, 1, 2, again=False) is None) == bends

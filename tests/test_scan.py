@@ -29,14 +29,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
-from virtualds.blocks import HELD, LEAST, MOST, PAGE, BlockFile, Blocks, FetchError
 from virtualds.errors import AccessError, FormatError, UnsupportedError
-from virtualds.hdf5_lookahead import pointed_at
 from virtualds.parsers import hdf5
-from virtualds.scan import ATTEMPTS, fetch_ahead, read_remote, remote_file, scanning
 from virtualds.source_file import SourceFile
-from virtualds.store import Range, Reach, StoreError
 from virtualds.stores import in_front, store_for
+from virtualds.stores.block_cache import HELD, LEAST, MOST, PAGE, BlockFile, Blocks, FetchError
+from virtualds.stores.scan_cache import (
+    ATTEMPTS,
+    fetch_ahead,
+    pointed_at,
+    read_remote,
+    remote_file,
+    scanning,
+)
+from virtualds.stores.store import Range, Reach, StoreError
 
 MIB = 2**20
 
@@ -383,9 +389,9 @@ def group_over(data: bytes) -> Any:
 def test_what_is_found_does_not_hang_on_attempts(
     attempts: int, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.scan.ATTEMPTS", attempts)
-    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
-    monkeypatch.setattr("virtualds.blocks.MOST", 2)
+    monkeypatch.setattr("virtualds.stores.scan_cache.ATTEMPTS", attempts)
+    monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
+    monkeypatch.setattr("virtualds.stores.block_cache.MOST", 2)
     path = large / "scattered.h5"
     found, expected = group_over(path.read_bytes()), hdf5.read(SourceFile(f"file://{path}"))
     assert list(found.variables) == list(expected.variables)
@@ -437,7 +443,7 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
             held.append(weakref.ref(self))
 
     with pytest.MonkeyPatch.context() as patch, counting_server(folder) as (url, _):
-        patch.setattr("virtualds.blocks.Blocks", Watched)
+        patch.setattr("virtualds.stores.block_cache.Blocks", Watched)
         found = virtualds.open_virtual_dataset(f"{url}/typical.nc")
         with pytest.raises(FileNotFoundError, match="no group"):
             virtualds.open_virtual_dataset(f"{url}/typical.nc", group="no")
@@ -496,9 +502,9 @@ def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: byt
 
 
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("virtualds.blocks.HELD", 10)
-    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
-    monkeypatch.setattr("virtualds.blocks.MOST", 4)
+    monkeypatch.setattr("virtualds.stores.block_cache.HELD", 10)
+    monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
+    monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
     blocks, store = blocks_of(data)
     for offset in (*range(0, len(data), 7000), 0):
         assert blocks.read(offset, 100) == data[offset : offset + 100]
@@ -510,9 +516,9 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -
 def test_what_is_fetched_does_not_push_out_what_it_is_wanted_with(
     monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr("virtualds.blocks.HELD", 10)
-    monkeypatch.setattr("virtualds.blocks.LEAST", 1)
-    monkeypatch.setattr("virtualds.blocks.MOST", 4)
+    monkeypatch.setattr("virtualds.stores.block_cache.HELD", 10)
+    monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
+    monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
     blocks, _ = blocks_of(data)
     for page in (0, 20, 30, 40, 50, 60, 70):
         blocks.read(page * PAGE, 9)

@@ -23,10 +23,10 @@ from virtual_arrays import ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.store import StoreError
 from virtualds.stores import store_for
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
+from virtualds.stores.store import StoreError
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 NAMES = ["plain.bin", "with space.bin", "a#b.bin", "100%.bin", "a%20b.bin", "T00:00:00.bin",

@@ -16,9 +16,9 @@ from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
 from virtualds.manifest import INLINE, MISSING
 from virtualds.source_file import SourceFile, checksum_of
-from virtualds.store import Range
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
+from virtualds.stores.store import Range
 
 PLAIN: tuple[dict[str, Any], ...] = ()
 ZLIB = ({"id": "zlib", "level": 1},)

@@ -29,13 +29,13 @@ from virtualds.flat import open_flat
 from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers.source_file import open_source
 from virtualds.indexing import getitem as _getitem
 from virtualds.manifest import ChunkManifest
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parser import Parser
 from virtualds.source_file import SourceFile
+from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.upgrading import upgrade
 from virtualds.verification.report import Verification

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset
 from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
@@ -23,7 +22,8 @@ from virtualds.materialize import materialize
 from virtualds.references_behind import virtual_behind, with_variables
 from virtualds.source_file import StorageOptions
 from virtualds.source_files import move_sources, prefix_changer, table_of_sources
-from virtualds.store_errors import storing
+from virtualds.stores.access_rules import Allow
+from virtualds.stores.errors import storing
 from virtualds.structure import describe_gaps
 from virtualds.urls import normalise_url
 from virtualds.verification import verified

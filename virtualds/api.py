@@ -10,7 +10,6 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.access import Allow, Allowed
 from virtualds.archived import in_plain_files
 from virtualds.bounds import loads_unasked
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
@@ -21,10 +20,11 @@ from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
 from virtualds.parser import Parser, ReadSource
 from virtualds.read.cache import chunk_cache
-from virtualds.scan import fetch_ahead, scanning
 from virtualds.source_file import SourceFile
-from virtualds.store import Range
-from virtualds.store_errors import opening
+from virtualds.stores.access_rules import Allow, Allowed
+from virtualds.stores.errors import opening
+from virtualds.stores.scan_cache import fetch_ahead, scanning
+from virtualds.stores.store import Range
 from virtualds.tree import virtual_tree
 from virtualds.undecodable import ON_ERROR, decided, decoded
 from virtualds.urls import scheme_of

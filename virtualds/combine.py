@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xarray as xr
 
-from virtualds.access import Allow
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.arrangement import Arrangement, Overlap
 from virtualds.building.build import Build
@@ -26,6 +25,7 @@ from virtualds.building.workers import workers_for
 from virtualds.dataset import Loadable
 from virtualds.formats import replaces_by
 from virtualds.keywords import strict
+from virtualds.stores.access_rules import Allow
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.access import is_nameable
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_backed, demand_values
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
@@ -34,6 +33,7 @@ from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.loaded_values import TIME_ATTRIBUTES, encoded
 from virtualds.options import get_options
 from virtualds.references_behind import with_references
+from virtualds.stores.access_rules import is_nameable
 from virtualds.undecodable import COMPLAINTS, UndecodableError, complaints_about, decoded_together
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]

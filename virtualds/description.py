@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
-from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.array import ManifestArray
 from virtualds.dataset import Loadable
@@ -20,8 +19,9 @@ from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import Catalogue, LazyManifest
 from virtualds.manifest import ChunkManifest
-from virtualds.scan import scanning
 from virtualds.source_file import SourceFile
+from virtualds.stores.access_rules import Allow
+from virtualds.stores.scan_cache import scanning
 from virtualds.tree import virtual_tree
 from virtualds.writing import snapshot_table
 

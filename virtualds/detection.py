@@ -12,16 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from virtualds.archive_index import is_tar, is_zip
 from virtualds.errors import FormatError, without_secrets
-from virtualds.fence import is_claim
 from virtualds.formats import FORMATS, Format, format_of_object
 from virtualds.parser import Parser
 from virtualds.parsers import PARSERS, plugins, recognises
-from virtualds.scan import described, head_of
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import StoreError
 from virtualds.stores import store_for
+from virtualds.stores.archive_index import is_tar, is_zip
+from virtualds.stores.fence import is_claim
+from virtualds.stores.scan_cache import described, head_of
+from virtualds.stores.store import StoreError
 from virtualds.urls import below, normalise_url
 
 Found = tuple[Parser | Format, SourceFile]

@@ -17,9 +17,9 @@ from virtualds.errors import FormatError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.keywords import strict
-from virtualds.scan import described
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store_errors import opening
+from virtualds.stores.errors import opening
+from virtualds.stores.scan_cache import described
 from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url
 

@@ -28,8 +28,8 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.manifest import COLUMNS, INLINE, ChunkManifest
 from virtualds.read.pool import cores, run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
-from virtualds.store import ChangedError, StoreError
 from virtualds.stores import store_for
+from virtualds.stores.store import ChangedError, StoreError
 from virtualds.zarr_metadata import obstacles
 from virtualds.zarr_v3.arrays import is_extended
 from virtualds.zarr_v3.chunk_keys import chunk_key

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from virtualds.access import ANYWHERE, Allowed, absolute, is_same_host
 from virtualds.errors import FormatError, ReadError
 from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
-from virtualds.stores.local import WITHIN
+from virtualds.stores.access_rules import ANYWHERE, Allowed, absolute, is_same_host
+from virtualds.stores.local_files import WITHIN
 from virtualds.urls import scheme_of
 
 UNKNOWN = (None, None, None)

@@ -18,7 +18,7 @@ from virtualds.keywords import strict
 from virtualds.materialize import materialize
 from virtualds.source_file import StorageOptions
 from virtualds.source_files import prefix_changer, table_of_sources
-from virtualds.store_errors import storing
+from virtualds.stores.errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 from virtualds.verification import verified

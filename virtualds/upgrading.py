@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from virtualds.detection import Location, format_there
-from virtualds.store_errors import storing
+from virtualds.stores.errors import storing
 from virtualds.writing import settling_conflicts
 
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
-from virtualds.access import Allow, Allowed
 from virtualds.admission import KEEP_QUERY, demand_admissible, known_of
 from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
@@ -27,9 +26,10 @@ from virtualds.formats import Format, History, replaces_by
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
-from virtualds.scan import scanning
 from virtualds.source_file import StorageOptions
-from virtualds.store_errors import opening, storing
+from virtualds.stores.access_rules import Allow, Allowed
+from virtualds.stores.errors import opening, storing
+from virtualds.stores.scan_cache import scanning
 from virtualds.tree import group_from_tree
 from virtualds.undecodable import ON_ERROR
 from virtualds.urls import normalise_url

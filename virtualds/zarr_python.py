@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from virtualds.access import Allow
 from virtualds.api import open_group
 from virtualds.detection import Location
 from virtualds.errors import UnsupportedError
 from virtualds.keywords import names_of, strict
+from virtualds.stores.access_rules import Allow
 
 if TYPE_CHECKING:
     from virtualds.zarr_adapter import VirtualStore

@@ -23,8 +23,8 @@ from virtualds.json_values import to_json
 from virtualds.lazy_manifest import walked
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.source_file import mismatch
-from virtualds.store import StoreError
 from virtualds.stores import store_for
+from virtualds.stores.store import StoreError
 from virtualds.zarr_decoded import decoded_grids, decoded_metadata, is_unwieldy, packed
 from virtualds.zarr_metadata import fill_to_attribute
 from virtualds.zarr_v3.arrays import array_to_v3, is_extended

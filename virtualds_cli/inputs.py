@@ -33,7 +33,7 @@ def files_meant(
     FileNotFoundError
         A pattern has no file.
     """
-    from virtualds.matching import matching
+    from virtualds.stores.glob import matching
 
     found = matching(urls, options)
     if files_from is not None:

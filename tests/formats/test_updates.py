@@ -30,10 +30,10 @@ from virtualds.dataset import group_from_dataset, virtual_dataset
 from virtualds.formats import FORMATS, Format
 from virtualds.group import ManifestGroup
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import Store
 from virtualds.stores import store_for
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
+from virtualds.stores.store import Store
 
 # Icechunk changes its repositories itself
 BY_NAME = {form.name: form for form in FORMATS if form.library is None}

@@ -19,9 +19,9 @@ from counting_server import counting_server
 
 import virtualds
 from virtualds import FormatError
-from virtualds.archive_index import AHEAD, Index, tar_index, zip_index
-from virtualds.blocks import FIRST, PAGE
 from virtualds.detection import FEW
+from virtualds.stores.archive_index import AHEAD, Index, tar_index, zip_index
+from virtualds.stores.block_cache import FIRST, PAGE
 
 EDGES = (FEW, PAGE, FIRST * PAGE)
 """What is read first of a local file, blocks of a remote one, and what is read first of it."""

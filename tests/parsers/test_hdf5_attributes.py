@@ -15,7 +15,7 @@ from virtualds.hdf5 import attributes
 from virtualds.hdf5.attributes import attribute
 from virtualds.hdf5.file import HDF5Files
 from virtualds.hdf5.structure import Place, attribute_names
-from virtualds.scan import described
+from virtualds.stores.scan_cache import described
 from virtualds.urls import normalise_url
 
 STRING = h5py.string_dtype()

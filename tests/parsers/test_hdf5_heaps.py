@@ -19,7 +19,7 @@ from virtualds.hdf5.file import HDF5Files
 from virtualds.hdf5.structure import Place, attribute_names
 from virtualds.hdf5.values import HDF5Array
 from virtualds.parsers.hdf5 import read
-from virtualds.scan import described
+from virtualds.stores.scan_cache import described
 from virtualds.urls import normalise_url
 
 TEXT = h5py.string_dtype()

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from scipy.io import netcdf_file
 
 import virtualds
-from virtualds.blocks import FIRST, PAGE
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.headers.netcdf3 import Header, MoreNeeded, parse_header
 from virtualds.parsers.netcdf3 import FEW
+from virtualds.stores.block_cache import FIRST, PAGE
 
 FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")
 HOW: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}

@@ -18,7 +18,7 @@ from range_server import running
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores.fsspec import FsspecStore
 
 TIMES = np.arange("2001-01", "2001-07", dtype="datetime64[M]").astype("datetime64[ns]")
 

@@ -29,9 +29,9 @@ from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, virtual_data
 from virtualds.options import get_options
-from virtualds.scan import scanning
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
+from virtualds.stores.scan_cache import scanning
 from virtualds.urls import below, normalise_url
 
 OTHERS = 8

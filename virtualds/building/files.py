@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.formats import format_of_object
-from virtualds.matching import matching
+from virtualds.stores.glob import matching
 from virtualds.urls import normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]

@@ -15,7 +15,7 @@ from virtualds.dataset import group_from_dataset
 from virtualds.detection import Location, format_for
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Parts
-from virtualds.store_errors import storing
+from virtualds.stores.errors import storing
 
 Key = TypeVar("Key")
 

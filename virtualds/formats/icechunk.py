@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import ConflictError, UnsupportedError, cannot_hold
 from virtualds.group import ManifestGroup
 from virtualds.icechunk_references.chunks import (
@@ -33,6 +32,7 @@ from virtualds.lazy_manifest import LazyManifest, MosaicTable
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import ReferencedFiles, stored_bytes
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.access_rules import ANYWHERE, Allowed
 from virtualds.zarr_v3.chunk_keys import chunk_key
 from virtualds.zarr_v3.manifest_files import fingerprints
 from virtualds.zarr_v3.manifests import Part

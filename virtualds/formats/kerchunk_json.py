@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.fence import outrun
 from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed, uncollected
 from virtualds.kerchunk_references.compressed_file import (
@@ -29,8 +27,10 @@ from virtualds.kerchunk_references.template import Templates, generated
 from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.fence import outrun
+from virtualds.stores.store import ChangedError
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.manifests import Part

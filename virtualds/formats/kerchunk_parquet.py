@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, UnsupportedError, exists_already
-from virtualds.fence import Fence, create_folder, is_claim, outrun, reads_while
 from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
 from virtualds.kerchunk_references.records import (
@@ -36,8 +34,10 @@ from virtualds.manifest import ChunkManifest
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.fence import Fence, create_folder, is_claim, outrun, reads_while
+from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 from virtualds.zarr_hierarchy import NOTES, Hierarchy, HierarchyReader
 from virtualds.zarr_metadata import chunk_grid

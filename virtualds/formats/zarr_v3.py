@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, exists_already
 from virtualds.group import ManifestGroup
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
 from virtualds.zarr_v3.arrays import Manifests
 from virtualds.zarr_v3.chunk_keys import chunk_key, with_manifest_keys, without_manifest_keys
 from virtualds.zarr_v3.document import (

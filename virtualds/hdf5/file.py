@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from errno import EMFILE, ENFILE
 from typing import Any
 
-from virtualds.blocks import FetchError
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.hdf5.file_bytes import FileBytes
 from virtualds.hdf5.object_header import read_extension
-from virtualds.scan import described, remote_file
 from virtualds.source_file import SourceFile
+from virtualds.stores.block_cache import FetchError
+from virtualds.stores.scan_cache import described, remote_file
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")

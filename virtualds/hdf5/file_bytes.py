@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.scan import fetch_ahead, remote_file
 from virtualds.source_file import SourceFile
-from virtualds.store import Range
+from virtualds.stores.scan_cache import fetch_ahead, remote_file
+from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from virtualds.access import ANYWHERE, Allowed
 from virtualds.bounds import demand_table
 from virtualds.errors import UnsupportedError
 from virtualds.grid import Ints
@@ -19,6 +18,7 @@ from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.access_rules import ANYWHERE, Allowed
 
 KEPT = 8
 """Arrays whose references are kept in memory."""

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from virtualds.access import REMEDY, Allowed
 from virtualds.errors import AccessError
 from virtualds.grid import Ints
 from virtualds.icechunk_references.chunks import KEPT, adapter, manifest_of
@@ -21,6 +20,7 @@ from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.records import RecordCache, opening
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.access_rules import REMEDY, Allowed
 from virtualds.urls import scheme_of
 
 OWN = "icechunk:"

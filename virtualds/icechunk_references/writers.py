@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from virtualds.file_lock import exclusive
 from virtualds.icechunk_references.places import Place
 from virtualds.source_file import StorageOptions
 from virtualds.stores import store_for
+from virtualds.stores.file_lock import exclusive
 from virtualds.stores.local import lock_of
 
 

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.access import Allowed
 from virtualds.bounds import demand_table
 from virtualds.errors import AccessError, FormatError
 from virtualds.json_values import parsed
 from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile
+from virtualds.stores.access_rules import Allowed
 
 V3 = "zarr.json"
 """What keys of metadata of Zarr v3 end with."""

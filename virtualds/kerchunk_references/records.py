@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.access import Allowed
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import Catalogue, LazyManifest
@@ -31,8 +30,9 @@ from virtualds.records import (
 )
 from virtualds.referenced_files import MALFORMED, ReferencedFiles, malformed, unreachable
 from virtualds.source_file import SourceFile
-from virtualds.store import version_of
 from virtualds.stores import store_for
+from virtualds.stores.access_rules import Allowed
+from virtualds.stores.store import version_of
 
 MARKER = ".zmetadata"
 """The file that makes a folder a set."""

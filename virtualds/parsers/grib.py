@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.blocks import PAGE
 from virtualds.bounds import demand_table
 from virtualds.codecs.codec import needed_package
 from virtualds.codecs.grib import GribMessage
@@ -25,12 +24,13 @@ from virtualds.fragment import Fragment
 from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.grib import REGULAR, Message, messages, places
-from virtualds.headers.source_file import damage_of, open_source
 from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
-from virtualds.scan import fetch_ahead
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
+from virtualds.stores.block_cache import PAGE
+from virtualds.stores.open_source import damage_of, open_source
+from virtualds.stores.scan_cache import fetch_ahead
 from virtualds.urls import local_path, scheme_of
 
 HEADER = PAGE

@@ -40,8 +40,8 @@ from virtualds.parser import (
     ReadNative,
     stored_values,
 )
-from virtualds.scan import read_remote
 from virtualds.source_file import SourceFile
+from virtualds.stores.scan_cache import read_remote
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

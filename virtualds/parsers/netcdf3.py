@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.blocks import FIRST, PAGE
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.even_manifest import EvenManifest, EvenTable
@@ -27,6 +26,7 @@ from virtualds.manifest import ChunkManifest
 from virtualds.parser import NativeReader, Parser
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
+from virtualds.stores.block_cache import FIRST, PAGE
 from virtualds.urls import local_path, scheme_of
 
 LONGEST = 2**28

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.archive_index import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.archived import READ_WHOLE
 from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -21,9 +20,10 @@ from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
 from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
-from virtualds.scan import fetch_ahead
 from virtualds.source_file import SourceFile, checksum_behind, mismatch
 from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
+from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC
+from virtualds.stores.scan_cache import fetch_ahead
 
 NAME = "array"
 """What the array of an ``.npy`` file is called, in every file alike."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.blocks import FIRST, PAGE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.flat_arrays import flat_array, flat_variable, numbered
 from virtualds.group import ManifestGroup
@@ -20,6 +19,7 @@ from virtualds.json_values import parsed
 from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
+from virtualds.stores.block_cache import FIRST, PAGE
 
 WIDTH = 8
 """Bytes of the length of the header."""

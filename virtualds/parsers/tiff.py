@@ -20,9 +20,9 @@ from virtualds.array import ManifestArray
 from virtualds.codecs.codec import needed_package
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.headers.source_file import damage_of, open_source
 from virtualds.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.source_file import SourceFile
+from virtualds.stores.open_source import damage_of, open_source
 from virtualds.tiff_pages import geo_keys, nodata_of, page_array
 from virtualds.urls import local_path, scheme_of
 

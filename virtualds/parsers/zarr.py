@@ -25,8 +25,8 @@ from virtualds.parser import NativeReader, Parser
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile
-from virtualds.store import Listed
 from virtualds.stores import store_for
+from virtualds.stores.store import Listed
 from virtualds.urls import below, name_of
 from virtualds.zarr_hierarchy import HierarchyReader
 from virtualds.zarr_v3.arrays import Manifests

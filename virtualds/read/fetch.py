@@ -36,8 +36,8 @@ from virtualds.read.ranges import Run, join_ranges, portions
 from virtualds.read.tasks import Batch, Task, reach_of
 from virtualds.read.tiles import Tile
 from virtualds.source_file import SourceFile, mismatch
-from virtualds.store import Range, StoreError
 from virtualds.stores import store_for
+from virtualds.stores.store import Range, StoreError
 
 Array = npt.NDArray[Any]
 

@@ -12,11 +12,11 @@ from virtualds.bounds import Buffer
 from virtualds.read.decode import Decoder
 from virtualds.read.memory import scratch
 from virtualds.read.tasks import Task
-from virtualds.scatter_read import row_bytes
 from virtualds.source_file import SourceFile
-from virtualds.store import Range, StoreError
 from virtualds.stores import store_for
 from virtualds.stores.local import LocalStore
+from virtualds.stores.preadv import row_bytes
+from virtualds.stores.store import Range, StoreError
 
 Array = npt.NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from virtualds.store import Range
+from virtualds.stores.store import Range
 
 
 class Run(NamedTuple):

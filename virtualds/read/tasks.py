@@ -21,8 +21,8 @@ from virtualds.grid import Ints, Projection, Run
 from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
-from virtualds.store import Range, Reach
 from virtualds.stores import store_for
+from virtualds.stores.store import Range, Reach
 
 BATCH_TASKS = 256
 BATCH_BYTES = 2**20

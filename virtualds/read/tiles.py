@@ -23,7 +23,7 @@ from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
 from virtualds.read.tasks import Batch, Part, batches, box_tasks, distinct_tasks, reach_of
-from virtualds.store import Range, Reach
+from virtualds.stores.store import Range, Reach
 
 TINY = 32 * 1024
 """Decoded bytes of a chunk up to which it is read by the tile."""

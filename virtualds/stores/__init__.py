@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from virtualds.archive_index import tar_index, zip_index
 from virtualds.source_file import SourceFile
-from virtualds.store import Store
 from virtualds.stores.archive import ArchiveStore
-from virtualds.stores.fsspec_store import FsspecStore
+from virtualds.stores.archive_index import tar_index, zip_index
+from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
+from virtualds.stores.store import Store
 from virtualds.urls import scheme_of
 
 STORES: dict[str, Store] = {"file": LocalStore()}

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from virtualds.archive_index import LOCAL_HEADER, Index, Member, Read, data_offset
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions, mismatch
-from virtualds.store import Listed, Range, Reach, Store, StoreError, far_reach, version_of
+from virtualds.stores.archive_index import LOCAL_HEADER, Index, Member, Read, data_offset
+from virtualds.stores.store import Listed, Range, Reach, Store, StoreError, far_reach, version_of
 from virtualds.urls import below, in_archive, scheme_of
 
 HELD = 16

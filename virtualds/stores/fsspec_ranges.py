@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from virtualds.bounds import gunzipped
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
-from virtualds.store import StoreError
-from virtualds.stores.answer import Answer
 from virtualds.stores.http_session import with_own_session
 from virtualds.stores.pace import paced
+from virtualds.stores.responses import Answer
 from virtualds.stores.retry import BrokenAnswer, store_errors
+from virtualds.stores.store import StoreError
 from virtualds.urls import scheme_of
 
 WHOLE = 64 * 2**20

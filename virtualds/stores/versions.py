@@ -18,7 +18,7 @@ from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.store import ChangedError, StoreError, version_of
+from virtualds.stores.store import ChangedError, StoreError, version_of
 
 WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "az"}
 """Filesystems whose folders need not be made: there is nothing but files."""

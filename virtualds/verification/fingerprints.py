@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from virtualds.archive_index import is_zip
 from virtualds.errors import VirtualdsError
 from virtualds.parsers import COMPLAINTS
 from virtualds.read.ahead import Ahead, Way
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
-from virtualds.stores.answer import opaque
+from virtualds.stores.archive_index import is_zip
+from virtualds.stores.responses import opaque
 from virtualds.urls import scheme_of
 from virtualds.verification.report import Problem
 

@@ -25,10 +25,10 @@ from virtualds.group import ManifestGroup
 from virtualds.parser import NativeRegion, Parser
 from virtualds.parsers.zarr import MARKERS
 from virtualds.read.decode import Decoder
-from virtualds.scan import scanning
 from virtualds.source_file import SourceFile
-from virtualds.store import Range
 from virtualds.stores import store_for
+from virtualds.stores.scan_cache import scanning
+from virtualds.stores.store import Range
 from virtualds.urls import below
 from virtualds.verification.survey import ChunkId
 

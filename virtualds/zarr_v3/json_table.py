@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.access import absolute
 from virtualds.errors import FormatError, ReadError, VirtualdsError
 from virtualds.grid import Ints
 from virtualds.lazy_manifest import LazyManifest
@@ -24,6 +23,7 @@ from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, UNKNOWN
 from virtualds.source_file import PRESENT, SourceFile
+from virtualds.stores.access_rules import absolute
 from virtualds.zarr_v3.chunk_keys import ChunkKeys
 
 Fingerprint = tuple[int | None, int | None, str | None]

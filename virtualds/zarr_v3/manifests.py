@@ -11,7 +11,6 @@ from collections.abc import Callable, Hashable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-from virtualds.access import ANYWHERE, Allowed
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.json_values import parsed
 from virtualds.lazy_manifest import LazyManifest
@@ -20,6 +19,7 @@ from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import UNKNOWN, ReferencedFiles, unreachable
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
 from virtualds.zarr_v3.chunk_keys import ChunkKeys
 from virtualds.zarr_v3.json_table import Fingerprint, JsonTable
 from virtualds.zarr_v3.parquet_table import ParquetTable, Sources, columns_of

@@ -13,8 +13,8 @@ from virtualds.group import ManifestGroup
 from virtualds.lazy_manifest import LazyManifest
 from virtualds.manifest import ChunkManifest
 from virtualds.source_file import StorageOptions
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 from virtualds.zarr_v3.arrays import is_extended
 from virtualds.zarr_v3.chunk_keys import chunk_key, with_manifest_keys

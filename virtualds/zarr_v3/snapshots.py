@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.fence import outrun
 from virtualds.json_values import parsed
 from virtualds.source_file import StorageOptions
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.stores.fence import outrun
+from virtualds.stores.store import ChangedError
 from virtualds.zarr_v3.document import (
     CHUNKS,
     MARKER,

@@ -16,9 +16,9 @@ from typing import Any
 from urllib.request import getproxies
 
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.answer import Answer
 from virtualds.stores.obstore_options import Translation, parted, translation
 from virtualds.stores.pace import TooSlowError, gathered, seconds_for
+from virtualds.stores.responses import Answer
 from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
 
 FAILURES, REST = 3, 60.0

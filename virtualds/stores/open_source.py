@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from virtualds.blocks import PAGE, FetchError
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.scan import remote_file
 from virtualds.source_file import SourceFile
+from virtualds.stores.block_cache import PAGE, FetchError
+from virtualds.stores.scan_cache import remote_file
 from virtualds.urls import local_path, scheme_of
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from virtualds.errors import AccessError, FormatError, ReadError, VirtualdsError, without_secrets
-from virtualds.store import RequestError, StoreError
+from virtualds.stores.store import RequestError, StoreError
 
 REMEDIES = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",

@@ -7,6 +7,7 @@ attempt to read is given up, they are fetched outside of the lock, and it is mad
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,18 +15,20 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from virtualds.blocks import FIRST, MOST, PAGE, BlockFile, Blocks
 from virtualds.errors import UnsupportedError
-from virtualds.hdf5_lookahead import pointed_at
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import Range, Store, StoreError
 from virtualds.stores import in_front, store_for
+from virtualds.stores.block_cache import FIRST, MOST, PAGE, BlockFile, Blocks
+from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import scheme_of
 
 ATTEMPTS = 16
 """Attempts that may be given up; the next one fetches where it stands, inside of HDF5's lock."""
+
+
 OTHERS = 64
 """Files that the scanned one refers to of which blocks are held, the latest used ones."""
+
 
 Result = TypeVar("Result")
 
@@ -297,3 +300,65 @@ def _begun(store: Store, file: SourceFile) -> Blocks:
     blocks = Blocks(store, file)
     blocks.fetch(0, min(FIRST * PAGE, file.size))
     return blocks
+
+
+NODE = struct.Struct("<4sBBH16x")
+"""Signature, type and level of a node, and how many entries it has; then its neighbours."""
+
+
+OF_GROUP, OF_CHUNKS = 0, 1
+"""Types of nodes: of a group's names, of a dataset's chunks."""
+
+
+CHILDREN = 64
+"""Children that a node of chunks has room for, unless somebody chose another number."""
+
+
+ADDRESS = 8
+"""Bytes of an address, and of a key of a node of names."""
+
+
+SYMBOLS, SYMBOL = struct.Struct("<4sBxH"), 40
+"""Head of a table of symbols, and bytes of each of them."""
+
+
+HEADER = 512
+"""Bytes of an object's header that are read first (HDF5's own guess)."""
+
+
+def pointed_at(data: bytes) -> list[Range]:
+    """Return the ranges that a piece of metadata points at, as far as it is known for that.
+
+    Parameters
+    ----------
+    data : bytes
+        What HDF5 read in one go.
+    """
+    if data[:4] == b"TREE" and len(data) > NODE.size:
+        return _children(data)
+    if data[:4] == b"SNOD" and len(data) > SYMBOLS.size:
+        _, _, count = SYMBOLS.unpack_from(data)
+        # a symbol begins with the place of its name, which the address follows
+        return _ranges(data, SYMBOLS.size + ADDRESS, SYMBOL, count, HEADER)
+    return []
+
+
+def _children(data: bytes) -> list[Range]:
+    _, kind, level, count = NODE.unpack_from(data)
+    if kind == OF_GROUP:
+        length = len(data) if level else SYMBOLS.size + SYMBOL * 8
+        return _ranges(data, NODE.size + ADDRESS, 2 * ADDRESS, count, length)
+    # below the last level lie the chunks themselves
+    if kind != OF_CHUNKS or not level:
+        return []
+    key, rest = divmod(len(data) - NODE.size - CHILDREN * ADDRESS, CHILDREN + 1)
+    if rest or key <= 0:
+        return []
+    return _ranges(data, NODE.size + key, key + ADDRESS, count, len(data))
+
+
+def _ranges(data: bytes, begin: int, step: int, count: int, length: int) -> list[Range]:
+    """Return the ranges at the addresses that lie in ``data`` every ``step`` bytes."""
+    places = range(begin, min(begin + step * count, len(data) - ADDRESS + 1), step)
+    found = (int.from_bytes(data[place : place + ADDRESS], "little") for place in places)
+    return [(address, length) for address in found if 0 < address < 2**63]

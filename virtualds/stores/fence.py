@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from virtualds.errors import ConflictError, ReadError, exists_already
 from virtualds.source_file import StorageOptions
-from virtualds.store import ChangedError
 from virtualds.stores import store_for
+from virtualds.stores.store import ChangedError
 
 
 class Fence:

@@ -15,11 +15,19 @@ from typing import Any
 from virtualds.errors import UnsupportedError, exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.store import ChangedError, Listed, Range, Reach, RequestError, StoreError, far_reach
-from virtualds.stores import fsspec_ranges, obstore_ranges
-from virtualds.stores.answer import Answer, cause_of, checked, failure
+from virtualds.stores import fsspec_ranges, obstore
 from virtualds.stores.fsspec_ranges import located, reading
+from virtualds.stores.responses import Answer, cause_of, checked, failure
 from virtualds.stores.retry import GaveUp, retried, store_errors
+from virtualds.stores.store import (
+    ChangedError,
+    Listed,
+    Range,
+    Reach,
+    RequestError,
+    StoreError,
+    far_reach,
+)
 from virtualds.stores.versions import PROOF, demand_conditions, put, way
 from virtualds.urls import host_of
 
@@ -194,7 +202,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
     def ask(attempt: int) -> bytes:
         again = attempt < get_options().retries
         with _turns_at(host_of(file.url), get_options().max_requests):
-            fast = None if attempt else obstore_ranges.get_range(file, offset, length, again=again)
+            fast = None if attempt else obstore.get_range(file, offset, length, again=again)
             answer = fast or fsspec_ranges.get_range(
                 *reading(file.url, file.options), offset, length
             )

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from virtualds.errors import without_secrets
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
-from virtualds.store import RequestError, StoreError
 from virtualds.stores.retry import GaveUp, broke_on_the_way, causes, names_of, status_of
+from virtualds.stores.store import RequestError, StoreError
 
 REMEDIES: dict[type[OSError] | None, str] = {
     PermissionError: "give credentials that may do this, or anon=True for a public bucket, in "

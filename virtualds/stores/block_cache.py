@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from virtualds.source_file import SourceFile
-from virtualds.store import Range, Store, StoreError
+from virtualds.stores.store import Range, Store, StoreError
 
 PAGE = 16 * 1024
 """Bytes that are held or missing together."""

@@ -1,0 +1,227 @@
+"""Local files by their paths: opened, checked against their fingerprint, written at once or not at all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from virtualds.errors import exists_already
+from virtualds.options import get_options
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.store import ChangedError, StoreError
+from virtualds.stores.temporary import temporary_name
+from virtualds.urls import lies_under, local_path
+
+BINARY = getattr(os, "O_BINARY", 0)
+"""Asks Windows for the bytes as they are."""
+
+
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""Opens a pipe without waiting for somebody to write to it."""
+
+
+WITHIN = "within"
+"""The access option of local files: the folders that they may not lead out of."""
+
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Of Linux's renameat2(2)."""
+
+
+ATTEMPTS = 20
+"""To write into a folder that another removes whenever it is empty."""
+
+
+def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Write a file under a temporary name, then put it in its place."""
+    temporary = temporary_name(path)
+    # created within the block: an interrupt may come between any two steps
+    try:
+        # the mode that any new file gets
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        put(temporary)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Write a file, making its folder; again if another removes the empty folder meanwhile."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_beside(path, data, put)
+            break
+        except (FileNotFoundError, FileExistsError):
+            # makedirs says that it exists where it was removed before it could look
+            if attempt == ATTEMPTS:
+                raise
+    sync_folder(path)
+
+
+def link_new(temporary: str, path: str) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise ChangedError(f"{path}: was created by another writer") from error
+    os.unlink(temporary)
+
+
+def sync_folder(path: str) -> None:
+    """Make the name of a file as durable as its bytes, where the filesystem knows how."""
+    if os.name == "nt":
+        return
+    with suppress(OSError):
+        handle = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def raise_unless_gone(error: OSError) -> None:
+    """Let no folder be left out of a list that is there but may not be read."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def remove_empty(folder: str, kept: str) -> None:
+    """Remove an empty folder and those above it that it leaves empty, up to one that is kept."""
+    while folder != kept:
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # not empty, or not ours
+            return
+        folder = os.path.dirname(folder)
+
+
+def move_folder(temporary: str, path: str) -> None:
+    """Give a folder its name, if nothing but an empty folder has it."""
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise exists_already(path) from error
+
+
+def exchange_paths(one: str, other: str) -> None:
+    """Let two folders change names: in one step on Linux, elsewhere in two."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is not None:
+        names = (os.fsencode(one), os.fsencode(other))
+        if renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+            return
+    aside = f"{one}.old"
+    os.rename(other, aside)
+    os.rename(one, other)
+    os.rename(aside, one)
+
+
+def put_in_place(temporary: str, path: str, replace: bool) -> None:
+    """Give a file its name; without ``replace``, only if no other has it."""
+    if replace:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise exists_already(path) from error
+    os.unlink(temporary)
+
+
+@contextmanager
+def open_checked(file: SourceFile) -> Iterator[int]:
+    try:
+        handle = open_regular(path_of(file.url), file.options)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(error.strerror or str(error)) from error
+    try:
+        if get_options().check_sources:
+            check_unchanged(file, os.fstat(handle))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def path_of(url: str) -> str:
+    """Return the path of a url, which may stand in a reference set as nobody's file is called."""
+    path = local_path(url)
+    with suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(path):
+            return path
+    raise FileNotFoundError(errno.ENOENT, "no file can have such a name", path)
+
+
+def open_regular(path: str, options: StorageOptions | None) -> int:
+    """Open a regular file: reading from a pipe or a device would never end."""
+    handle = os.open(path, os.O_RDONLY | BINARY | AT_ONCE)
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        check_regular(found)
+        if options and WITHIN in options:
+            _check_within(path, found, options[WITHIN])
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def check_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError("it is no regular file (a pipe, a device or a socket); name a file")
+
+
+def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
+    """Refuse an open file that links lead out of the folders to, since it was judged."""
+    real = os.path.realpath(path)
+    inside = any(lies_under(real, folder) for folder in folders)
+    if not inside or not os.path.samestat(found, os.stat(real)):
+        raise StoreError(f"it leads to {real}, which lies under none of {list(folders)}")
+
+
+def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
+    """Refuse a file that is not the one that was scanned."""
+    if file.size is not None and file.size != found.st_size:
+        raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
+    if file.mtime is not None and file.mtime != found.st_mtime_ns:
+        raise StoreError(
+            "the file was modified after it was scanned "
+            "(virtualds.set_options(check_sources=False) reads it all the same)"
+        )
+
+
+def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
+    parts = []
+    # one call returns at most 2 GiB on Linux
+    while length:
+        try:
+            part = os.pread(handle, length, offset)
+        except OSError as error:
+            raise StoreError(error.strerror or str(error), item) from error
+        if not part:
+            raise too_short(length, item)
+        parts.append(part)
+        offset, length = offset + len(part), length - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_short(missing: int, item: int) -> StoreError:
+    return StoreError(f"the file ends {missing} bytes before the chunk does", item)
