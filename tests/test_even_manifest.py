@@ -8,11 +8,11 @@ import pytest
 from dask.base import tokenize
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
+from virtualds.chunks.columns import MISSING, Reference
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.strided_manifest import EvenManifest, EvenTable
 from virtualds.concatenation import concatenate
 from virtualds.errors import FormatError
-from virtualds.even_manifest import EvenManifest, EvenTable
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import MISSING, Reference
 
 FILE = SourceFile("file:///a.nc", size=10_000)
 OTHER = SourceFile("file:///b.nc", size=20_000)

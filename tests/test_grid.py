@@ -9,15 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from virtualds import ChunkAxis
-from virtualds.grid import (
-    AxisKey,
-    IrregularAxis,
-    Projection,
-    RegularAxis,
-    Slices,
-    as_slice,
-    distinct,
-)
+from virtualds.chunks.axis import IrregularAxis, RegularAxis
+from virtualds.chunks.projection import AxisKey, Projection, Slices, as_slice, distinct
 
 
 class Element(NamedTuple):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkManifest, FormatError, SourceFile
-from virtualds import manifest as manifest_module
-from virtualds.manifest import COLUMNS, INLINE, MISSING
+from virtualds.chunks import manifest as manifest_module
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
 from virtualds.source_file import PRESENT, StorageOptions
 
 SIZE = 10_000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from virtualds.packed_columns import SMALL, Packed, narrow, pack, unpack
+from virtualds.chunks.columns import SMALL, Packed, narrow, pack, unpack
 
 RNG = np.random.default_rng(2)
 COUNT = 40_000

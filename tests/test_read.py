@@ -43,9 +43,9 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds import set_options as set_virtualds_options
+from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf_packing import Packing
 from virtualds.concatenation import concatenate
-from virtualds.manifest import INLINE
 from virtualds.read import near, pool
 from virtualds.read.plan import plan, plan_points
 from virtualds.read.ranges import join_ranges

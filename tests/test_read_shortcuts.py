@@ -12,8 +12,8 @@ from virtual_arrays import PLAIN, ZLIB, exactly, virtual
 
 from virtualds import ChunkAxis, ManifestArray
 from virtualds import read as reading
+from virtualds.chunks.projection import Slices
 from virtualds.codecs.cf_packing import Packing
-from virtualds.grid import Slices
 from virtualds.read import decode, fetch, tasks
 from virtualds.read.keys import normalise
 from virtualds.read.plan import plan

@@ -25,12 +25,12 @@ from virtualds import (
     ManifestArray,
     UnsupportedError,
 )
+from virtualds.chunks.columns import MISSING
 from virtualds.codecs import CODECS, codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.pipeline import Hidden
 from virtualds.codecs.szip import Szip
-from virtualds.manifest import MISSING
 from virtualds.source_file import SourceFile
 from virtualds.zarr_v3.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.zarr_v3.data_types import (

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray
+from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
-from virtualds.manifest import INLINE, MISSING
 from virtualds.source_file import SourceFile, checksum_of
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore

@@ -11,6 +11,9 @@ from virtualds.array import ManifestArray
 from virtualds.build_report import BuildReport
 from virtualds.building.file_coordinates import FromAttribute, FromName
 from virtualds.building.progress import Progress
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.comparison import Comparison as _comparison
@@ -26,11 +29,8 @@ from virtualds.errors import (
     VirtualdsError,
 )
 from virtualds.flat import open_flat
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.indexing import getitem as _getitem
-from virtualds.manifest import ChunkManifest
 from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
 from virtualds.parser import Parser

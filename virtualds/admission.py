@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from virtualds.bounds import demand_table
+from virtualds.chunks.columns import MISSING, each_once
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
+from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import UnsupportedError, without_secrets
-from virtualds.grid import compact
 from virtualds.group import ManifestGroup
-from virtualds.joined_table import each_once
-from virtualds.lazy_manifest import LazyManifest, ReferenceTable
-from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.record_changes import tables_besides
 from virtualds.source_file import SourceFile
 

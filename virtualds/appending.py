@@ -17,11 +17,11 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.projection import runs_of
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.dataset import group_from_dataset, virtual_dataset
 from virtualds.duplicates import check_unchanged, duplicates_error, known_positions
 from virtualds.errors import CombineError, VirtualdsError
-from virtualds.fragment import runs_of
 from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
 from virtualds.references_behind import with_references

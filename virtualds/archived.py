@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
-from virtualds.fragment import Fragment
-from virtualds.grid import compact
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import ChunkManifest
 from virtualds.stores import checksums_in_archives, is_in_archive, outside_archives
 
 READ_WHOLE = 2**23

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
@@ -21,10 +25,7 @@ from virtualds.display import summary, table
 from virtualds.duck_array import DuckArray
 from virtualds.errors import CombineError, UnsupportedError
 from virtualds.fill import default_fill
-from virtualds.fragment import Fragment
 from virtualds.fragmented import FragmentedArray
-from virtualds.grid import ChunkAxis
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.options import get_options
 from virtualds.read import read, read_points
 from virtualds.source_file import SourceFile, from_crc32

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import Fragment, join
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 from virtualds.fill import same_scalar
-from virtualds.fragment import Fragment, join
-from virtualds.grid import ChunkAxis
-from virtualds.manifest import MISSING, ChunkManifest
 
 Box = tuple[tuple[int, int], ...]
 """Where a box begins and stops, per axis."""

@@ -19,6 +19,7 @@ import xarray as xr
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_backed, demand_values
+from virtualds.chunks.columns import each_once
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking, may_be_finer
 from virtualds.codecs.pipeline import CodecPipeline
@@ -27,7 +28,6 @@ from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, not
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.fill import default_fill
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.joined_table import each_once
 from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.loaded_values import TIME_ATTRIBUTES, encoded

@@ -15,8 +15,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.columns import each_once
 from virtualds.errors import CombineError
-from virtualds.joined_table import each_once
 from virtualds.lazy import virtual_data
 from virtualds.source_file import SourceFile
 from virtualds.source_positions import arrays_along, blocks_of, urls_along, used_along

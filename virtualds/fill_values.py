@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.manifest import MISSING, ChunkManifest
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.manifest import ChunkManifest
 
 
 def with_one_fill(array: ManifestArray) -> ManifestArray:

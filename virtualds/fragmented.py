@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from virtualds.chunks.alignment import whole_blocks
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
 from virtualds.fill import fills_with, same_scalar
-from virtualds.fragment import Fragment
-from virtualds.manifest import ChunkManifest
 from virtualds.source_file import SourceFile
-from virtualds.stored_blocks import whole_blocks
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import Ints, counted_positions, runs_of
 from virtualds.concatenation import concatenate as join_arrays
 from virtualds.duck_array import NUMPY_FUNCTIONS
-from virtualds.fragment import Fragment, runs_of
-from virtualds.grid import ChunkAxis, Ints, counted_positions
 
 FREE_SLABS = 64
 """Slabs that an integer index may leave and stay virtual, however few chunks it meets."""

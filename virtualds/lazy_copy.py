@@ -8,9 +8,9 @@ from typing import Any
 import xarray as xr
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.alignment import preferred, snapped
 from virtualds.lazy import lazily
 from virtualds.references_behind import with_variables
-from virtualds.stored_blocks import preferred, snapped
 
 
 def lazy_copy(

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.columns import COLUMNS, INLINE
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
 from virtualds.formats import replaces_by, zarr_v3
-from virtualds.grid import Ints
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.manifest import COLUMNS, INLINE, ChunkManifest
 from virtualds.read.pool import cores, run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
 from virtualds.stores import store_for

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.projection import runs_of
 from virtualds.concatenation import assemble, without_gaps
 from virtualds.concatenation import concatenate as join_arrays
 from virtualds.duck_array import NUMPY_FUNCTIONS
 from virtualds.errors import CombineError
 from virtualds.fill import same_scalar
-from virtualds.fragment import runs_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FREE_STRETCHES = 64

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import c_strides
+from virtualds.chunks.reference_table import MosaicTable, ReferenceTable, walked
 from virtualds.codecs.vlen_text import decoded_text, encoded_text
-from virtualds.grid import c_strides
-from virtualds.lazy_manifest import LazyManifest, MosaicTable, ReferenceTable, walked
-from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.source_file import SourceFile
 from virtualds.zarr_metadata import chunk_grid, dtype_from_zarr_v2
 

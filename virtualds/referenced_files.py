@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, ReadError
-from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.access_rules import ANYWHERE, Allowed, absolute, is_same_host

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.array import ManifestArray
-from virtualds.grid import Ints
-from virtualds.joined_table import each_once
+from virtualds.chunks.columns import each_once
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import BLOCK
 from virtualds.lazy import virtual_data
-from virtualds.lazy_manifest import BLOCK
-from virtualds.manifest import ChunkManifest
 
 
 def arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:

@@ -15,14 +15,15 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_tiff, known_names, predictor_from_tiff
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.jpeg import CONTIGUOUS, Jpeg
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis
-from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.source_file import SourceFile
 
 PLAIN, UNPREDICTED = 1, 1

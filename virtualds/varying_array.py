@@ -18,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.vlen_text import decoded_bytes, decoded_text
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis, Ints
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.options import get_options
 from virtualds.read.ahead import Ahead, Way
 from virtualds.read.pool import run_all

@@ -22,6 +22,8 @@ from numpy.lib import recfunctions
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import Buffer
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
@@ -29,7 +31,6 @@ from virtualds.fill import same_scalar
 from virtualds.fill_values import with_one_fill
 from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_values import from_json, to_json
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile
 from virtualds.storage_notes import declared, restored_encoding

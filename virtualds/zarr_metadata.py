@@ -16,16 +16,19 @@ import numpy.typing as npt
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_element, demand_table
-from virtualds.chunk_mesh import regular_chunks
+from virtualds.chunks.alignment import regular_chunks
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
+from virtualds.chunks.reference_table import MosaicTable
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis, compact
 from virtualds.json_values import NON_FINITE
-from virtualds.lazy_manifest import LazyManifest, MosaicTable
-from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
 """What keys of ``.zarray`` may say, or be absent."""

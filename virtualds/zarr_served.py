@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import walked
 from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.group import Data, ManifestVariable
 from virtualds.json_values import to_json
-from virtualds.lazy_manifest import walked
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.source_file import mismatch
 from virtualds.stores import store_for
 from virtualds.stores.store import StoreError

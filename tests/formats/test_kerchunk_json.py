@@ -25,12 +25,12 @@ from zarr_stores import v3
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.chunks.columns import INLINE
 from virtualds.codecs import libraries
 from virtualds.detection import Location
 from virtualds.formats import kerchunk_json
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.kerchunk_references import compressed_file
-from virtualds.manifest import INLINE
 from virtualds.source_file import SourceFile
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")

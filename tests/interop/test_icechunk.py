@@ -20,8 +20,8 @@ from transforms import without_gaps
 import virtualds
 from virtualds import ConflictError, FormatError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.chunks.columns import INLINE
 from virtualds.detection import Location
-from virtualds.manifest import INLINE
 from virtualds.writing import check_target
 
 icechunk = peer("icechunk")

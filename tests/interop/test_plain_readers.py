@@ -341,7 +341,11 @@ def test_every_change_of_a_set_marks_all_of_its_virtual_arrays(tmp_path: Path) -
     more.assign(u=more["t"]).virtual.to_manifest(path, append_dim="y")
     nodes = root_of(path)["consolidated_metadata"]["metadata"]
     named = {name: node["chunk_key_encoding"]["name"] for name, node in nodes.items()}
-    assert named == {"t": "virtualds.manifest", "u": "virtualds.manifest", "lat": "default"}
+    assert named == {
+        "t": "virtualds.chunks.manifest",
+        "u": "virtualds.chunks.manifest",
+        "lat": "default",
+    }
 
 
 def test_a_killed_upgrade_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

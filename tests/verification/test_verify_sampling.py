@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_scale import archive
 
 from virtualds import ChunkManifest, ManifestArray, SourceFile
-from virtualds.lazy_manifest import LazyManifest
+from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.verification.places import box_of
 from virtualds.verification.sampling import checked_sample, sampled
 from virtualds.verification.survey import blocks, survey

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.columns import COLUMNS, Packed, Small, pack, unpack
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
 from virtualds.codecs.codec import Unreadable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.grid import compact
 from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.json_values import from_json, to_json
-from virtualds.manifest import COLUMNS, ChunkManifest
-from virtualds.packed_columns import Packed, Small, pack, unpack
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.zarr_v3.arrays import array_from_v3, dtype_from_json, dtype_to_json, extended_to_v3
 from virtualds.zarr_v3.manifests import Part

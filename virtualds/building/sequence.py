@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.grid import Ints
+from virtualds.chunks.projection import Ints
 
 
 class Piece(NamedTuple):

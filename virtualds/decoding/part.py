@@ -18,12 +18,12 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.alignment import preferred
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.errors import VirtualdsError
 from virtualds.fill import default_fill
 from virtualds.group import ManifestVariable
 from virtualds.lazy import lazily
-from virtualds.stored_blocks import preferred
 
 OWN_ENCODING = ("source", "preferred_chunks")
 """Encoding that a variable takes from its own file: the name of it, and what may be changed."""

@@ -14,6 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import MosaicTable
 from virtualds.errors import ConflictError, UnsupportedError, cannot_hold
 from virtualds.group import ManifestGroup
 from virtualds.icechunk_references.chunks import (
@@ -28,8 +32,6 @@ from virtualds.icechunk_references.chunks import (
 from virtualds.icechunk_references.opened import OpenedStore, OpenedTable
 from virtualds.icechunk_references.places import Place, containers, location, place_of, url_of
 from virtualds.icechunk_references.writers import writers_kept_apart
-from virtualds.lazy_manifest import LazyManifest, MosaicTable
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import ReferencedFiles, stored_bytes
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, Allowed

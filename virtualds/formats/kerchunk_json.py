@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed, uncollected
@@ -24,7 +26,6 @@ from virtualds.kerchunk_references.compressed_file import (
 )
 from virtualds.kerchunk_references.entries import Entries
 from virtualds.kerchunk_references.template import Templates, generated
-from virtualds.manifest import INLINE, ChunkManifest
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import ReferenceTable, walked
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
@@ -29,8 +32,6 @@ from virtualds.kerchunk_references.records import (
     record,
     record_path,
 )
-from virtualds.lazy_manifest import LazyManifest, ReferenceTable, walked
-from virtualds.manifest import ChunkManifest
 from virtualds.record_changes import ArrayChunks, cut_alike, first_changed_row, sources_besides
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile, StorageOptions

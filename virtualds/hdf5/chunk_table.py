@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.grid import c_strides
+from virtualds.chunks.projection import c_strides
 from virtualds.hdf5.file_bytes import FileBytes
 
 Table = npt.NDArray[np.int64]

@@ -17,19 +17,21 @@ import numpy.typing as npt
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, c_strides
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis, Ints, c_strides
 from virtualds.hdf5.chunk_indexes import read_chunks
 from virtualds.hdf5.chunk_table import FEW, Table
 from virtualds.hdf5.data_types import StoredType
 from virtualds.hdf5.file import Places, beside, find, in_working_directory
 from virtualds.hdf5.object_header import COMPACT, compact_data, filters_edges
 from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.source_file import SourceFile
 
 CHUNKED = 2

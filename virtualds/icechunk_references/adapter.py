@@ -18,8 +18,8 @@ import icechunk
 import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
+from virtualds.chunks.projection import Ints
 from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
-from virtualds.grid import Ints
 from virtualds.icechunk_references.places import Place
 from virtualds.json_values import parsed
 from virtualds.source_file import SourceFile

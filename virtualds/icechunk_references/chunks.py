@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from virtualds.bounds import demand_table
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.record_cache import RecordCache, opened_once, opening
 from virtualds.errors import UnsupportedError
-from virtualds.grid import Ints
 from virtualds.icechunk_references.places import place_of, url_of
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
-from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, Allowed

@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.record_cache import RecordCache, opening
 from virtualds.errors import AccessError
-from virtualds.grid import Ints
 from virtualds.icechunk_references.chunks import KEPT, adapter, manifest_of
 from virtualds.icechunk_references.places import url_of
-from virtualds.manifest import INLINE, ChunkManifest
-from virtualds.records import RecordCache, opening
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import REMEDY, Allowed

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import demand_table
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import AccessError, FormatError
 from virtualds.json_values import parsed
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allowed

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import AccessError, FormatError, ReadError
-from virtualds.grid import Ints
-from virtualds.lazy_manifest import Catalogue, LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
-from virtualds.packed_columns import pack_table, unpack_table
-from virtualds.records import (
+from virtualds.chunks.columns import INLINE, MISSING, pack_table, unpack_table
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.record_cache import (
     CACHED,
     RecordCache,
     opened_once,
@@ -28,6 +27,8 @@ from virtualds.records import (
     parquet_table,
     rows_of_records,
 )
+from virtualds.chunks.reference_table import Catalogue
+from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.referenced_files import MALFORMED, ReferencedFiles, malformed, unreachable
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for

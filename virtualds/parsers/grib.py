@@ -16,15 +16,16 @@ import numpy as np
 
 from virtualds.array import ManifestArray
 from virtualds.bounds import demand_table
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import needed_package
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.grib import REGULAR, Message, messages, places
-from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for

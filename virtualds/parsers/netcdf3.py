@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.strided_manifest import EvenManifest, EvenTable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.even_manifest import EvenManifest, EvenTable
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis
 from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.netcdf3 import MAGIC, VERSIONS, Header, MoreNeeded, Variable, parse_header
-from virtualds.manifest import ChunkManifest
 from virtualds.parser import NativeReader, Parser
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.bounds import demand_table
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
-from virtualds.manifest import MISSING, ChunkManifest
 from virtualds.parser import NativeReader, Parser
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, malformed

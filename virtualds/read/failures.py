@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.errors import ReadError
-from virtualds.manifest import INLINE, MISSING
 from virtualds.read.load import chunk_read
 from virtualds.read.plan import Readable
 from virtualds.read.tasks import Batch

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
+from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.libraries import Bytes
-from virtualds.manifest import INLINE, MISSING
 from virtualds.options import get_options
 from virtualds.read.ahead import Ahead, Way
 from virtualds.read.cache import chunk_cache, key_of

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.grid import AxisKey, as_slice, counted_positions
+from virtualds.chunks.projection import AxisKey, as_slice, counted_positions
 
 Array = npt.NDArray[Any]
 Step = Callable[[Array], Array]

@@ -9,9 +9,10 @@ from math import prod
 
 import numpy as np
 
-from virtualds.fragment import Fragment, runs_of
-from virtualds.grid import AxisKey
-from virtualds.manifest import INLINE, ChunkManifest
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import AxisKey, runs_of
 
 MOST_PARTS = 1024
 """Boxes that a fragment is loaded in; what would take more is loaded as one."""

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from virtualds.bounds import demand_chunk
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import AxisKey, Projection, as_slice, counted_positions
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
-from virtualds.fragment import Fragment
-from virtualds.grid import AxisKey, Projection, as_slice, counted_positions
-from virtualds.manifest import MISSING
 from virtualds.options import get_options
 from virtualds.read.keys import Array, Step, normalise
 from virtualds.read.load import loaded_parts

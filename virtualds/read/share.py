@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.fragment import Fragment
-from virtualds.grid import Ints, Projection
-from virtualds.manifest import COLUMNS, ChunkManifest
+from virtualds.chunks.columns import COLUMNS
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, Projection
 
 IntColumn = npt.NDArray[np.integer]
 

@@ -13,10 +13,11 @@ from math import prod
 
 import numpy as np
 
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import AxisKey, Ints, compact
 from virtualds.codecs.pipeline import CodecPipeline, Hidden, Layout
-from virtualds.fragment import Fragment
-from virtualds.grid import AxisKey, ChunkAxis, Ints, compact
-from virtualds.manifest import INLINE, MISSING
 
 PIECE = 2**20
 """Bytes that a piece of an uncompressed chunk has at most, unless one element along the cut has."""

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from virtualds.chunks.columns import COLUMNS, Column
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import Ints, Projection, Run
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.fragment import Fragment
-from virtualds.grid import Ints, Projection, Run
-from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
 from virtualds.stores import store_for

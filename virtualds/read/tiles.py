@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.bounds import Buffer
+from virtualds.chunks.columns import COLUMNS, Column
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import Ints, Projection
 from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.fragment import Fragment
-from virtualds.grid import Ints, Projection
-from virtualds.manifest import COLUMNS, Column
 from virtualds.read.pool import cores
 from virtualds.read.share import alike_along
 from virtualds.read.tasks import Batch, Part, batches, box_tasks, distinct_tasks, reach_of

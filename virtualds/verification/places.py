@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from virtualds.api import open_group
 from virtualds.array import ManifestArray
+from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.detection import Location, reader_of
 from virtualds.errors import FormatError
-from virtualds.fragment import Fragment
 from virtualds.group import ManifestGroup
 from virtualds.parser import NativeRegion, Parser
 from virtualds.parsers.zarr import MARKERS

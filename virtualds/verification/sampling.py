@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import VirtualdsError
-from virtualds.fragment import Fragment
-from virtualds.grid import Ints
 from virtualds.source_file import SourceFile
 from virtualds.verification.survey import Arrays, ChunkId
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.fragment import Fragment
-from virtualds.grid import ChunkAxis
 from virtualds.in_turn import in_turn
-from virtualds.manifest import ChunkManifest
 from virtualds.verification.sampling import Chunk
 
 Array = npt.NDArray[Any]

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, compact
+from virtualds.chunks.reference_table import BLOCK
 from virtualds.errors import VirtualdsError
-from virtualds.grid import Ints, compact
-from virtualds.lazy_manifest import BLOCK, LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.source_file import SourceFile
 from virtualds.verification.report import Problem
 

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, ReadError, VirtualdsError
-from virtualds.grid import Ints
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import COLUMNS, INLINE, MISSING, ChunkManifest
 from virtualds.read.gather import gathered
 from virtualds.referenced_files import MALFORMED, UNKNOWN
 from virtualds.source_file import PRESENT, SourceFile

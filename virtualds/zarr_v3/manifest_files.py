@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import walked
 from virtualds.errors import UnsupportedError
-from virtualds.lazy_manifest import walked
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.source_file import PRESENT, SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint
 from virtualds.zarr_v3.manifests import Part

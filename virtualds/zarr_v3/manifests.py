@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.record_cache import RecordCache, opened_once, opening
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.json_values import parsed
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import ChunkManifest
-from virtualds.records import RecordCache, opened_once, opening
 from virtualds.referenced_files import UNKNOWN, ReferencedFiles, unreachable
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from virtualds.array import ManifestArray
-from virtualds.chunk_mesh import mesh_lengths, origin, regular_chunks
+from virtualds.chunks.alignment import mesh_lengths, origin, regular_chunks
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.grid import ChunkAxis, Ints
 from virtualds.zarr_v3.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.zarr_v3.data_types import (
     data_type_from_v3,

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, distinct
+from virtualds.chunks.record_cache import parquet_table, rows_of_records
+from virtualds.chunks.reference_table import Catalogue
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.grid import Ints, distinct
-from virtualds.lazy_manifest import Catalogue
-from virtualds.manifest import INLINE, ChunkManifest
-from virtualds.records import parquet_table, rows_of_records
 from virtualds.referenced_files import MALFORMED, UNKNOWN
 from virtualds.source_file import SourceFile
 from virtualds.zarr_v3.json_table import Fingerprint

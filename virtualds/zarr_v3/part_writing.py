@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from virtualds.array import ManifestArray
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import ReadError
-from virtualds.lazy_manifest import LazyManifest, ReferenceTable
-from virtualds.manifest import ChunkManifest
 from virtualds.source_file import StorageOptions
 from virtualds.stores import store_for
 from virtualds.urls import scheme_of

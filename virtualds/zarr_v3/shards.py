@@ -17,15 +17,17 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.record_cache import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.grid import ChunkAxis, Ints
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import INLINE, MISSING, ChunkManifest
 from virtualds.read.decode import Decoder
 from virtualds.read.gather import gathered
-from virtualds.records import RecordCache
 from virtualds.referenced_files import unreachable
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for

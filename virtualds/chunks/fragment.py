@@ -1,20 +1,15 @@
-"""How bytes become values, and a box of chunks that do.
-
-`CodecPipeline` takes the bytes of one chunk to its values. `Fragment` is a box of an array: where
-it lies, how each axis is cut, and where the bytes of every chunk are.
-"""
+"""A fragment: a box of an array, cut into chunks by axes, with a manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from virtualds.grid import ChunkAxis, Ints
-from virtualds.manifest import ChunkManifest
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.manifest import ChunkManifest
 
 
 @dataclass(frozen=True)
@@ -151,12 +146,3 @@ def _merge(run: Sequence[Fragment], axis: int) -> Fragment:
 def _aside(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
     """Return all but one item."""
     return values[:axis] + values[axis + 1 :]
-
-
-def runs_of(positions: Ints) -> list[tuple[int, int]]:
-    """Return the stretches ``start, stop`` of consecutive rising positions."""
-    if not positions.size:
-        return []
-    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    bounds = [0, *cuts.tolist(), positions.size]
-    return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(bounds)]

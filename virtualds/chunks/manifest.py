@@ -7,69 +7,39 @@ make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
 
 from __future__ import annotations
 
-import hashlib
 import operator
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import FormatError
-from virtualds.grid import Ints, compact, distinct
-from virtualds.joined_table import JoinedTable
-from virtualds.packed_columns import narrow, pack, pack_table, unpack, unpack_table
-from virtualds.source_file import SourceFile, StorageOptions, sound
-
-MISSING = -1
-"""The file code of a chunk that does not exist: it reads as its fill value."""
-
-
-INLINE = -2
-"""The file code of a chunk held in the manifest; its offset counts `ChunkManifest.inline`."""
-
-
-Column = npt.NDArray[np.integer]
-
-
-COLUMNS = {
-    "file": np.int32,
-    "offset": np.int64,
-    "length": np.int64,
-    "pipeline": np.uint16,
-    "checksum": np.uint64,
-}
-
-
-class Reference(NamedTuple):
-    """One row of a manifest."""
-
-    file: int
-    offset: int
-    length: int
-    pipeline: int
-    checksum: int
-
-
-class References(Protocol):
-    """The columns of `virtualds.ChunkManifest`, and the tables that they count."""
-
-    @property
-    def files(self) -> tuple[SourceFile, ...]: ...
-    @property
-    def file(self) -> npt.NDArray[Any]: ...
-    @property
-    def offset(self) -> npt.NDArray[Any]: ...
-    @property
-    def length(self) -> npt.NDArray[Any]: ...
-    @property
-    def checksum(self) -> npt.NDArray[Any]: ...
-    @property
-    def inline(self) -> tuple[bytes, ...]: ...
+from virtualds.chunks.columns import (
+    COLUMNS,
+    INLINE,
+    MISSING,
+    Column,
+    JoinedTable,
+    Reference,
+    as_grid_column,
+    column_of_rows,
+    concatenate_columns,
+    constant_column,
+    digest,
+    narrow,
+    pack,
+    pack_table,
+    renumber_files,
+    settle_column,
+    take_compact,
+    take_rows,
+    unpack,
+    unpack_table,
+)
+from virtualds.chunks.manifest_checks import check_references
+from virtualds.chunks.projection import Ints, compact, distinct
+from virtualds.source_file import SourceFile
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -384,173 +354,3 @@ class ChunkManifest:
             self.shape,
             *map(normalize_token, (digest(self.files), self.inline, *columns)),
         )
-
-
-def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
-    """Return what tells tables of files apart: a hash of names, and the few access options."""
-    options: dict[StorageOptions | None, int] = {}
-    lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
-    text = "\n".join(lines).encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text).hexdigest(), [*options]
-
-
-def as_grid_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
-    """Return a column over the grid, of integers that it can hold."""
-    if type(value) is int:
-        # too large a number is told of below
-        with suppress(OverflowError):
-            return constant_column(name, value, shape)
-    return settle_column(_as_column(name, np.asarray(value)), shape)
-
-
-@lru_cache(4096)
-def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
-    """Return a column of one value, which nobody can write to.
-
-    It is what broadcasting returns, in a tenth of the time, and mostly the same for many files.
-    """
-    kind = np.dtype(COLUMNS[name])
-    raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
-    return np.ndarray(shape, kind, raw, 0, (0,) * len(shape))
-
-
-def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Column:
-    """Return a column of a few numbers in C order."""
-    if rows.count(rows[0]) == len(rows):
-        return constant_column(name, rows[0], shape)
-    return np.array(rows, COLUMNS[name]).reshape(shape)
-
-
-def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
-    """Give a column the shape of the grid, holding one that does not change as one number."""
-    spread = np.broadcast_to(column, shape)
-    if column.size and column.ndim and (column == column.flat[0]).all():
-        return np.broadcast_to(column.reshape(-1)[0], shape)
-    return spread
-
-
-def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
-    """Return integers in the dtype of their column, refusing those it cannot hold."""
-    kind = np.dtype(COLUMNS[name])
-    if values.dtype == kind:
-        return values
-    if values.size and values.dtype.kind not in "iu":
-        raise ValueError(f"ChunkManifest: column {name!r} holds integers, got {values.dtype}")
-    limits = np.iinfo(kind.str)
-    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
-        raise ValueError(
-            f"ChunkManifest: column {name!r} holds {kind}, got {values.min()} to {values.max()}"
-        )
-    return values.astype(kind, copy=False)
-
-
-def check_references(manifest: References) -> None:
-    """Refuse references that cannot be right, naming the first.
-
-    Raises
-    ------
-    FormatError
-        A reference is empty, negative, or reaches past the end of its file, or a checksum is
-        neither 0 nor 2**32 + CRC-32.
-    """
-    if not _lies_in_one_file(manifest):
-        _check_places(manifest)
-    _check_checksums(compact(manifest.checksum))
-
-
-def _lies_in_one_file(manifest: References) -> bool:
-    """Say whether all chunks lie in the only file, and are none of them wrong."""
-    file = compact(manifest.file)
-    if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
-        return False
-    offset, length = compact(manifest.offset), compact(manifest.length)
-    size = manifest.files[0].size
-    last = (2**62 if size is None else size) - length
-    return bool(offset.min() >= 0 and length.min() > 0 and (offset <= last).all())
-
-
-def _check_places(manifest: References) -> None:
-    file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
-    if file.size and not INLINE <= int(file.min()) <= int(file.max()) < len(manifest.files):
-        raise FormatError(
-            f"ChunkManifest: file numbers {file.min()} to {file.max()} of {len(manifest.files)} "
-            f"files; {MISSING} is a missing chunk, {INLINE} an inline one"
-        )
-    sizes = [f.size if f.size is not None else 2**62 for f in manifest.files]
-    # negative codes count from the end; what is held inline is counted, not measured
-    ends = np.array([*sizes, len(manifest.inline), 2**62])[file]
-    inside = (offset >= 0) & np.where(
-        file == INLINE, offset < ends, (length > 0) & (offset <= ends - length)
-    )
-    bad = ~inside & (file != MISSING)
-    if bad.any():
-        _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
-
-
-def _check_checksums(column: npt.NDArray[Any]) -> None:
-    if column.size == 1 and not column.flat[0]:
-        return
-    wrong = ~sound(column)
-    if wrong.any():
-        raise FormatError(
-            f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is no checksum; "
-            f"give 2**32 + CRC-32 of its bytes, or 0 for none"
-        )
-
-
-def _refuse(manifest: References, chunk_id: tuple[int, ...]) -> NoReturn:
-    columns = (manifest.file, manifest.offset, manifest.length)
-    file, offset, length = (int(column[chunk_id]) for column in columns)
-    if file == INLINE:
-        raise FormatError(
-            f"chunk {chunk_id}: number {offset} of {len(manifest.inline)} inline chunks does "
-            f"not exist; the reference is wrong"
-        )
-    source = manifest.files[file]
-    raise FormatError(
-        f"chunk {chunk_id}: bytes {offset} to {offset + length} of {source.url} "
-        f"(size {source.size}) are no chunk; fetch the source again if it is truncated, or scan it "
-        f"anew"
-    )
-
-
-def take_rows(column: Column, ids: Ints, axis: int) -> Column:
-    """Take along an axis, leaving a broadcast axis broadcast."""
-    if column.strides[axis] == 0 and column.shape[axis]:
-        shape = (*column.shape[:axis], ids.size, *column.shape[axis + 1 :])
-        return np.broadcast_to(column[(slice(None),) * axis + (slice(0, 1),)], shape)
-    return column.take(ids, axis=axis)
-
-
-def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
-    """Change a column element by element at the cost of the memory it takes."""
-    return np.broadcast_to(change(compact(column)), column.shape)
-
-
-def renumber_files(file: Column, numbers: Sequence[int]) -> Column:
-    """Return the column ``file`` where the files have other numbers."""
-    # negative codes count from the end, so that they stand for themselves
-    table = np.array([*numbers, INLINE, MISSING], np.int32)
-    return take_compact(file, lambda column: table[column])
-
-
-def concatenate_columns(parts: Sequence[Column], axis: int) -> Column:
-    """Concatenate columns, keeping axes broadcast along which no part changes."""
-    shape = list(parts[0].shape)
-    shape[axis] = sum(part.shape[axis] for part in parts)
-    fixed = [j != axis and all(part.strides[j] == 0 for part in parts) for j in range(len(shape))]
-    key = tuple(slice(0, 1) if f else slice(None) for f in fixed)
-    small = [part[key] for part in parts]
-    if _is_constant(small, axis):
-        first = small[0][(slice(None),) * axis + (slice(0, 1),)]
-        return np.broadcast_to(first, shape)
-    return np.broadcast_to(np.concatenate(small, axis=axis), shape)
-
-
-def _is_constant(parts: Sequence[Column], axis: int) -> bool:
-    """Say whether all parts repeat one and the same layer along ``axis``."""
-    if not all(p.strides[axis] == 0 or p.shape[axis] == 1 for p in parts) or not parts[0].size:
-        return False
-    layer = (slice(None),) * axis + (0,)
-    head = parts[0][layer]
-    return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])

@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError
-from virtualds.grid import Ints
-from virtualds.manifest import ChunkManifest
 
 CACHED = 2**21
 """Rows that the records of one set keep in memory."""

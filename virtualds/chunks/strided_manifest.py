@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from virtualds.grid import Ints
-from virtualds.lazy_manifest import LazyManifest
-from virtualds.manifest import ChunkManifest
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.source_file import SourceFile
 
 

@@ -1,0 +1,169 @@
+"""What a selection takes of a chunked axis: pure integers and slices, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, repeat
+from math import prod
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+AxisKey = slice | Ints
+"""What selects along one axis: a slice with start, stop and positive step, or rising positions."""
+
+
+class Slabs(NamedTuple):
+    """The three columns of consecutive slabs; ``edges`` has one element more than the others."""
+
+    edges: Ints
+    encoded: Ints
+    inset: Ints
+
+
+class Run(NamedTuple):
+    """The slabs ``first`` to ``stop`` of a projection, and whether they are taken whole."""
+
+    first: int
+    stop: int
+    whole: bool
+
+
+class Slices(Sequence[slice]):
+    """Slices that are made when they are asked for: of a million slabs few are, one by one.
+
+    Parameters
+    ----------
+    starts, stops : int64 array, shape (n,)
+    step : int, optional
+    """
+
+    __slots__ = ("_starts", "_step", "_stops")
+
+    def __init__(self, starts: Ints, stops: Ints, step: int | None = None) -> None:
+        self._starts, self._stops, self._step = starts, stops, step
+
+    def __len__(self) -> int:
+        return self._starts.size
+
+    @overload
+    def __getitem__(self, item: int) -> slice: ...
+    @overload
+    def __getitem__(self, item: slice) -> Slices: ...
+    def __getitem__(self, item: int | slice) -> slice | Slices:
+        starts, stops = self._starts[item], self._stops[item]
+        if isinstance(item, slice):
+            return Slices(starts, stops, self._step)
+        return slice(int(starts), int(stops), self._step)
+
+    def __iter__(self) -> Iterator[slice]:
+        return map(slice, self._starts.tolist(), self._stops.tolist(), repeat(self._step))
+
+
+class Projection(NamedTuple):
+    """What a selection takes from each slab it meets.
+
+    ``chunk[k]`` is the slab's number, ``encoded[k]`` the length of its stored chunk, ``inner[k]``
+    selects within that, ``outer[k]`` is the stretch of the result that it fills. ``runs`` are the
+    stretches of slabs that are taken alike: as they are stored, from the first element to the last,
+    and of one length; or not.
+    """
+
+    chunk: Ints
+    encoded: Ints
+    inner: Sequence[AxisKey]
+    outer: Sequence[slice]
+    runs: list[Run]
+
+    def part(self, first: int, stop: int) -> Projection:
+        """Return what is taken from some of the slabs, none of which counts as whole."""
+        taken = slice(first, stop)
+        chunk, encoded = self.chunk[taken], self.encoded[taken]
+        runs = [Run(0, chunk.size, False)]
+        return Projection(chunk, encoded, self.inner[taken], self.outer[taken], runs)
+
+
+NOTHING = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], [], [])
+
+
+def runs_of_one_length(lengths: Ints) -> list[Run]:
+    """Return the stretches of equal lengths, of which 0 stands for slabs that are not whole."""
+    bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
+    return [Run(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
+
+
+def as_slice(positions: Ints) -> AxisKey:
+    """Return rising positions, none of them twice, as a slice where they are evenly spaced."""
+    if positions.size == 1:
+        return slice(int(positions[0]), int(positions[0]) + 1, 1)
+    steps = np.diff(positions)
+    if (steps == steps[0]).all():
+        return slice(int(positions[0]), int(positions[-1]) + 1, int(steps[0]))
+    return positions
+
+
+def counted_positions(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
+    """Return positions along an axis, counted from its front.
+
+    Raises
+    ------
+    IndexError
+        They are no integers, or one lies outside the axis.
+    """
+    if positions.dtype.kind not in "iu" and positions.size:
+        raise IndexError(f"axis {axis}: {positions.dtype} cannot index; use integers or booleans")
+    counted = positions.astype(np.int64)
+    counted = np.where(counted < 0, counted + size, counted)
+    if counted.size and not 0 <= counted.min() <= counted.max() < size:
+        bad = positions[(counted < 0) | (counted >= size)][0]
+        raise IndexError(
+            f"axis {axis}: position {bad} lies outside {size} elements; count from either end of it"
+        )
+    return counted
+
+
+def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return how far apart neighbours along each axis lie in C order.
+
+    Examples
+    --------
+    >>> c_strides((5, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+    """Return the one element that stands behind each broadcast axis, so that it can be counted."""
+    return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
+
+
+def narrow(column: Ints) -> npt.NDArray[np.integer]:
+    """Hold a constant column as a broadcast scalar, any other in 32 bits where it fits."""
+    if column.size and (column == column[0]).all():
+        return np.broadcast_to(column[:1].copy(), column.shape)
+    small = column.max(initial=0) < 2**31
+    return column.astype(np.int32) if small else column.copy()
+
+
+def distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
+    """Return the different ones of numbers from 0 to below ``count``, rising."""
+    if count > 16 * numbers.size:
+        return np.unique(numbers).astype(np.int64)
+    # many times as fast, as long as there is not much to look through
+    met = np.zeros(count, bool)
+    met[numbers] = True
+    return np.flatnonzero(met)
+
+
+def runs_of(positions: Ints) -> list[tuple[int, int]]:
+    """Return the stretches ``start, stop`` of consecutive rising positions."""
+    if not positions.size:
+        return []
+    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+    bounds = [0, *cuts.tolist(), positions.size]
+    return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(bounds)]

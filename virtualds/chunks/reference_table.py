@@ -1,0 +1,130 @@
+"""Tables of references that lie in a reference set, as lazy manifests count them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from virtualds.bounds import demand_table
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.source_file import SourceFile
+
+BLOCK = 2**20
+"""Chunks that are looked through at a time."""
+
+
+def walked(
+    manifest: ChunkManifest, start: int = 0, most: int = BLOCK
+) -> Iterator[tuple[Ints, ChunkManifest]]:
+    """Yield the numbers of chunks and the chunks, as many as are looked through at a time.
+
+    Whoever needs all chunks of a manifest gets them here, so that a set of a few bytes that counts
+    thousands of millions of chunks keeps nobody busy for long.
+
+    Parameters
+    ----------
+    manifest : ChunkManifest
+    start : int
+        Number of the first chunk.
+    most : int
+        Chunks at a time.
+
+    Raises
+    ------
+    UnsupportedError
+        The manifest is almost empty, as far as it has been looked through.
+    """
+    references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
+    for begin in range(start, manifest.size, most):
+        ids = np.arange(begin, min(begin + most, manifest.size))
+        part = manifest.at(ids)
+        references += int(np.count_nonzero(part.file != MISSING))
+        demand_table((int(ids[-1]) + 1 - start,), max(references, 1), what)
+        yield ids, part
+
+
+class Catalogue(NamedTuple):
+    """What a set says of its files all at once, without judging one by one what they are.
+
+    ``name`` tells the list from others. ``nbytes`` is None where not all sizes are known.
+    """
+
+    name: Hashable
+    number: int
+    nbytes: int | None
+    first: str | None
+
+
+class ReferenceTable(Protocol):
+    """The references of one array, in C order of its chunks."""
+
+    @property
+    def has_pipelines(self) -> bool:
+        """Whether it says of every chunk which pipeline decodes it; else there is number 0."""
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that chunks lie in, and others of the same set perhaps."""
+
+    def catalogue(self) -> Catalogue | None:
+        """Return what is said of these files at once, None if they have to be listed."""
+
+
+@dataclass(frozen=True)
+class MosaicTable:
+    """The references of manifests that lie beside each other on one grid; elsewhere are none.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        Chunks per axis.
+    parts : tuple of pairs of a tuple of int and a ChunkManifest
+        In which chunk of the grid each begins. They do not overlap.
+    """
+
+    grid: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], ChunkManifest], ...]
+
+    has_pipelines: ClassVar[bool] = False
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        places = np.stack(np.unravel_index(ids.ravel(), self.grid))
+        missing = np.ones(ids.size, bool)
+        order, found = [], []
+        for origin, manifest in self.parts:
+            inner = places - np.reshape(origin, (-1, 1))
+            inside = ((inner >= 0) & (inner < np.reshape(manifest.shape, (-1, 1)))).all(0)
+            if inside.any():
+                flat = np.ravel_multi_index(tuple(inner[:, inside]), manifest.shape)
+                found.append(manifest.at(np.asarray(flat, np.int64)))
+                order.append(np.flatnonzero(inside))
+                missing &= ~inside
+        found.append(ChunkManifest.missing((int(np.count_nonzero(missing)),)))
+        order.append(np.flatnonzero(missing))
+        joined = ChunkManifest.concatenate(found, 0)
+        return joined.at(np.argsort(np.concatenate(order)).reshape(ids.shape))
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return the files of all parts."""
+        return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
+
+    def catalogue(self) -> None:
+        """Return nothing: the parts have their files."""
+
+
+class Counting(NamedTuple):
+    """How a lazy manifest counts the rows of a table; see `LazyManifest`."""
+
+    table: ReferenceTable
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+    renumbered: tuple[int, ...] | None
