@@ -33,7 +33,7 @@ from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, Unsu
 from virtualds.codecs.cf_packing import Packing
 from virtualds.fill import default_fill
 from virtualds.indexing import FREE_SLABS
-from virtualds.read.plan import plan
+from virtualds.reading.plan import plan
 
 Values = np.ndarray[Any, Any]
 Pair = tuple[Values, ManifestArray]

@@ -20,7 +20,7 @@ from dask.base import tokenize
 
 import virtualds
 from virtualds import ManifestArray, ReadError
-from virtualds.read.pool import run_all
+from virtualds.reading.threads import run_all
 
 SUFFIXES = (".zarr", ".parquet", ".json")
 MB = 10**6

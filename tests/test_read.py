@@ -46,9 +46,10 @@ from virtualds import set_options as set_virtualds_options
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf_packing import Packing
 from virtualds.concatenation import concatenate
-from virtualds.read import near, pool
-from virtualds.read.plan import plan, plan_points
-from virtualds.read.ranges import join_ranges
+from virtualds.reading import local
+from virtualds.reading import threads as pool
+from virtualds.reading.coalesce import join_ranges
+from virtualds.reading.plan import plan, plan_points
 from virtualds.source_file import PRESENT, SourceFile, checksum_of
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Range
@@ -118,8 +119,8 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
 @contextmanager
 def read_in_place_whatever_the_size() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near, "WORTH_A_CALL", 0)
-        patch.setattr(near, "WORTH_A_ROW", 0)
+        patch.setattr(local, "WORTH_A_CALL", 0)
+        patch.setattr(local, "WORTH_A_ROW", 0)
         yield
 
 

@@ -12,14 +12,14 @@ from range_server import range_server
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, set_options
-from virtualds.read import ahead as ahead_module
-from virtualds.read import pool as pool_module
-from virtualds.read import tasks
-from virtualds.read.ahead import Ahead, Way
-from virtualds.read.plan import plan
-from virtualds.read.pool import run_all
-from virtualds.read.ranges import join_ranges
-from virtualds.read.tasks import Batch
+from virtualds.reading import prefetch as ahead_module
+from virtualds.reading import tasks
+from virtualds.reading import threads as pool_module
+from virtualds.reading.coalesce import join_ranges
+from virtualds.reading.plan import plan
+from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.tasks import Batch
+from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import Reach
 

@@ -10,14 +10,12 @@ import pytest
 from memory import peak
 from virtual_arrays import PLAIN, ZLIB, exactly, virtual
 
-from virtualds import ChunkAxis, ManifestArray
-from virtualds import read as reading
+from virtualds import ChunkAxis, ManifestArray, reading
 from virtualds.chunks.projection import Slices
 from virtualds.codecs.cf_packing import Packing
-from virtualds.read import decode, fetch, tasks
-from virtualds.read.keys import normalise
-from virtualds.read.plan import plan
-from virtualds.read.share import alike_along
+from virtualds.reading import decode, fetch, tasks
+from virtualds.reading.plan import normalise, plan
+from virtualds.reading.tasks import alike_along
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 

@@ -15,8 +15,8 @@ from virtual_arrays import no_reads, virtual
 import virtualds
 from virtualds.array import ManifestArray
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.read.plan import plan
-from virtualds.read.tasks import BATCH_BYTES
+from virtualds.reading.plan import plan
+from virtualds.reading.tasks import BATCH_BYTES
 
 VALUES = np.arange(4000.0).reshape(10, 20, 20)
 

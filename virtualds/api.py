@@ -19,7 +19,7 @@ from virtualds.formats import Format
 from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
 from virtualds.parser import Parser, ReadSource
-from virtualds.read.cache import chunk_cache
+from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow, Allowed
 from virtualds.stores.errors import opening

@@ -27,7 +27,7 @@ from virtualds.errors import CombineError, UnsupportedError
 from virtualds.fill import default_fill
 from virtualds.fragmented import FragmentedArray
 from virtualds.options import get_options
-from virtualds.read import read, read_points
+from virtualds.reading import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 

@@ -27,7 +27,7 @@ from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
 from virtualds.formats import replaces_by, zarr_v3
 from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.read.pool import cores, run_all
+from virtualds.reading.threads import cores, run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
 from virtualds.stores import store_for
 from virtualds.stores.store import ChangedError, StoreError

@@ -28,8 +28,8 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.vlen_text import decoded_bytes, decoded_text
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.options import get_options
-from virtualds.read.ahead import Ahead, Way
-from virtualds.read.pool import run_all
+from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.threads import run_all
 from virtualds.referenced_files import stored_bytes
 from virtualds.stores import store_for
 from virtualds.urls import host_of

@@ -154,7 +154,7 @@ def ragging(way: str, folder: Path) -> Job:
 def planning(way: str, folder: Path) -> Job:
     """Return a job that plans to read 1,000,000 chunks."""
     import virtualds
-    from virtualds.read.plan import plan
+    from virtualds.reading.plan import plan
 
     def rows(dtype: str, count: int, chunk: int) -> Any:
         grid = (count // chunk, 1000, 1)

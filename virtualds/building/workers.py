@@ -16,8 +16,8 @@ from virtualds.building.dask_jobs import client_of, on_cluster
 from virtualds.building.files import Files
 from virtualds.building.opening import Item, Outcome, Work
 from virtualds.building.processes import until_ended, worker_processes
-from virtualds.in_turn import in_turn
 from virtualds.options import get_options
+from virtualds.reading.threads import in_turn
 
 Outcomes = Generator[Outcome[Any], None, None]
 Workers = Callable[[Work, Sequence[Item]], Outcomes]

@@ -23,7 +23,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
 from virtualds.parser import NativeReader, Parser
-from virtualds.read.gather import gathered
+from virtualds.reading.prefetch import gathered
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for

@@ -28,7 +28,7 @@ from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import get_options
 from virtualds.parser import CannotError, NativeReader, ReadNative
 from virtualds.parsers import COMPLAINTS
-from virtualds.read.pool import cores
+from virtualds.reading.threads import cores
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 from virtualds.verification.natives import open_native

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from virtualds.errors import VirtualdsError
 from virtualds.parsers import COMPLAINTS
-from virtualds.read.ahead import Ahead, Way
+from virtualds.reading.prefetch import Ahead, Way
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.archive_index import is_zip

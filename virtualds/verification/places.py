@@ -24,7 +24,7 @@ from virtualds.errors import FormatError
 from virtualds.group import ManifestGroup
 from virtualds.parser import NativeRegion, Parser
 from virtualds.parsers.zarr import MARKERS
-from virtualds.read.decode import Decoder
+from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.stores.scan_cache import scanning

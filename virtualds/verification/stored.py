@@ -16,7 +16,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.in_turn import in_turn
+from virtualds.reading.threads import in_turn
 from virtualds.verification.sampling import Chunk
 
 Array = npt.NDArray[Any]

@@ -21,7 +21,7 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, ReadError, VirtualdsError
-from virtualds.read.gather import gathered
+from virtualds.reading.prefetch import gathered
 from virtualds.referenced_files import MALFORMED, UNKNOWN
 from virtualds.source_file import PRESENT, SourceFile
 from virtualds.stores.access_rules import absolute

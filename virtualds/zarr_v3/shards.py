@@ -26,8 +26,8 @@ from virtualds.chunks.record_cache import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.read.decode import Decoder
-from virtualds.read.gather import gathered
+from virtualds.reading.decode import Decoder
+from virtualds.reading.prefetch import gathered
 from virtualds.referenced_files import unreachable
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.bounds import demand_chunk
-from virtualds.chunks.columns import MISSING
+from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.projection import AxisKey, Projection, as_slice, counted_positions
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import AxisKey, Projection, as_slice, counted_positions, runs_of
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.read.keys import Array, Step, normalise
-from virtualds.read.load import loaded_parts
-from virtualds.read.subdivide import PIECE, WORTHWHILE, subdivide
-from virtualds.read.tasks import Batch, Part, Task, batches, merged, point_tasks, reach_of
-from virtualds.read.tiles import Tile, box_batches
+from virtualds.reading.subdivide import PIECE, WORTHWHILE, subdivide
+from virtualds.reading.tasks import Batch, Part, Task, batches, merged, point_tasks, reach_of
+from virtualds.reading.tiles import Tile, box_batches
 
 
 class Readable(Protocol):
@@ -221,3 +221,122 @@ def _decoded_bytes(part: Part, tasks: Sequence[Any]) -> int:
     return sum(
         part.pipelines[task.pipeline].dtype.itemsize * prod(task.encoded) for _, task in tasks
     )
+
+
+Array = npt.NDArray[Any]
+
+
+Step = Callable[[Array], Array]
+"""What is done to the result of the normal form, to have what was asked for."""
+
+
+class AxisPlan(NamedTuple):
+    """The normal form of one axis's key, and the step that leads back from it."""
+
+    key: AxisKey
+    size: int
+    step: Step | None
+
+
+def normalise(key: Any, size: int, axis: int) -> AxisPlan:
+    """Bring the key of one axis to its normal form.
+
+    Raises
+    ------
+    IndexError
+        A position lies outside the axis, or a mask has another length.
+    """
+    if isinstance(key, slice):
+        return _normalise_slice(key, size, axis)
+    positions = np.asarray(key)
+    if positions.dtype == bool:
+        if positions.size != size:
+            raise IndexError(
+                f"axis {axis}: a mask of {positions.size} for {size} elements; make it as long"
+            )
+        positions = np.flatnonzero(positions)
+    positions = counted_positions(np.atleast_1d(positions), size, axis)
+    if not positions.size:
+        return AxisPlan(slice(0, 0, 1), 0, None)
+    rising, inverse = np.unique(positions, return_inverse=True)
+    in_order = rising.size == positions.size and bool((rising == positions).all())
+    step: Step | None = None if in_order else lambda values: values.take(inverse, axis=axis)
+    return AxisPlan(as_slice(rising), rising.size, step)
+
+
+def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
+    start, stop, step = key.indices(size)
+    count = len(range(start, stop, step))
+    if step > 0 or not count:
+        return AxisPlan(slice(start, start + count * abs(step), abs(step)), count, None)
+    low = start + (count - 1) * step
+    flip = (slice(None),) * axis + (slice(None, None, -1),)
+    return AxisPlan(slice(low, start + 1, -step), count, lambda values: values[flip])
+
+
+MOST_PARTS = 1024
+"""Boxes that a fragment is loaded in; what would take more is loaded as one."""
+
+
+def loaded_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
+    """Yield boxes of a fragment, in memory, that hold all the chunks that the keys meet.
+
+    A fragment whose references are in memory is yielded as it is.
+    """
+    if fragment.manifest.is_loaded:
+        yield fragment
+        return
+    met = [
+        runs_of(axis.project(key, start).chunk)
+        for axis, key, start in zip(fragment.axes, keys, fragment.start, strict=True)
+    ]
+    if not all(met):
+        return
+    if prod(map(len, met)) > MOST_PARTS:
+        met = [[(runs[0][0], runs[-1][1])] for runs in met]
+    for runs in product(*met):
+        part: Fragment | None = fragment
+        for axis, (first, stop) in enumerate(runs):
+            edges = fragment.axes[axis].slabs(first, stop).edges
+            begin, end = (int(e) + fragment.start[axis] for e in (edges[0], edges[-1]))
+            part = part.crop(axis, begin, end) if part is not None else None
+            part = part.shift(axis, begin) if part is not None else None
+        if part is not None:
+            yield replace(part, manifest=part.manifest.loaded())
+
+
+def chunk_read(
+    fragment: Fragment, part: Fragment, file: int, offset: int
+) -> tuple[int, ...] | None:
+    """Return which chunk of a fragment lies where a part of it says, None if none does."""
+    read, whole, first = part.manifest, fragment.manifest, (0,) * len(fragment.axes)
+    if whole.is_loaded:
+        if whole.files is not read.files or whole.inline is not read.inline:
+            return None
+    else:
+        # looking elsewhere would load what nobody asked for
+        bounds = zip(fragment.start, part.start, part.stop, fragment.stop, strict=True)
+        if not all(a <= b and c <= d for a, b, c, d in bounds):
+            return None
+        whole, first = _shown_by(fragment, part)
+        if file == INLINE:
+            offset = whole.inline.index(read.inline[offset])
+        elif file >= 0:
+            file = whole.files.index(read.files[file])
+    end = whole.offset + (1 if file == INLINE else whole.length)
+    holds = (whole.file == file) & (whole.offset <= offset) & (offset < end)
+    if not holds.any():
+        return None
+    return tuple(int(i + n) for i, n in zip(np.argwhere(holds)[0], first, strict=True))
+
+
+def _shown_by(fragment: Fragment, part: Fragment) -> tuple[ChunkManifest, tuple[int, ...]]:
+    """Return the chunks of a fragment where a part of it lies, in memory, and the first of them."""
+    first = []
+    manifest = fragment.manifest
+    for axis, (begin, end) in enumerate(zip(part.start, part.stop, strict=True)):
+        at = fragment.start[axis]
+        _, kept = fragment.axes[axis].crop(begin - at, end - at)
+        first.append(kept.start)
+        manifest = manifest.take(axis, kept)
+    return manifest.loaded(), tuple(first)

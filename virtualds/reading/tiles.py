@@ -20,9 +20,16 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import Ints, Projection
 from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.read.pool import cores
-from virtualds.read.share import alike_along
-from virtualds.read.tasks import Batch, Part, batches, box_tasks, distinct_tasks, reach_of
+from virtualds.reading.tasks import (
+    Batch,
+    Part,
+    alike_along,
+    batches,
+    box_tasks,
+    distinct_tasks,
+    reach_of,
+)
+from virtualds.reading.threads import cores
 from virtualds.stores.store import Range, Reach
 
 TINY = 32 * 1024

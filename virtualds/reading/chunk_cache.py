@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from virtualds.codecs.codec import Codec
 from virtualds.options import get_options
-from virtualds.read.tasks import Batch, Task
+from virtualds.reading.tasks import Batch, Task
 from virtualds.source_file import SourceFile
 
 SMALLEST = 16 * 1024

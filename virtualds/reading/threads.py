@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, islice
@@ -119,3 +120,22 @@ def _await(helpers: list[Future[None]]) -> None:
     for helper in helpers:
         if not helper.cancel():
             helper.exception()
+
+
+Item = TypeVar("Item")
+
+
+Result = TypeVar("Result")
+
+
+def in_turn(
+    pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
+) -> Iterator[tuple[Item, Future[Result]]]:
+    """Yield items in their order, each with the future of its work; ``ahead`` are under way."""
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    rest = iter(items)
+    while True:
+        waiting.extend((i, pool.submit(work, i)) for i in islice(rest, ahead - len(waiting)))
+        if not waiting:
+            return
+        yield waiting.popleft()

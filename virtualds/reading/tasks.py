@@ -14,24 +14,34 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.chunks.columns import COLUMNS, Column
 from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, Projection, Run
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.read.pool import cores
-from virtualds.read.share import alike_along
+from virtualds.reading.threads import cores
 from virtualds.stores import store_for
 from virtualds.stores.store import Range, Reach
 
 BATCH_TASKS = 256
+
+
 BATCH_BYTES = 2**20
 """Encoded bytes of a batch at most."""
+
+
 PLAIN_BATCH_BYTES = 2**22
 """Likewise, where there is nothing to decode: asking takes a larger share of the time."""
+
+
 SMALLEST_BATCH = 2**18
 """Bytes below which a batch is not made smaller to give every core some."""
+
+
 BLOCK_TASKS = 2**16
+
 
 IN_MEMORY = Reach(gap=0, run=BATCH_BYTES, at_once=0)
 """Of chunks that are missing or held inline."""
@@ -92,6 +102,7 @@ class Part(NamedTuple):
 
 Numbered = tuple[int, Task]
 """The number of the file that a chunk lies in, and what is to be done."""
+
 
 AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 """`Task._make` without its check, for millions of rows."""
@@ -318,3 +329,56 @@ def _by_run(tasks: Iterable[Task], reach: Reach) -> Iterator[list[Task]]:
         rows.append(task)
         end = max(end, stop)
     yield rows
+
+
+IntColumn = npt.NDArray[np.integer]
+
+
+def alike_along(
+    fragment: Fragment, projections: Sequence[Projection], axis: int
+) -> list[Ints] | None:
+    """Group the slabs that a projection meets by the chunks that they show; None if all differ.
+
+    The groups hold places in the projection, rising.
+    """
+    grid = [p.chunk for p in projections]
+    if grid[axis].size == 1:
+        return None
+    line = [ids if i == axis else ids[:1] for i, ids in enumerate(grid)]
+    first = _layers(fragment.manifest, line, axis)
+    if any(rows.shape[1] == 1 and (rows[1:] > rows[:-1]).all() for rows in first):
+        return None
+    probe = _mixed(first, grid[axis].size)
+    if np.unique(probe).size == probe.size:
+        return None
+    layers = _layers(fragment.manifest, grid, axis)
+    layers.append(projections[axis].encoded.reshape(-1, 1))
+    _, shown, group = np.unique(
+        _mixed(layers, grid[axis].size), return_index=True, return_inverse=True
+    )
+    if shown.size == group.size or any((a[shown[group]] != a).any() for a in layers):
+        return None
+    order = np.argsort(shown[group], kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(shown[group][order])) + 1)
+
+
+def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[IntColumn]:
+    """Return the columns that change along an axis, as one row for each of its slabs."""
+    found = []
+    for name in COLUMNS:
+        column = getattr(manifest, name)
+        if column.strides[axis] == 0:
+            continue
+        ids = [i[:1] if step == 0 else i for i, step in zip(grid, column.strides, strict=True)]
+        found.append(np.moveaxis(column[np.ix_(*ids)], axis, 0).reshape(grid[axis].size, -1))
+    return found
+
+
+def _mixed(layers: Sequence[IntColumn], count: int) -> Ints:
+    """Return one number per row, which rows that differ have in common by chance alone."""
+    rng = np.random.default_rng(0)
+    total = np.zeros(count, np.int64)
+    for rows in layers:
+        weights = rng.integers(2**62, size=rows.shape[1]) * 2 + 1
+        total += rows.astype(np.int64, copy=False) @ weights
+    return total

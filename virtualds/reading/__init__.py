@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import ReadError, UnsupportedError
-from virtualds.read.fetch import execute, execute_batch
-from virtualds.read.plan import Readable, only_chunk, plan, plan_points
+from virtualds.reading.fetch import execute, execute_batch
+from virtualds.reading.plan import Readable, only_chunk, plan, plan_points
 
 __all__ = ["Readable", "read", "read_points"]
 

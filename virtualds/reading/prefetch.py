@@ -7,21 +7,27 @@ bring is handed out as it comes in; how much is under way or lies about is bound
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from queue import SimpleQueue
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from virtualds.reading.threads import run_all
 from virtualds.stores import store_for
 from virtualds.urls import host_of
 
 MOST_BYTES = 2**28
 """Of requests that are under way or answered and not yet decoded."""
+
+
 WINDOWS = 2
 """How many times the requests at once may be asked for or lie about."""
 
+
 Item = TypeVar("Item")
+
+
 Data = TypeVar("Data")
 
 
@@ -148,3 +154,48 @@ class _Window(Generic[Item, Data]):
 def _threads_for(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
     """Return the threads that wait for a host; a forked child gets its own."""
     return ThreadPoolExecutor(at_once, thread_name_prefix=f"virtualds {host}")
+
+
+Entry = TypeVar("Entry")
+
+
+Bytes = TypeVar("Bytes")
+
+
+SMALL = 2**12
+"""Bytes that an answer is taken to have."""
+
+
+def gathered(
+    items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
+) -> list[Bytes]:
+    """Return what ``fetch`` returns of every item, in their order.
+
+    Parameters
+    ----------
+    items : sequence
+    url_of : callable
+        Which file an item is got from, None if from none.
+    fetch : callable
+        Is called in several threads.
+
+    Raises
+    ------
+    Exception
+        What ``fetch`` raises.
+    """
+    found: dict[int, Bytes] = {}
+
+    def way_of(number: int) -> Way | None:
+        url = url_of(items[number])
+        return None if url is None else Way.to(url, SMALL)
+
+    def fetch_one(number: int) -> tuple[Bytes]:
+        return (fetch(items[number]),)
+
+    def finish(answer: tuple[int, Any]) -> None:
+        number, got = answer
+        found[number] = fetch_one(number)[0] if got is None else got[0]
+
+    run_all(Ahead(iter(range(len(items))), way_of, fetch_one), finish)
+    return [found[number] for number in range(len(items))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import chain
 from math import prod
@@ -14,9 +15,8 @@ from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
-from virtualds.read.memory import hold, scratch
-from virtualds.read.tasks import Task
-from virtualds.read.tiles import Tile
+from virtualds.reading.tasks import Task
+from virtualds.reading.tiles import Tile
 
 Array = npt.NDArray[Any]
 
@@ -236,3 +236,27 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
         packing.decode_into(out[(*outer, ...)], stored)
     else:
         out[outer] = packing.decode(stored)
+
+
+MOST_KEPT = 8 * 2**20
+"""Bytes that a thread keeps at most of each kind."""
+
+
+_thread = threading.local()
+
+
+def scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
+    """Return memory of this thread, good until it asks for some of this kind again."""
+    if nbytes > MOST_KEPT:
+        return np.empty(nbytes, np.uint8)
+    name = f"scratch for a {kind}"
+    kept: npt.NDArray[np.uint8] | None = getattr(_thread, name, None)
+    if kept is None or kept.size < nbytes:
+        kept = np.empty(nbytes, np.uint8)
+        setattr(_thread, name, kept)
+    return kept[:nbytes]
+
+
+def hold(decoded: Buffer) -> None:
+    """Keep what a codec made in memory of its own alive until this thread holds the next."""
+    _thread.decoded = decoded if len(decoded) <= MOST_KEPT else None

@@ -9,9 +9,8 @@ from typing import Any
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.read.decode import Decoder
-from virtualds.read.memory import scratch
-from virtualds.read.tasks import Task
+from virtualds.reading.decode import Decoder, scratch
+from virtualds.reading.tasks import Task
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.stores.local import LocalStore

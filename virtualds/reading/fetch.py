@@ -15,10 +15,11 @@ from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.libraries import Bytes
+from virtualds.errors import ReadError
 from virtualds.options import get_options
-from virtualds.read.ahead import Ahead, Way
-from virtualds.read.cache import chunk_cache, key_of
-from virtualds.read.decode import (
+from virtualds.reading.chunk_cache import chunk_cache, key_of
+from virtualds.reading.coalesce import Run, join_ranges, portions
+from virtualds.reading.decode import (
     Decoder,
     Decoders,
     TileError,
@@ -28,21 +29,23 @@ from virtualds.read.decode import (
     place_stored,
     place_tile,
 )
-from virtualds.read.failures import failure
-from virtualds.read.near import bytes_of, local_store, target_of
-from virtualds.read.plan import Readable, Selection
-from virtualds.read.pool import run_all
-from virtualds.read.ranges import Run, join_ranges, portions
-from virtualds.read.tasks import Batch, Task, reach_of
-from virtualds.read.tiles import Tile
+from virtualds.reading.local import bytes_of, local_store, target_of
+from virtualds.reading.plan import Readable, Selection, chunk_read
+from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.tasks import Batch, Task, reach_of
+from virtualds.reading.threads import run_all
+from virtualds.reading.tiles import Tile
 from virtualds.source_file import SourceFile, mismatch
 from virtualds.stores import store_for
 from virtualds.stores.store import Range, StoreError
 
 Array = npt.NDArray[Any]
 
+
 ANNOUNCED = 16
 """Batches that a disk is told of at once, while it is asked for as many."""
+
+
 PORTION = 2**20
 """Bytes of a near file that are in memory at a time, to be decoded while a cache holds them."""
 
@@ -343,3 +346,27 @@ def _file_of(work: Batch | Tile) -> SourceFile:
 
 def _some(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
+
+
+PLACES = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
+"""What is named instead of a file."""
+
+
+def failure(source: Readable, work: Batch | Tile, number: int, reason: str) -> ReadError:
+    """Return an error that says which bytes of which file were meant for which chunk."""
+    url = PLACES[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
+    offset, length = work.ranges[number]
+    error = ReadError(
+        f"{url}, bytes {offset} to {offset + length}: {reason}; restore the file, or scan it again"
+    )
+    chunk = _chunk_id(source, work, offset)
+    error.add_note(f"variable {source.name or '(unnamed)'}, chunk {chunk}")
+    return error
+
+
+def _chunk_id(source: Readable, work: Batch | Tile, offset: int) -> tuple[int, ...]:
+    """Return which chunk bytes belong to; uncompressed chunks are read in pieces."""
+    for fragment in source.fragments:
+        if (found := chunk_read(fragment, work.fragment, work.file, offset)) is not None:
+            return found
+    return ()
