@@ -30,9 +30,9 @@ from virtual_arrays import (
 
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
+from virtualds.arrays.fill import default_fill
+from virtualds.arrays.indexing import FREE_SLABS
 from virtualds.codecs.cf_packing import Packing
-from virtualds.fill import default_fill
-from virtualds.indexing import FREE_SLABS
 from virtualds.reading.plan import plan
 
 Values = np.ndarray[Any, Any]
@@ -678,7 +678,7 @@ def test_gaps_of_two_fill_values_are_kept_apart(folder: Path) -> None:
 def test_many_ways_to_decode_are_refused_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.concatenation.MOST_PIPELINES", 2)
+    monkeypatch.setattr("virtualds.arrays.concatenate.MOST_PIPELINES", 2)
     arrays = [virtual(np.zeros(3, kind), folder, name="t") for kind in ("f4", ">f4", "i2")]
     assert len(np.concatenate(arrays[:2]).pipelines) == 2
     with pytest.raises(CombineError, match=r"t \(3,\).*2 ways; join fewer"):

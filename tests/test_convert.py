@@ -20,7 +20,7 @@ from test_appending import append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.formats import FORMATS
 

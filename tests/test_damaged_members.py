@@ -13,7 +13,7 @@ import xarray as xr
 from counting_server import counting_server
 
 import virtualds
-from virtualds.archived import READ_WHOLE
+from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import ReadError, VirtualdsError
 from virtualds.source_file import checksum_behind, checksum_of
 

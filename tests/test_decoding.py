@@ -16,10 +16,10 @@ from cases import CASES, Archive
 import virtualds
 from virtualds import ManifestArray, dataset
 from virtualds.api import open_group
+from virtualds.arrays.group import ManifestGroup
 from virtualds.dataset import virtual_dataset
 from virtualds.decoding.outline import Outlines
 from virtualds.detection import Location
-from virtualds.group import ManifestGroup
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

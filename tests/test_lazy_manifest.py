@@ -10,11 +10,11 @@ import pytest
 from dask.base import tokenize
 
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
+from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import COLUMNS, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import ReferenceTable
-from virtualds.concatenation import concatenate
 from virtualds.source_file import PRESENT
 
 SHAPE = (6, 4)

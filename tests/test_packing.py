@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import CodecError
 from virtualds.dataset import _packing as packing_of
-from virtualds.group import ManifestVariable
 
 INTEGERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 FLOATS = ("f4", "f8")

@@ -43,9 +43,9 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds import set_options as set_virtualds_options
+from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf_packing import Packing
-from virtualds.concatenation import concatenate
 from virtualds.reading import local
 from virtualds.reading import threads as pool
 from virtualds.reading.coalesce import join_ranges

@@ -14,8 +14,8 @@ import toy_parser
 import xarray as xr
 
 import virtualds
+from virtualds.arrays.parser import NativeReader, ReadNative, stored_values
 from virtualds.formats import FORMATS, Format
-from virtualds.parser import NativeReader, ReadNative, stored_values
 from virtualds.parsers import GROUP, plugins
 
 LINE = "toy = toy_parser:parser"

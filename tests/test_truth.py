@@ -13,7 +13,7 @@ import xarray as xr
 from virtual_arrays import no_reads, virtual
 
 import virtualds
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.reading.plan import plan
 from virtualds.reading.tasks import BATCH_BYTES

@@ -19,9 +19,9 @@ from xarray.tests.test_backends import DatasetIOBase
 from xarray.tests.test_backends import TestNetCDF4Data as NetCDF4Suite
 
 from virtualds.api import open_group
+from virtualds.arrays.group import ManifestGroup
 from virtualds.detection import Location
 from virtualds.formats import kerchunk_json
-from virtualds.group import ManifestGroup
 
 __all__ = ["time_unit", "use_dask"]
 

@@ -22,8 +22,8 @@ from virtual_arrays import counted_reads
 import virtualds
 from virtualds import ManifestArray, ManifestGroup, ManifestVariable, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.arrays.group import Data
 from virtualds.detection import Location
-from virtualds.group import Data
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
 from virtualds.zarr_adapter import Origin, VirtualStore

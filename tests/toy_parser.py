@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import virtualds
-from virtualds.parser import NativeReader, ReadNative, stored_values
+from virtualds.arrays.parser import NativeReader, ReadNative, stored_values
 
 HEADER = 8
 

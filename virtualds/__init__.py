@@ -7,7 +7,12 @@
 
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
 from virtualds.api import open_virtual_dataset, open_virtual_datatree
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.comparison import Comparison as _comparison
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.indexing import getitem as _getitem
+from virtualds.arrays.numpy_functions import implements as _implements
+from virtualds.arrays.parser import Parser
 from virtualds.build_report import BuildReport
 from virtualds.building.file_coordinates import FromAttribute, FromName
 from virtualds.building.progress import Progress
@@ -16,7 +21,6 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
-from virtualds.comparison import Comparison as _comparison
 from virtualds.diagnosis import diagnose
 from virtualds.diagnosis.report import Diagnosis, Difference, Era
 from virtualds.errors import (
@@ -29,11 +33,7 @@ from virtualds.errors import (
     VirtualdsError,
 )
 from virtualds.flat import open_flat
-from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.indexing import getitem as _getitem
-from virtualds.numpy_functions import implements as _implements
 from virtualds.options import set_options
-from virtualds.parser import Parser
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor

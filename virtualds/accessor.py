@@ -11,7 +11,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.api import open_virtual_dataset
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.sources import move_sources, prefix_changer, table_of_sources
 from virtualds.build_report import BuildReport
 from virtualds.dataset import group_from_dataset
 from virtualds.errors import VirtualdsError
@@ -21,7 +22,6 @@ from virtualds.lazy_copy import lazy_copy
 from virtualds.materialize import materialize
 from virtualds.references_behind import virtual_behind, with_variables
 from virtualds.source_file import StorageOptions
-from virtualds.source_files import move_sources, prefix_changer, table_of_sources
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.errors import storing
 from virtualds.structure import describe_gaps

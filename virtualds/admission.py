@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING, each_once
 from virtualds.chunks.lazy_manifest import LazyManifest
@@ -15,7 +16,6 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import UnsupportedError, without_secrets
-from virtualds.group import ManifestGroup
 from virtualds.record_changes import tables_besides
 from virtualds.source_file import SourceFile
 

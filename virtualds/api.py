@@ -10,15 +10,15 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.archived import in_plain_files
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import Parser, ReadSource
+from virtualds.arrays.sources import in_plain_files
 from virtualds.bounds import loads_unasked
 from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import Found, Location, demand_data, reader_of
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
-from virtualds.group import ManifestGroup
 from virtualds.keywords import check_choice, names_of, strict
-from virtualds.parser import Parser, ReadSource
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow, Allowed

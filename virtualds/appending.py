@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import runs_of
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.dataset import group_from_dataset, virtual_dataset
 from virtualds.duplicates import check_unchanged, duplicates_error, known_positions
 from virtualds.errors import CombineError, VirtualdsError
-from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
 from virtualds.references_behind import with_references
 from virtualds.source_positions import lies_in, only_dimension, positions_of, urls_of

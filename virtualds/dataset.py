@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import default_fill
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_backed, demand_values
 from virtualds.chunks.columns import each_once
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
@@ -26,8 +28,6 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.fill import default_fill
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.loaded_values import TIME_ATTRIBUTES, encoded

@@ -11,7 +11,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.api import open_group
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import Catalogue
@@ -19,7 +20,6 @@ from virtualds.dataset import Loadable
 from virtualds.detection import Location, reader_of
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
-from virtualds.group import ManifestGroup
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.scan_cache import scanning

@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, without_secrets
 from virtualds.formats import FORMATS, Format, format_of_object
-from virtualds.parser import Parser
 from virtualds.parsers import PARSERS, plugins, recognises
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for

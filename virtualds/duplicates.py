@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import each_once
 from virtualds.errors import CombineError
 from virtualds.lazy import virtual_data

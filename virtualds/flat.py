@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.archived import in_plain_files
+from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.sources import in_plain_files
 from virtualds.dataset import virtual_dataset
 from virtualds.errors import FormatError
-from virtualds.flat_arrays import flat_array, flat_variable, numbered
-from virtualds.group import ManifestGroup
 from virtualds.keywords import strict
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.errors import opening

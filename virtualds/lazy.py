@@ -18,9 +18,9 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import Data
 from virtualds.errors import VirtualdsError
-from virtualds.group import Data
 
 
 class VirtualBackendArray(BackendArray):

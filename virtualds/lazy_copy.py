@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.alignment import preferred, snapped
 from virtualds.lazy import lazily
 from virtualds.references_behind import with_variables

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
@@ -26,7 +27,6 @@ from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
 from virtualds.formats import replaces_by, zarr_v3
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.reading.threads import cores, run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
 from virtualds.stores import store_for

@@ -15,10 +15,10 @@ from typing import Any
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.array import ManifestArray
-from virtualds.concatenation import concatenate
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import concatenate
+from virtualds.arrays.indexing import selected
 from virtualds.errors import UnsupportedError
-from virtualds.indexing import selected
 from virtualds.lazy import Layers, layers_of, lazy_layers, virtual_data
 
 FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

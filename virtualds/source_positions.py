@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import each_once
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.codec import NO_FILTERS
-from virtualds.group import ManifestVariable
 from virtualds.zarr_metadata import storage_encoding
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import Codec
 from virtualds.lazy import is_unread, virtual_data
 from virtualds.regular_axis import gaps_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_table
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING

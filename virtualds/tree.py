@@ -8,9 +8,9 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.dataset import Loadable, group_from_dataset, lazy_dataset, virtual_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.group import ManifestGroup
 from virtualds.undecodable import decoded
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]

@@ -11,13 +11,13 @@ import xarray as xr
 
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.api import open_virtual_datatree
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.sources import prefix_changer, table_of_sources
 from virtualds.build_report import BuildReport
 from virtualds.errors import VirtualdsError
 from virtualds.keywords import strict
 from virtualds.materialize import materialize
 from virtualds.source_file import StorageOptions
-from virtualds.source_files import prefix_changer, table_of_sources
 from virtualds.stores.errors import storing
 from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url

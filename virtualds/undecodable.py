@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
-from virtualds.group import ManifestGroup, ManifestVariable, named_axes
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.zarr_metadata import is_shape
 

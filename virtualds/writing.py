@@ -18,12 +18,12 @@ import xarray as xr
 from virtualds.admission import KEEP_QUERY, demand_admissible, known_of
 from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.dataset import group_from_dataset
 from virtualds.detection import Location, format_by_suffix, format_for, format_there, reader_of
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, History, replaces_by
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.source_file import StorageOptions

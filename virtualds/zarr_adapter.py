@@ -21,8 +21,8 @@ from zarr.abc.store import (
 )
 from zarr.storage import MemoryStore, StorePath
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import UnsupportedError
-from virtualds.group import ManifestGroup
 from virtualds.source_file import StorageOptions
 from virtualds.zarr_served import Decoded
 from virtualds.zarr_view import ZarrView

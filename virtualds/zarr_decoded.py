@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import recfunctions
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import Data
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.vlen_text import checked_text
 from virtualds.errors import UnsupportedError
-from virtualds.group import Data
 from virtualds.zarr_v3.data_types import data_type_to_v3, fill_value_to_v3
 from virtualds.zarr_v3.metadata import grid_to_v3
 from virtualds.zarr_v3.values import TEXT

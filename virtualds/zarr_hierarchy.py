@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import recfunctions
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import with_one_fill
+from virtualds.arrays.fill import same_scalar
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, cannot_hold
-from virtualds.fill import same_scalar
-from virtualds.fill_values import with_one_fill
-from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_values import from_json, to_json
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_element, demand_table
 from virtualds.chunks.alignment import regular_chunks
 from virtualds.chunks.axis import ChunkAxis

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import Data, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import walked
 from virtualds.codecs.vlen_text import checked_text, encoded_text
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
-from virtualds.group import Data, ManifestVariable
 from virtualds.json_values import to_json
 from virtualds.source_file import mismatch
 from virtualds.stores import store_for

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from virtualds.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup
 from virtualds.json_values import to_json
 from virtualds.zarr_served import WHOLE, Objection, Place, Refused, Served, served
 from virtualds.zarr_v3.document import MARKER, consolidated
@@ -29,7 +29,7 @@ class ZarrView:
     Examples
     --------
     >>> import numpy as np
-    >>> from virtualds.group import ManifestVariable
+    >>> from virtualds.arrays.group import ManifestVariable
     >>> group = ManifestGroup({"x": ManifestVariable(("x",), np.arange(3, dtype="u1"))})
     >>> view = ZarrView.of(group, lambda metadata: None)
     >>> list(view.keys()), view.get("x/c/0")

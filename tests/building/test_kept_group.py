@@ -17,10 +17,10 @@ from trees import TREES, Forest
 
 import virtualds
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.building.kept_group import MAGIC, from_bytes, to_bytes
 from virtualds.building.preparing import job_for
 from virtualds.detection import Location
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import virtual_data
 from virtualds.source_file import StorageOptions
 

@@ -25,11 +25,11 @@ from zarr_stores import v3
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.api import open_group
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs import libraries
 from virtualds.detection import Location
 from virtualds.formats import kerchunk_json
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.kerchunk_references import compressed_file
 from virtualds.source_file import SourceFile
 

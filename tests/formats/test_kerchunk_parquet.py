@@ -31,11 +31,11 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds.api import open_group
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.detection import Location
 from virtualds.formats import kerchunk_json, kerchunk_parquet
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.kerchunk_references import records as kerchunk_references_records
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore

@@ -33,8 +33,8 @@ from virtual_arrays import virtual as stored
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.formats import zarr_v3
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 from virtualds.zarr_v3 import manifest_files, manifests, parquet_table

@@ -12,7 +12,7 @@ from peers import peer
 from trees import TREES, Forest
 
 import virtualds
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 
 virtualizarr = peer("virtualizarr")
 stores = pytest.importorskip("obstore.store", reason="VirtualiZarr reads files through it")

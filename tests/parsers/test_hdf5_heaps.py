@@ -13,7 +13,7 @@ import pytest
 
 import virtualds
 from virtualds import FormatError, ReadError, VirtualdsError
-from virtualds.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup
 from virtualds.hdf5.attributes import attribute
 from virtualds.hdf5.file import HDF5Files
 from virtualds.hdf5.structure import Place, attribute_names

@@ -19,8 +19,8 @@ from products import few_quick
 
 import virtualds
 from virtualds import Verification
+from virtualds.arrays.parser import NativeReader
 from virtualds.detection import READERS
-from virtualds.parser import NativeReader
 from virtualds.parsers import PARSERS, hdf5
 
 sys.path.append(str(Path(__file__).parents[1] / "parsers"))

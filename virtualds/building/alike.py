@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.building.combining import WRONG, Combination
 from virtualds.building.stored_file import Member, StoredFile, Stretch, joined_stretches, sample
 from virtualds.decoding.part import (

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.building.alike import Alike, UnlikeError
 from virtualds.building.decoded_file import as_stored
 from virtualds.building.opening import Item, Job, Outcome

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.api import open_group
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.building.kept_group import from_bytes, refusal, to_bytes
 from virtualds.dataset import NO_NAME, Loadable
 from virtualds.decoding.part import encoding_of
 from virtualds.detection import Location
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, virtual_data
 from virtualds.options import get_options

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.building.stored_file import Member, StoredFile
 from virtualds.decoding.outline import Outline, Outlines
 from virtualds.decoding.part import Part, indexed
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.lazy import is_unread, virtual_data
 
 _OUTLINES = Outlines()

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, Packed, Small, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.codecs.codec import Unreadable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.json_values import from_json, to_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.zarr_v3.arrays import array_from_v3, dtype_from_json, dtype_to_json, extended_to_v3

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.api import dataset_of, open_group
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
 from virtualds.dataset import Loadable, known_outline
 from virtualds.decoding.outline import Outline
 from virtualds.detection import Location
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
-from virtualds.group import ManifestGroup
 from virtualds.keywords import names_of
 from virtualds.lazy import virtual_data
 from virtualds.options import get_options

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.decoding.part import Part, encoding_of, noted
-from virtualds.group import ManifestGroup, ManifestVariable
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import default_fill
+from virtualds.arrays.group import ManifestVariable
 from virtualds.chunks.alignment import preferred
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.errors import VirtualdsError
-from virtualds.fill import default_fill
-from virtualds.group import ManifestVariable
 from virtualds.lazy import lazily
 
 OWN_ENCODING = ("source", "preferred_chunks")

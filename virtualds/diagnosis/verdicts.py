@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.building.opening import FAULTS
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.dataset import group_from_dataset
@@ -30,7 +31,6 @@ from virtualds.diagnosis.meanings import (
 )
 from virtualds.diagnosis.report import Difference, Verdict
 from virtualds.errors import UnsupportedError
-from virtualds.group import ManifestGroup
 from virtualds.lazy import virtual_data
 from virtualds.structure import CHUNKS, DIMENSIONS, DTYPE, PRESENCE, ROLE, SIZE, VALUES, Fact
 from virtualds.zarr_hierarchy import Hierarchy

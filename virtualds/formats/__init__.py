@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.formats import icechunk, kerchunk_json, kerchunk_parquet, zarr_v3
-from virtualds.group import ManifestGroup
 from virtualds.kerchunk_references.records import MARKER as ZMETADATA
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, Allowed

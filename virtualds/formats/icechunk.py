@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import MosaicTable
 from virtualds.errors import ConflictError, UnsupportedError, cannot_hold
-from virtualds.group import ManifestGroup
 from virtualds.icechunk_references.chunks import (
     CHUNKS,
     NOTES,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed, uncollected
 from virtualds.kerchunk_references.compressed_file import (
     beginning,

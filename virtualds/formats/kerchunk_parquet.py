@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import ReferenceTable, walked
 from virtualds.errors import FormatError, UnsupportedError, exists_already
-from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
 from virtualds.kerchunk_references.records import (
     MARKER,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, exists_already
-from virtualds.group import ManifestGroup
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.access_rules import ANYWHERE, Allowed

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.array import ManifestArray
-from virtualds.concatenation import assemble
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.hdf5.data_types import StoredType, stored_type
 from virtualds.hdf5.file import HDF5Files, Places, absolute, beside, find, in_working_directory

@@ -9,8 +9,8 @@ import warnings
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
+from virtualds.arrays.parser import Parser
 from virtualds.errors import FOREIGN
-from virtualds.parser import Parser
 from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy_files, safetensors, tiff, zarr
 
 PARSERS: tuple[Parser, ...] = (

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.fits import Part, parts
-from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import damage_of, open_source
 from virtualds.urls import local_path, scheme_of

@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.bounds import demand_table
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
@@ -24,9 +26,7 @@ from virtualds.codecs.codec import needed_package
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.grib import REGULAR, Message, messages, places
-from virtualds.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.block_cache import PAGE

@@ -18,11 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import without_gaps
+from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import (
+    CannotError,
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+    stored_values,
+)
 from virtualds.codecs.codec import NO_FILTERS
-from virtualds.concatenation import without_gaps
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import Data, ManifestGroup, ManifestVariable
 from virtualds.hdf5.attributes import attribute, of_the_user
 from virtualds.hdf5.data_types import stored_type
 from virtualds.hdf5.dimensions import Dimensions
@@ -32,14 +40,6 @@ from virtualds.hdf5.mapping import is_virtual, mapped_array, needed_files
 from virtualds.hdf5.storage import stored_array
 from virtualds.hdf5.structure import Dataset, Place, attribute_names, descend, fill_beyond, members
 from virtualds.hdf5.values import values_of
-from virtualds.parser import (
-    CannotError,
-    NativeReader,
-    NativeRegion,
-    Parser,
-    ReadNative,
-    stored_values,
-)
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import read_remote
 from virtualds.urls import local_path, scheme_of

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.strided_manifest import EvenManifest, EvenTable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.headers.netcdf3 import MAGIC, VERSIONS, Header, MoreNeeded, Variable, parse_header
-from virtualds.parser import NativeReader, Parser
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.stores.block_cache import FIRST, PAGE

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.archived import READ_WHOLE
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
+from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.flat_arrays import flat_array, flat_variable, numbered
-from virtualds.group import ManifestGroup
 from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
-from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.source_file import SourceFile, checksum_behind, mismatch
 from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
 from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.flat_arrays import flat_array, flat_variable, numbered
-from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
-from virtualds.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.stores.block_cache import FIRST, PAGE

@@ -16,11 +16,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.codecs.codec import needed_package
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable
-from virtualds.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import damage_of, open_source
 from virtualds.tiff_pages import geo_keys, nodata_of, page_array

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.group import ManifestGroup
 from virtualds.json_values import parsed
-from virtualds.parser import NativeReader, Parser
 from virtualds.reading.prefetch import gathered
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.source_file import SourceFile

@@ -24,9 +24,9 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import get_options
-from virtualds.parser import CannotError, NativeReader, ReadNative
 from virtualds.parsers import COMPLAINTS
 from virtualds.reading.threads import cores
 from virtualds.source_file import SourceFile

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.parser import Array, CannotError, NativeReader, NativeRegion, Parser, ReadNative
+from virtualds.arrays.parser import (
+    Array,
+    CannotError,
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+)
 from virtualds.source_file import SourceFile
 from virtualds.stores.fsspec_ranges import located
 from virtualds.urls import local_path, scheme_of

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.api import open_group
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import NativeRegion, Parser
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.detection import Location, reader_of
 from virtualds.errors import FormatError
-from virtualds.group import ManifestGroup
-from virtualds.parser import NativeRegion, Parser
 from virtualds.parsers.zarr import MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile

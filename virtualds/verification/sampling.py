@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import default_fill
 from virtualds.chunks.axis import ChunkAxis, RegularAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs import codec_from_zarr_v3
@@ -26,7 +27,6 @@ from virtualds.codecs.cf_packing import Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.fill import default_fill
 from virtualds.json_values import from_json, to_json
 from virtualds.zarr_metadata import all_fill, dtype_from_zarr_v2, dtype_to_zarr_v2
 from virtualds.zarr_v3.codecs import codecs_to_v3, pipeline_from_v3

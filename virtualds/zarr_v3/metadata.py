@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.alignment import mesh_lengths, origin, regular_chunks
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.projection import Ints

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.group import ManifestGroup, ManifestVariable, group_path, named_axes
 from virtualds.json_values import from_json
 from virtualds.referenced_files import MALFORMED, malformed
 from virtualds.storage_notes import restored_encoding

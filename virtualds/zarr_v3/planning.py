@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
-from virtualds.group import ManifestGroup, ManifestVariable
 from virtualds.json_values import to_json
 from virtualds.storage_notes import declared
 from virtualds.zarr_metadata import fill_to_attribute, is_exact, obstacles

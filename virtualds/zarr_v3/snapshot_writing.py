@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import c_strides
-from virtualds.group import ManifestGroup
 from virtualds.source_file import StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.store import ChangedError

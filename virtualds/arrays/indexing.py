@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import concatenate as join_arrays
+from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import Ints, counted_positions, runs_of
-from virtualds.concatenation import concatenate as join_arrays
-from virtualds.duck_array import NUMPY_FUNCTIONS
 
 FREE_SLABS = 64
 """Slabs that an integer index may leave and stay virtual, however few chunks it meets."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
-from virtualds.duck_array import NUMPY_FUNCTIONS, UFUNCS, loaded
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.duck_array import NUMPY_FUNCTIONS, UFUNCS, loaded
 
 CAN_BE_NULL = "fcMmV"
 

@@ -1,7 +1,7 @@
 """The virtual array: shape, dtype, and fragments that say where its values lie.
 
 What keeps an array virtual (cropping, joining, permuting axes) are methods here; which numpy
-function does which of them is the table of `virtualds.numpy_functions`. Everything else reads the
+function does which of them is the table of `virtualds.arrays.numpy_functions`. Everything else reads the
 values that it needs.
 """
 
@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.display import summary, table
+from virtualds.arrays.duck_array import DuckArray
+from virtualds.arrays.fill import default_fill
+from virtualds.arrays.fragmented import FragmentedArray
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
@@ -21,11 +25,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.display import summary, table
-from virtualds.duck_array import DuckArray
 from virtualds.errors import CombineError, UnsupportedError
-from virtualds.fill import default_fill
-from virtualds.fragmented import FragmentedArray
 from virtualds.options import get_options
 from virtualds.reading import read, read_points
 from virtualds.source_file import SourceFile, from_crc32

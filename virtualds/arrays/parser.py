@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup
 from virtualds.source_file import SourceFile
 
 Array = npt.NDArray[Any]

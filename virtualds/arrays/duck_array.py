@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""What numpy's functions do with virtual arrays; filled by `virtualds.numpy_functions`,
-`virtualds.indexing` and `virtualds.comparison`."""
+"""What numpy's functions do with virtual arrays; filled by `virtualds.arrays.numpy_functions`,
+`virtualds.arrays.indexing` and `virtualds.arrays.comparison`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
 """What ufuncs do with virtual arrays, where they do not need the values at once."""
 

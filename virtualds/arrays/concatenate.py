@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import same_scalar
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment, join
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
-from virtualds.fill import same_scalar
 
 Box = tuple[tuple[int, int], ...]
 """Where a box begins and stops, per axis."""
+
+
 MOST_PIPELINES = np.iinfo(np.uint16).max + 1
 
 
@@ -174,3 +176,31 @@ def _gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box
         met = [f for f in fragments if f.start[axis] < stop and f.stop[axis] > start]
         for rest in _gaps(shape[1:], met):
             yield ((start, stop), *rest)
+
+
+def with_one_fill(array: ManifestArray) -> ManifestArray:
+    """Return an array with one pipeline, where missing chunks are all that speaks against it.
+
+    Whatever lies in a reference set may be missing there.
+    """
+    pipelines = array.pipelines
+    if len({replace(p, fill=None) for p in pipelines}) != 1 or len(pipelines) == 1:
+        return array
+    count = len(pipelines)
+    filling = {n for f in array.fragments for n in _filling(f.manifest, count)}
+    if array.has_gaps or len(filling) > 1:
+        return array
+    fragments = tuple(
+        replace(f, manifest=f.manifest.with_pipelines([0] * count)) for f in array.fragments
+    )
+    kept = pipelines[filling.pop() if filling else 0]
+    return replace(array, pipelines=(kept,), fragments=fragments)
+
+
+def _filling(manifest: ChunkManifest, count: int) -> list[int]:
+    """Return the pipelines that missing chunks have, or may have, out of ``count``."""
+    found: list[int] = manifest.used_pipelines(count).tolist()
+    if not manifest.is_in_set:
+        manifest = manifest.loaded()
+        found = np.unique(manifest.pipeline[manifest.file == MISSING]).tolist()
+    return found

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import assemble, without_gaps
+from virtualds.arrays.concatenate import concatenate as join_arrays
+from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
+from virtualds.arrays.fill import same_scalar
 from virtualds.chunks.projection import runs_of
-from virtualds.concatenation import assemble, without_gaps
-from virtualds.concatenation import concatenate as join_arrays
-from virtualds.duck_array import NUMPY_FUNCTIONS
 from virtualds.errors import CombineError
-from virtualds.fill import same_scalar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FREE_STRETCHES = 64

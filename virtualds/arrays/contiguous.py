@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestVariable
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.group import ManifestVariable
 from virtualds.source_file import SourceFile
 from virtualds.urls import local_path, scheme_of
 

@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from virtualds.arrays.fill import fills_with, same_scalar
 from virtualds.chunks.alignment import whole_blocks
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
-from virtualds.fill import fills_with, same_scalar
 from virtualds.source_file import SourceFile
 
 

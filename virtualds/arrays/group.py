@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.array import ManifestArray
+from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 
 
