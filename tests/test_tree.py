@@ -548,11 +548,13 @@ def test_a_group_costs_no_look_at_the_others(
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1
     looked: list[Any] = []
-    from virtualds.hdf5 import structure
     from virtualds.parsers import hdf5
+    from virtualds.parsers.hdf5 import netcdf_rules
 
-    monkeypatch.setattr(hdf5, "members", _counted(structure.members, looked))
-    monkeypatch.setattr("virtualds.hdf5.structure.members", _counted(structure.members, looked))
+    monkeypatch.setattr(hdf5, "members", _counted(netcdf_rules.members, looked))
+    monkeypatch.setattr(
+        "virtualds.parsers.hdf5.netcdf_rules.members", _counted(netcdf_rules.members, looked)
+    )
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as npst
 
 import virtualds
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.headers.numpy_files import LONGEST, parse_numpy_header
+from virtualds.parsers.numpy import LONGEST, parse_numpy_header
 
 RNG = np.random.default_rng(0)
 PAIR = np.dtype([("level", ">i2"), ("value", "<f8"), ("name", "S3")])

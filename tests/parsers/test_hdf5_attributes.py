@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
-from virtualds.hdf5 import attributes
-from virtualds.hdf5.attributes import attribute
-from virtualds.hdf5.file import HDF5Files
-from virtualds.hdf5.structure import Place, attribute_names
+from virtualds.parsers.hdf5 import attributes
+from virtualds.parsers.hdf5.attributes import attribute
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.netcdf_rules import Place, attribute_names
 from virtualds.stores.scan_cache import described
 from virtualds.urls import normalise_url
 

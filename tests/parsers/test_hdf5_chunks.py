@@ -451,7 +451,7 @@ def test_a_page_with_a_wrong_checksum_is_an_error(tmp_path: Path) -> None:
 def test_an_unknown_layout_is_declined_where_hdf5_would_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.hdf5 import object_header
+    from virtualds.parsers.hdf5 import object_header
 
     monkeypatch.setattr(object_header, "LAYOUTS", {})
     for limits in ((5, None), (None, 6)):

@@ -14,11 +14,11 @@ import pytest
 import virtualds
 from virtualds import FormatError, ReadError, VirtualdsError
 from virtualds.arrays.group import ManifestGroup
-from virtualds.hdf5.attributes import attribute
-from virtualds.hdf5.file import HDF5Files
-from virtualds.hdf5.structure import Place, attribute_names
-from virtualds.hdf5.values import HDF5Array
 from virtualds.parsers.hdf5 import read
+from virtualds.parsers.hdf5.attributes import attribute
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.h5py_values import HDF5Array
+from virtualds.parsers.hdf5.netcdf_rules import Place, attribute_names
 from virtualds.stores.scan_cache import described
 from virtualds.urls import normalise_url
 

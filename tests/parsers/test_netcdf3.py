@@ -21,8 +21,8 @@ from scipy.io import netcdf_file
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, VirtualdsError
-from virtualds.headers.netcdf3 import Header, MoreNeeded, parse_header
 from virtualds.parsers.netcdf3 import FEW
+from virtualds.parsers.netcdf3_header import Header, MoreNeeded, parse_header
 from virtualds.stores.block_cache import FIRST, PAGE
 
 FORMS = ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA")

@@ -11,13 +11,13 @@ from importlib.metadata import EntryPoint, entry_points
 
 from virtualds.arrays.parser import Parser
 from virtualds.errors import FOREIGN
-from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy_files, safetensors, tiff, zarr
+from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff, zarr
 
 PARSERS: tuple[Parser, ...] = (
     hdf5.PARSER,
     netcdf3.PARSER,
-    numpy_files.NPY,
-    numpy_files.NPZ,
+    numpy.NPY,
+    numpy.NPZ,
     safetensors.PARSER,
     tiff.PARSER,
     fits.PARSER,

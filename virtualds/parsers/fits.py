@@ -18,7 +18,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.headers.fits import Part, parts
+from virtualds.parsers.fits_header import Part, parts
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import damage_of, open_source
 from virtualds.urls import local_path, scheme_of

@@ -1,6 +1,6 @@
 """netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
 
-The header is read by `virtualds.headers.netcdf3`, by one request where it is not very long. A
+The header is read by `virtualds.parsers.netcdf3_header`, by one request where it is not very long. A
 variable without records is one chunk, which readers cut as they need; of one with records each
 record is a chunk, since the records of all variables lie interleaved
 (docs/decisions/0018-a-record-is-a-chunk.md).
@@ -23,7 +23,14 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.strided_manifest import EvenManifest, EvenTable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.headers.netcdf3 import MAGIC, VERSIONS, Header, MoreNeeded, Variable, parse_header
+from virtualds.parsers.netcdf3_header import (
+    MAGIC,
+    VERSIONS,
+    Header,
+    MoreNeeded,
+    Variable,
+    parse_header,
+)
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 from virtualds.stores.block_cache import FIRST, PAGE

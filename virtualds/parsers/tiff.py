@@ -1,6 +1,6 @@
 """TIFF files, BigTIFF, GeoTIFF and cloud optimised ones among them, through tifffile.
 
-tifffile reads the headers and says which pages make one image; `virtualds.tiff_pages` turns them
+tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff_pages` turns them
 into references. Overviews are groups ``"1"``, ``"2"`` ..., further images ``"series_1"`` ...
 """
 
@@ -21,9 +21,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.codecs.codec import needed_package
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.tiff_pages import geo_keys, nodata_of, page_array
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import damage_of, open_source
-from virtualds.tiff_pages import geo_keys, nodata_of, page_array
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.hdf5.attribute_messages import Attribute
-from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.file_bytes import FORMS, FileBytes, uint
-from virtualds.hdf5.object_header import MOST_BYTES
-from virtualds.hdf5.type_messages import Type
+from virtualds.parsers.hdf5.attribute_messages import Attribute
+from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes, uint
+from virtualds.parsers.hdf5.object_header import MOST_BYTES
+from virtualds.parsers.hdf5.type_messages import Type
 
 REFERENCES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])

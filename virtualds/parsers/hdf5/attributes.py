@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.hdf5.attribute_messages import Attribute, string_size
-from virtualds.hdf5.data_types import Class, check_values
-from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.global_heap import check_elements, sequences
-from virtualds.hdf5.type_messages import is_region, read_type
+from virtualds.parsers.hdf5.attribute_messages import Attribute, string_size
+from virtualds.parsers.hdf5.data_types import Class, check_values
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.global_heap import check_elements, sequences
+from virtualds.parsers.hdf5.type_messages import is_region, read_type
 
 RESERVED = frozenset(
     {

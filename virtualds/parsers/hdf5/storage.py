@@ -26,12 +26,12 @@ from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.hdf5.chunk_indexes import read_chunks
-from virtualds.hdf5.chunk_table import FEW, Table
-from virtualds.hdf5.data_types import StoredType
-from virtualds.hdf5.file import Places, beside, find, in_working_directory
-from virtualds.hdf5.object_header import COMPACT, compact_data, filters_edges
-from virtualds.hdf5.structure import Dataset, chosen_fill, has_fill
+from virtualds.parsers.hdf5.chunk_indexes import read_chunks
+from virtualds.parsers.hdf5.chunk_table import FEW, Table
+from virtualds.parsers.hdf5.data_types import StoredType
+from virtualds.parsers.hdf5.file import Places, beside, find, in_working_directory
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, chosen_fill, has_fill
+from virtualds.parsers.hdf5.object_header import COMPACT, compact_data, filters_edges
 from virtualds.source_file import SourceFile
 
 CHUNKED = 2

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.projection import c_strides
-from virtualds.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.file_bytes import FileBytes
 
 Table = npt.NDArray[np.int64]
 

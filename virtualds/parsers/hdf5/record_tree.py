@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.hdf5.file_bytes import FileBytes, uint
-from virtualds.hdf5.object_header import SUM, is_sound
+from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.object_header import SUM, is_sound
 
 HEAD = Struct("<4sBBIHH")
 """Signature, version, type, bytes of a node and of a record, levels below the root (III.A.2)."""

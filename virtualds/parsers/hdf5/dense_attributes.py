@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from struct import Struct
 
-from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.fractal_heap import FractalHeap
-from virtualds.hdf5.object_header import MOST_BYTES, SHARED, Message
-from virtualds.hdf5.record_tree import read_records
-from virtualds.hdf5.shared_messages import shared_heap
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.object_header import MOST_BYTES, SHARED, Message
+from virtualds.parsers.hdf5.record_tree import read_records
+from virtualds.parsers.hdf5.shared_messages import shared_heap
 
 BY_NAME = 8
 """The type of records that are in the order of hashes of names."""

@@ -11,12 +11,12 @@ from math import prod
 
 import numpy as np
 
-from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.file import HDF5Files
-from virtualds.hdf5.global_heap import check_elements
-from virtualds.hdf5.mapping import is_virtual, mapped_sources
-from virtualds.hdf5.storage import raw_elements
-from virtualds.hdf5.structure import Dataset
+from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.global_heap import check_elements
+from virtualds.parsers.hdf5.netcdf_rules import Dataset
+from virtualds.parsers.hdf5.storage import raw_elements
+from virtualds.parsers.hdf5.virtual_datasets import is_virtual, mapped_sources
 
 AT_ONCE = 2**26
 """Bytes of references that are looked at in one go."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from virtualds.hdf5.file_bytes import FileBytes, uint
-from virtualds.hdf5.object_header import SUM, is_sound
-from virtualds.hdf5.record_tree import read_records
+from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.object_header import SUM, is_sound
+from virtualds.parsers.hdf5.record_tree import read_records
 
 MANAGED, HUGE, TINY = range(3)
 """Types of identifiers of objects (III.G.4)."""

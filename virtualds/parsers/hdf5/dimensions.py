@@ -12,10 +12,10 @@ from math import prod
 import numpy as np
 
 from virtualds.errors import FormatError
-from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.file_bytes import uint
-from virtualds.hdf5.global_heap import is_sequence, sequences
-from virtualds.hdf5.structure import Dataset
+from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.file_bytes import uint
+from virtualds.parsers.hdf5.global_heap import is_sequence, sequences
+from virtualds.parsers.hdf5.netcdf_rules import Dataset
 
 SCALES = b"DIMENSION_LIST"
 """The attribute that refers to the scales of every axis."""

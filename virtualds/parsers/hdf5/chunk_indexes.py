@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.hdf5.chunk_table import Table, checked
-from virtualds.hdf5.chunk_tree import read_tree
-from virtualds.hdf5.extensible_array import read_extensible_array
-from virtualds.hdf5.object_header import B_TREE_1, EXTENSIBLE_ARRAY, ChunkIndex, chunk_index
-from virtualds.hdf5.structure import Dataset
+from virtualds.parsers.hdf5.chunk_table import Table, checked
+from virtualds.parsers.hdf5.chunk_tree import read_tree
+from virtualds.parsers.hdf5.extensible_array import read_extensible_array
+from virtualds.parsers.hdf5.netcdf_rules import Dataset
+from virtualds.parsers.hdf5.object_header import B_TREE_1, EXTENSIBLE_ARRAY, ChunkIndex, chunk_index
 
 BLOCK = 512
 """Chunks that are gathered before they become columns."""

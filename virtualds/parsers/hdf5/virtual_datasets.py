@@ -17,10 +17,17 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.hdf5.data_types import StoredType, stored_type
-from virtualds.hdf5.file import HDF5Files, Places, absolute, beside, find, in_working_directory
-from virtualds.hdf5.storage import external_segments, fill_of, stored_array
-from virtualds.hdf5.structure import Dataset, Place, file_of
+from virtualds.parsers.hdf5.data_types import StoredType, stored_type
+from virtualds.parsers.hdf5.file import (
+    HDF5Files,
+    Places,
+    absolute,
+    beside,
+    find,
+    in_working_directory,
+)
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, Place, file_of
+from virtualds.parsers.hdf5.storage import external_segments, fill_of, stored_array
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 

@@ -1,9 +1,9 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group, or over all groups below one (`virtualds.hdf5.groups`). What netCDF
-makes of HDF5's structure is `virtualds.hdf5.structure`. The values of a dataset are references into
-chunks (`virtualds.hdf5.storage`) or into the datasets that it is put together from
-(`virtualds.hdf5.mapping`); what neither can hold is read through h5py (`virtualds.hdf5.values`).
+This is the walk over a group, or over all groups below one (`virtualds.parsers.hdf5.groups`). What netCDF
+makes of HDF5's structure is `virtualds.parsers.hdf5.netcdf_rules`. The values of a dataset are references into
+chunks (`virtualds.parsers.hdf5.storage`) or into the datasets that it is put together from
+(`virtualds.parsers.hdf5.virtual_datasets`); what neither can hold is read through h5py (`virtualds.parsers.hdf5.h5py_values`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,22 @@ from virtualds.arrays.parser import (
 )
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.hdf5.attributes import attribute, of_the_user
-from virtualds.hdf5.data_types import stored_type
-from virtualds.hdf5.dimensions import Dimensions
-from virtualds.hdf5.file import HDF5Files, damage_of
-from virtualds.hdf5.groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
-from virtualds.hdf5.mapping import is_virtual, mapped_array, needed_files
-from virtualds.hdf5.storage import stored_array
-from virtualds.hdf5.structure import Dataset, Place, attribute_names, descend, fill_beyond, members
-from virtualds.hdf5.values import values_of
+from virtualds.parsers.hdf5.attributes import attribute, of_the_user
+from virtualds.parsers.hdf5.data_types import stored_type
+from virtualds.parsers.hdf5.dimensions import Dimensions
+from virtualds.parsers.hdf5.file import HDF5Files, damage_of
+from virtualds.parsers.hdf5.groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
+from virtualds.parsers.hdf5.h5py_values import values_of
+from virtualds.parsers.hdf5.netcdf_rules import (
+    Dataset,
+    Place,
+    attribute_names,
+    descend,
+    fill_beyond,
+    members,
+)
+from virtualds.parsers.hdf5.storage import stored_array
+from virtualds.parsers.hdf5.virtual_datasets import is_virtual, mapped_array, needed_files
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import read_remote
 from virtualds.urls import local_path, scheme_of

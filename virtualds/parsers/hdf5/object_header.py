@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
 
 DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.hdf5.attribute_messages import Attributes, read_attributes, string_size
-from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.file import HDF5Files, damage_of, find
-from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.global_heap import check_elements
-from virtualds.hdf5.object_header import DATATYPE, Message, read_messages
-from virtualds.hdf5.shared_messages import fill_values, unshared
-from virtualds.hdf5.type_messages import Type, read_type
+from virtualds.parsers.hdf5.attribute_messages import Attributes, read_attributes, string_size
+from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.file import HDF5Files, damage_of, find
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.global_heap import check_elements
+from virtualds.parsers.hdf5.object_header import DATATYPE, Message, read_messages
+from virtualds.parsers.hdf5.shared_messages import fill_values, unshared
+from virtualds.parsers.hdf5.type_messages import Type, read_type
 from virtualds.source_file import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"

@@ -5,11 +5,12 @@ An ``.npz`` file is a zip archive of ``.npy`` files, each of which is a variable
 
 from __future__ import annotations
 
+import ast
 import io
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.headers.numpy_files import MAGIC, USUAL, header_size, parse_numpy_header
 from virtualds.source_file import SourceFile, checksum_behind, mismatch
 from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
 from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC
@@ -27,9 +27,15 @@ from virtualds.stores.scan_cache import fetch_ahead
 
 NAME = "array"
 """What the array of an ``.npy`` file is called, in every file alike."""
+
+
 SUFFIX = ".npy"
+
+
 AROUND = 256
 """Bytes that the name and the extra field of a member are expected to have."""
+
+
 AT_ONCE = 256
 """Members whose beginnings are fetched together."""
 
@@ -179,6 +185,96 @@ def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
 
 
 NPY = Parser("npy", (SUFFIX,), detect, read, natives=(NativeReader("numpy", _open_npy),))
+
+
 NPZ = Parser(
     "npz", (".npz",), detect_archive, read_archive, natives=(NativeReader("numpy", _open_npz),)
 )
+
+
+MAGIC = b"\x93NUMPY"
+
+
+WIDTHS = {1: 2, 2: 4, 3: 4}
+"""Bytes of the length of the header, by major version."""
+
+
+LONGEST = 10_000
+"""Characters of a header: Python's parser can be crashed by long ones. numpy's limit, too."""
+
+
+USUAL = 256
+"""Bytes that are enough for most headers."""
+
+
+KEYS = {"descr", "fortran_order", "shape"}
+
+
+class NumpyHeader(NamedTuple):
+    """What an ``.npy`` file holds; ``offset`` is where its values begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: str
+    offset: int
+
+
+def header_size(head: bytes, where: str) -> int:
+    """Return how many bytes come before the values, by the first 12 bytes of a file.
+
+    Raises
+    ------
+    FormatError
+        The file is no ``.npy`` file of a known version, or its header is too long.
+    """
+    if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in WIDTHS:
+        raise FormatError(
+            f"{where}: begins with {head[:8]!r}, which is no .npy file of version 1 to 3"
+        )
+    width = WIDTHS[head[6]]
+    length = int.from_bytes(head[8 : 8 + width], "little")
+    if length > LONGEST:
+        raise FormatError(
+            f"{where}: its header has {length} characters, more than the {LONGEST} that are read; "
+            f"it is damaged, or its dtype has too many fields"
+        )
+    return 8 + width + length
+
+
+def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
+    """Return the header of an ``.npy`` file, all of which is in ``head``.
+
+    Raises
+    ------
+    FormatError
+        It is damaged.
+    """
+    size = header_size(head, where)
+    encoding = "utf-8" if head[6] == 3 else "latin-1"
+    raw = head[8 + WIDTHS[head[6]] : size]
+    try:
+        if len(head) < size:
+            raise ValueError(f"{len(head)} of {size} bytes")
+        found = ast.literal_eval(raw.decode(encoding).strip(" \0\n"))
+        if not isinstance(found, dict) or set(found) != KEYS:
+            raise ValueError(f"its keys are not {sorted(KEYS)}")
+        shape, order = found["shape"], found["fortran_order"]
+        if not isinstance(shape, tuple) or not isinstance(order, bool):
+            raise ValueError(f"shape {shape!r:.100}, fortran_order {order!r:.100}")
+        dtype = np.lib.format.descr_to_dtype(found["descr"])
+    except (
+        ArithmeticError,
+        AttributeError,
+        IndexError,
+        KeyError,
+        MemoryError,
+        RecursionError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise FormatError(
+            f"{where}: its header {raw[:100]!r} is none ({error}); the file is damaged, fetch it "
+            f"again"
+        ) from error
+    return NumpyHeader(dtype, shape, "F" if order else "C", size)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
 
 HEAD = 8
 """Bytes of what all types have: version and class, bits of the class, bytes of an element."""

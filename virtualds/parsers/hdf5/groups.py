@@ -13,9 +13,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.hdf5.dimensions import Dimensions, NamedAxes
-from virtualds.hdf5.file import HDF5Files, damage_of
-from virtualds.hdf5.structure import Dataset, Members, Place, members
+from virtualds.parsers.hdf5.dimensions import Dimensions, NamedAxes
+from virtualds.parsers.hdf5.file import HDF5Files, damage_of
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, Members, Place, members
 
 MOST_GROUPS = 100_000
 """Groups that are looked at: links can make more of a small file."""

@@ -10,11 +10,11 @@ from math import prod
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.hdf5.data_types import Class
-from virtualds.hdf5.dense_attributes import dense_messages
-from virtualds.hdf5.file_bytes import FileBytes, uint
-from virtualds.hdf5.object_header import DATATYPE, Message
-from virtualds.hdf5.shared_messages import shared_data, unshared
+from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.dense_attributes import dense_messages
+from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.object_header import DATATYPE, Message
+from virtualds.parsers.hdf5.shared_messages import shared_data, unshared
 
 DATASPACE, ATTRIBUTE, ATTRIBUTE_INFO = 0x01, 0x0C, 0x15
 """Types of messages: a dataspace, an attribute, and where attributes lie that are not in the

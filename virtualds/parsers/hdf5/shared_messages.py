@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from virtualds.hdf5.file_bytes import FileBytes, uint
-from virtualds.hdf5.fractal_heap import FractalHeap
-from virtualds.hdf5.object_header import (
+from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.object_header import (
     FILL,
     OLD_FILL,
     SHARED,

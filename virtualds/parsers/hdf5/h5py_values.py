@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, ReadError
-from virtualds.hdf5.attributes import path_of
-from virtualds.hdf5.data_types import TEXT, StoredType
-from virtualds.hdf5.file import HDF5Files
-from virtualds.hdf5.heap_check import check_heap
-from virtualds.hdf5.structure import Dataset, Place, fill_beyond
 from virtualds.options import get_options
+from virtualds.parsers.hdf5.attributes import path_of
+from virtualds.parsers.hdf5.data_types import TEXT, StoredType
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.heap_check import check_heap
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, Place, fill_beyond
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for
 

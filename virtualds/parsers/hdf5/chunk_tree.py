@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.hdf5.chunk_table import Table, as_table
-from virtualds.hdf5.file_bytes import FORMS, FileBytes
+from virtualds.parsers.hdf5.chunk_table import Table, as_table
+from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes
 
 Nodes = npt.NDArray[Any]
 Keys = list[list[int]]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.hdf5.chunk_table import Table, as_table
-from virtualds.hdf5.file_bytes import FileBytes
-from virtualds.hdf5.object_header import SUM, is_sound
+from virtualds.parsers.hdf5.chunk_table import Table, as_table
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.object_header import SUM, is_sound
 
 Bytes = npt.NDArray[np.uint8]
 
