@@ -23,10 +23,10 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.accessor import VirtualDatasetAccessor
-from virtualds.admission import KEEP_QUERY
 from virtualds.demo import run_demo
 from virtualds.description import describe
 from virtualds.formats import FORMATS
+from virtualds.formats.admission import KEEP_QUERY
 from virtualds.tree_accessor import VirtualDataTreeAccessor
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS

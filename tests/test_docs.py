@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
     "docs/formats/icechunk.md": "icechunk",
-    "virtualds.icechunk_references.adapter": "icechunk",
+    "virtualds.formats.icechunk.library": "icechunk",
 }
 """Pages and modules that need a library which not every Python has."""
 FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -21,9 +21,9 @@ from virtualds.codecs import CODECS
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.numcodecs import Numcodecs
 from virtualds.errors import ReadError, UnsupportedError
+from virtualds.formats.zarr.document import CHUNKS
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
-from virtualds.zarr_v3.document import CHUNKS
 
 STORAGE: dict[str, dict[str, Any]] = {
     "raw": {},

@@ -11,14 +11,14 @@ import pytest
 from fsspec.implementations.reference import ReferenceFileSystem
 
 from virtualds import FormatError
-from virtualds.formats.kerchunk_json import _unfold
-from virtualds.kerchunk_references import template
-from virtualds.kerchunk_references.template import (
+from virtualds.formats.kerchunk import templates as template
+from virtualds.formats.kerchunk.generators import generated
+from virtualds.formats.kerchunk.json import _unfold
+from virtualds.formats.kerchunk.templates import (
     MOST_CHARACTERS,
     MOST_DEPTH,
     MOST_REFERENCES,
     Templates,
-    generated,
 )
 
 EXAMPLE = {

@@ -21,7 +21,7 @@ from xarray.tests.test_backends import TestNetCDF4Data as NetCDF4Suite
 from virtualds.api import open_group
 from virtualds.arrays.group import ManifestGroup
 from virtualds.detection import Location
-from virtualds.formats import kerchunk_json
+from virtualds.formats.kerchunk import json
 
 __all__ = ["time_unit", "use_dask"]
 
@@ -51,7 +51,7 @@ def open_through_kerchunk(path: Any, **options: Any) -> xr.Dataset:
     for part in reversed(group.strip("/").split("/") if group else []):
         tree = ManifestGroup(groups={part: tree})
     refs = f"{os.fspath(path)}.json"
-    kerchunk_json.write(tree, f"file://{refs}")
+    json.write(tree, f"file://{refs}")
     return xarray_open_dataset(refs, engine="virtual", **_ours(options))
 
 

@@ -31,15 +31,20 @@ from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.pipeline import Hidden
 from virtualds.codecs.szip import Szip
-from virtualds.source_file import SourceFile
-from virtualds.zarr_v3.codecs import codecs_to_v3, pipeline_from_v3
-from virtualds.zarr_v3.data_types import (
+from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
+from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
     data_type_to_v3,
     fill_value_from_v3,
     fill_value_to_v3,
 )
-from virtualds.zarr_v3.metadata import axes_from_v3, check_zarr_v3, grid_to_v3, origins_in_grid
+from virtualds.formats.zarr.v3_metadata import (
+    axes_from_v3,
+    check_zarr_v3,
+    grid_to_v3,
+    origins_in_grid,
+)
+from virtualds.source_file import SourceFile
 
 JSON = dict[str, Any]
 KNOWS_STRUCT = hasattr(zarr.dtype, "Struct")

@@ -18,6 +18,7 @@ from virtualds.dataset import Loadable, loaded_first, virtual_dataset
 from virtualds.detection import Found, Location, demand_data, reader_of
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
+from virtualds.formats.undecodable import ON_ERROR, decided, decoded
 from virtualds.keywords import check_choice, names_of, strict
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
@@ -26,7 +27,6 @@ from virtualds.stores.errors import opening
 from virtualds.stores.scan_cache import fetch_ahead, scanning
 from virtualds.stores.store import Range
 from virtualds.tree import virtual_tree
-from virtualds.undecodable import ON_ERROR, decided, decoded
 from virtualds.urls import scheme_of
 
 

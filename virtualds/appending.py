@@ -23,10 +23,10 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.dataset import group_from_dataset, virtual_dataset
 from virtualds.duplicates import check_unchanged, duplicates_error, known_positions
 from virtualds.errors import CombineError, VirtualdsError
+from virtualds.formats.undecodable import decoded
 from virtualds.lazy import virtual_data
 from virtualds.references_behind import with_references
 from virtualds.source_positions import lies_in, only_dimension, positions_of, urls_of
-from virtualds.undecodable import decoded
 
 Stretch = tuple[int, int]
 """Where a stretch along a dimension begins and stops."""

@@ -13,10 +13,10 @@ from virtualds.api import open_group
 from virtualds.dataset import lazy_dataset
 from virtualds.detection import Location, is_set_folder
 from virtualds.formats import format_of_object
+from virtualds.formats.undecodable import decoded
 from virtualds.keywords import arguments, names_of, strict
 from virtualds.stores.access_rules import Allow
 from virtualds.tree import lazy_datasets, tree_of
-from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")

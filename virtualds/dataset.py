@@ -28,13 +28,18 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.decoding.outline import Outline, Outlines, outline_key
 from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.undecodable import (
+    COMPLAINTS,
+    UndecodableError,
+    complaints_about,
+    decoded_together,
+)
 from virtualds.keywords import names_of
 from virtualds.lazy import is_unread, lazily, virtual_data
 from virtualds.loaded_values import TIME_ATTRIBUTES, encoded
 from virtualds.options import get_options
 from virtualds.references_behind import with_references
 from virtualds.stores.access_rules import is_nameable
-from virtualds.undecodable import COMPLAINTS, UndecodableError, complaints_about, decoded_together
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""

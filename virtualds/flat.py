@@ -16,11 +16,11 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import in_plain_files
 from virtualds.dataset import virtual_dataset
 from virtualds.errors import FormatError
+from virtualds.formats.undecodable import decoded
 from virtualds.keywords import strict
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.errors import opening
 from virtualds.stores.scan_cache import described
-from virtualds.undecodable import decoded
 from virtualds.urls import normalise_url
 
 

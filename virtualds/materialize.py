@@ -26,17 +26,17 @@ from virtualds.chunks.projection import Ints
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
-from virtualds.formats import replaces_by, zarr_v3
+from virtualds.formats import replaces_by, zarr_manifests
+from virtualds.formats.zarr.chunk_keys import chunk_key
+from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidated
+from virtualds.formats.zarr.v2_obstacles import obstacles
+from virtualds.formats.zarr.v3_arrays import is_extended
+from virtualds.formats.zarr.write_plan import PlannedArray, plan
+from virtualds.formats.zarr_manifests.snapshots import GRACE, needed_files, opened
 from virtualds.reading.threads import cores, run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
 from virtualds.stores import store_for
 from virtualds.stores.store import ChangedError, StoreError
-from virtualds.zarr_metadata import obstacles
-from virtualds.zarr_v3.arrays import is_extended
-from virtualds.zarr_v3.chunk_keys import chunk_key
-from virtualds.zarr_v3.document import CHUNKS, MARKER, consolidated
-from virtualds.zarr_v3.planning import PlannedArray, plan
-from virtualds.zarr_v3.snapshots import GRACE, needed_files, opened
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
 """What is held in memory at a time, unless one chunk alone is more."""
@@ -253,9 +253,9 @@ def _by_content(
     replaces: bool,
 ) -> None:
     """Make a zarr-v3 set of a group, with all chunks inside."""
-    zarr_v3.check_writable(group, root, options, replace=replaces)
+    zarr_manifests.check_writable(group, root, options, replace=replaces)
     copied = _ContentCopier(root, options, checksums).group(group)
-    zarr_v3.write(copied, root, options, replace=replaces)
+    zarr_manifests.write(copied, root, options, replace=replaces)
 
 
 # ---------------------------------------------------------------------- as plain Zarr

@@ -11,7 +11,7 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.dataset import Loadable, group_from_dataset, lazy_dataset, virtual_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.undecodable import decoded
+from virtualds.formats.undecodable import decoded
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 """Takes a group, and returns it as a dataset without the groups below it."""

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
-from virtualds.admission import KEEP_QUERY, demand_admissible, known_of
 from virtualds.api import open_group
 from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.arrays.array import ManifestArray
@@ -24,6 +23,8 @@ from virtualds.dataset import group_from_dataset
 from virtualds.detection import Location, format_by_suffix, format_for, format_there, reader_of
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, History, replaces_by
+from virtualds.formats.admission import KEEP_QUERY, demand_admissible, known_of
+from virtualds.formats.undecodable import ON_ERROR
 from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
 from virtualds.lazy import virtual_data
 from virtualds.source_file import StorageOptions
@@ -31,7 +32,6 @@ from virtualds.stores.access_rules import Allow, Allowed
 from virtualds.stores.errors import opening, storing
 from virtualds.stores.scan_cache import scanning
 from virtualds.tree import group_from_tree
-from virtualds.undecodable import ON_ERROR
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]

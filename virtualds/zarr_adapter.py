@@ -23,9 +23,9 @@ from zarr.storage import MemoryStore, StorePath
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import UnsupportedError
+from virtualds.formats.zarr_export.arrays import Decoded
+from virtualds.formats.zarr_export.hierarchy import ZarrView
 from virtualds.source_file import StorageOptions
-from virtualds.zarr_served import Decoded
-from virtualds.zarr_view import ZarrView
 
 if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype

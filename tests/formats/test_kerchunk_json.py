@@ -29,8 +29,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs import libraries
 from virtualds.detection import Location
-from virtualds.formats import kerchunk_json
-from virtualds.kerchunk_references import compressed_file
+from virtualds.formats.kerchunk import entries
+from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.source_file import SourceFile
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
@@ -336,7 +336,7 @@ def test_the_suffix_compresses_and_templates_name_folders(
     ds.virtual.to_manifest(target, templates=templates)
     data = target.read_bytes()
     assert data.startswith({".json": b"{", ".json.gz": b"\x1f\x8b"}.get(suffix, b"\x28\xb5"))
-    document = strict(compressed_file.expanded(data, "refs"))
+    document = strict(entries.expanded(data, "refs"))
     folder = f"file://{archive.path('contiguous').parent}"
     assert document.get("templates") == ({"u0": folder} if templates else None)
     urls = {value[0] for value in document["refs"].values() if isinstance(value, list)}

@@ -35,8 +35,10 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.detection import Location
-from virtualds.formats import kerchunk_json, kerchunk_parquet
-from virtualds.kerchunk_references import records as kerchunk_references_records
+from virtualds.formats.kerchunk import json as kerchunk_json
+from virtualds.formats.kerchunk import parquet as kerchunk_parquet
+from virtualds.formats.kerchunk import records as kerchunk_records
+from virtualds.formats.kerchunk import write_record
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 from virtualds.writing import check_target
@@ -212,7 +214,7 @@ def test_a_selection_reads_the_records_that_it_needs(
 def test_what_is_kept_of_records_is_bounded(
     opened: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kerchunk_references_records, "CACHED", 30)
+    monkeypatch.setattr(kerchunk_records, "CACHED", 30)
     ds, values = grid_of_chunks(tmp_path)
     ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10)
     found = read(tmp_path / "refs.parquet").variables["v"].data
@@ -362,7 +364,7 @@ def test_a_failing_write_leaves_the_old_set(
     ds, _ = grid_of_chunks(tmp_path)
     before = sorted(os.listdir(tmp_path))
     count = iter(range(99))
-    record = kerchunk_references_records.record
+    record = write_record.record
 
     def failing(*args: Any) -> bytes:
         if next(count) == at:
@@ -590,7 +592,7 @@ def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
     numbers = pa.array([0, 5], pa.int32())
     column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
     with pytest.raises(FormatError, match="column path has 1 texts"):
-        kerchunk_references_records._urls(pa.table({"path": column}))
+        kerchunk_records._urls(pa.table({"path": column}))
 
 
 def test_a_record_whose_token_is_no_text_is_of_another_writing(tmp_path: Path) -> None:
@@ -640,7 +642,7 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
 ) -> None:
     ds, values = grid_of_chunks(tmp_path)
     url = "memory://bucket/refs.parquet"
-    record, calls = kerchunk_references_records.record, io.StringIO()
+    record, calls = write_record.record, io.StringIO()
 
     def failing(*args: Any) -> bytes:
         if calls.write("x") and calls.tell() > 2:

@@ -34,10 +34,11 @@ from virtual_arrays import virtual as stored
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.formats import zarr_v3
+from virtualds.formats import zarr_manifests
+from virtualds.formats.zarr_manifests import manifest_files, manifests, parquet_table
+from virtualds.formats.zarr_manifests import read as zarr_v3
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
-from virtualds.zarr_v3 import manifest_files, manifests, parquet_table
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -297,7 +298,7 @@ def test_chunks_without_an_entry_have_the_first_pipeline(tmp_path: Path) -> None
 def test_nested_groups_are_a_tree_again(tmp_path: Path) -> None:
     leaf = ManifestGroup({"v": ManifestVariable(("x",), np.arange(3.0))}, {"n": np.int16(3)})
     tree = ManifestGroup({"v": ManifestVariable(("x",), np.arange(5))}, groups={"a": leaf})
-    zarr_v3.write(tree, f"file://{tmp_path}/refs.zarr")
+    zarr_manifests.write(tree, f"file://{tmp_path}/refs.zarr")
     found = read(tmp_path / "refs.zarr")
     assert [path for path, _ in found.walk()] == ["", "a"]
     assert type(found.group("a").attributes["n"]) is np.int16

@@ -22,7 +22,7 @@ import virtualds
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import CodecError
 from virtualds.errors import VirtualdsError
-from virtualds.referenced_files import MALFORMED
+from virtualds.formats.referenced_files import MALFORMED
 
 Found = Iterable[tuple[str, Any]]
 

@@ -241,7 +241,7 @@ def test_containers_are_added_where_sources_lie(tmp_path: Path) -> None:
 
 
 def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
-    from virtualds.icechunk_references import adapter
+    from virtualds.formats.icechunk import library
 
     files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
     virtual(files[0]).virtual.to_manifest(target)
@@ -251,7 +251,7 @@ def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
     zarr.open_group(fast.store, mode="a").attrs["fast"] = True
     fast.commit("fast")
     with pytest.raises(ConflictError):
-        adapter.commit(slow.store, "slow", str(target))
+        library.commit(slow.store, "slow", str(target))
 
 
 def test_what_is_no_repository_is_left_alone(tmp_path: Path) -> None:
@@ -503,7 +503,7 @@ def test_an_opened_store_leads_to_local_files_only_where_that_is_allowed(tmp_pat
 
 @pytest.mark.parametrize("metadata", [b'{"node_type": "gr\n', b"\xa4", b"[1]"])
 def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: Path) -> None:
-    from virtualds.icechunk_references import adapter
+    from virtualds.formats.icechunk import library
 
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "r")))
     session = repository.writable_session("main")
@@ -520,4 +520,4 @@ def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: P
 
     store.__class__ = Damaged
     with pytest.raises(FormatError, match="metadata of 'the root'"):
-        adapter.documents(store, "r")
+        library.documents(store, "r")

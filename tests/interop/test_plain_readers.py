@@ -19,8 +19,9 @@ import zarr
 
 import virtualds
 from virtualds import ConflictError, FormatError, ManifestArray, UnsupportedError
-from virtualds.formats import zarr_v3
-from virtualds.zarr_v3 import chunk_keys, snapshot_writing, snapshots
+from virtualds.formats import zarr_manifests
+from virtualds.formats.zarr import chunk_keys
+from virtualds.formats.zarr_manifests import snapshots, write_snapshot
 
 LAT = np.array([-45.0, 0.0, 45.0])
 VALUES = np.arange(12.0).reshape(4, 3)
@@ -326,7 +327,7 @@ def test_an_upgrade_that_another_writer_outruns_changes_nothing(
             source(tmp_path, "more.bin").virtual.to_manifest(path, append_dim="y")
         swap(*args)
 
-    monkeypatch.setattr(zarr_v3, "swap", late)
+    monkeypatch.setattr(zarr_manifests, "swap", late)
     with pytest.raises(ConflictError):
         virtualds.upgrade(path)
     # the other writer has brought it up to date, and nothing of it is lost
@@ -355,7 +356,7 @@ def test_a_killed_upgrade_is_done_again(tmp_path: Path, monkeypatch: pytest.Monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshot_writing.SnapshotWriter, "put", killed)
+        patched.setattr(write_snapshot.SnapshotWriter, "put", killed)
         with pytest.raises(KeyboardInterrupt):
             virtualds.upgrade(path)
     assert virtualds.upgrade(path)

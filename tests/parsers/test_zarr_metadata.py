@@ -16,8 +16,8 @@ from virtual_arrays import counted_reads
 from zarr_stores import LITTLE, UTF8, ZSTD, named, v2, v3
 
 import virtualds
-from virtualds import varying_array
 from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.formats.zarr import strings
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -312,4 +312,4 @@ def test_byte_strings_are_read_and_no_format_takes_them(tmp_path: Path, name: st
 
 
 def test_the_dtype_says_what_the_objects_are() -> None:
-    assert xr.coding.strings.check_vlen_dtype(varying_array.DTYPES["vlen-utf8"]) is str
+    assert xr.coding.strings.check_vlen_dtype(strings.DTYPES["vlen-utf8"]) is str

@@ -19,8 +19,8 @@ from zarr_stores import BIG, LITTLE, named, sharded, v3
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.formats.zarr.chunk_keys import chunk_key
 from virtualds.stores.local import LocalStore
-from virtualds.zarr_v3.chunk_keys import chunk_key
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

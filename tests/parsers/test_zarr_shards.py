@@ -22,7 +22,7 @@ from zarr_stores import BIG, CRC, GZIP, LITTLE, ZSTD, named, numcodec, sharded, 
 import virtualds
 from virtualds import ManifestArray
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.zarr_v3 import shards
+from virtualds.formats.zarr import shard_index, shards
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -91,7 +91,7 @@ def test_indexes_of_many_shards_are_read_when_they_are_needed(
     v3("int32", -5, codec).write(tmp_path / "s")
     monkeypatch.setattr(shards, "MOST_SHARDS", {True: 2, False: 2})
     read: Counter[str] = Counter()
-    real = shards._read_index
+    real = shard_index._read_index
 
     def counted(shard: Any, level: Any) -> Any:
         read[shard.file.url.rpartition("/c/")[2]] += 1
@@ -152,7 +152,7 @@ def test_a_shard_on_s3_costs_one_request(
     remote.put(str(tmp_path / "s"), s3_bucket.removeprefix("s3://") + "/s", recursive=True)
     asked: list[tuple[str, int]] = []
     threads: set[int] = set()
-    real = shards._bytes_of
+    real = shard_index._bytes_of
 
     def counted(shard: Any, begin: int, size: int) -> Any:
         asked.append((shard.file.url, size))

@@ -29,10 +29,15 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.codecs.codec import Unreadable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.zarr.v3_arrays import (
+    Part,
+    array_from_v3,
+    dtype_from_json,
+    dtype_to_json,
+    extended_to_v3,
+)
 from virtualds.json_values import from_json, to_json
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.zarr_v3.arrays import array_from_v3, dtype_from_json, dtype_to_json, extended_to_v3
-from virtualds.zarr_v3.manifests import Part
 
 MAGIC = b"virtualds-scan-1\n"
 DIGEST = 16

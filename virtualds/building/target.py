@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import xarray as xr
 
-from virtualds.admission import demand_admissible, demand_unsigned
 from virtualds.arrays.array import ManifestArray
 from virtualds.dataset import group_from_dataset
 from virtualds.detection import Location, format_for
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import FORMATS, Parts
+from virtualds.formats.admission import demand_admissible, demand_unsigned
 from virtualds.stores.errors import storing
 
 Key = TypeVar("Key")

@@ -31,10 +31,10 @@ from virtualds.diagnosis.meanings import (
 )
 from virtualds.diagnosis.report import Difference, Verdict
 from virtualds.errors import UnsupportedError
+from virtualds.formats.zarr.v2_write import Hierarchy
+from virtualds.formats.zarr.write_plan import plan
 from virtualds.lazy import virtual_data
 from virtualds.structure import CHUNKS, DIMENSIONS, DTYPE, PRESENCE, ROLE, SIZE, VALUES, Fact
-from virtualds.zarr_hierarchy import Hierarchy
-from virtualds.zarr_v3.planning import plan
 
 
 @dataclass(frozen=True)

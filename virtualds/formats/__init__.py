@@ -10,13 +10,16 @@ from typing import Any, NamedTuple, Protocol
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
-from virtualds.formats import icechunk, kerchunk_json, kerchunk_parquet, zarr_v3
-from virtualds.kerchunk_references.records import MARKER as ZMETADATA
+from virtualds.formats import icechunk, zarr_manifests
+from virtualds.formats.icechunk import target, write
+from virtualds.formats.kerchunk import json, parquet, parquet_append
+from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
+from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
+from virtualds.formats.zarr.document import MARKER as ZARR_JSON
+from virtualds.formats.zarr_manifests import read
+from virtualds.formats.zarr_manifests.parallel_write import holds_table, write_parts
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, Allowed
-from virtualds.zarr_v3.document import FOLDER as ZARR_FOLDER
-from virtualds.zarr_v3.document import MARKER as ZARR_JSON
-from virtualds.zarr_v3.part_writing import holds_table, write_parts
 
 
 class ReadSet(Protocol):
@@ -156,39 +159,39 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "kerchunk-json",
         (".json", ".json.gz", ".json.zst"),
-        kerchunk_json.detect,
-        kerchunk_json.read,
-        kerchunk_json.write,
-        kerchunk_json.update,
+        json.detect,
+        json.read,
+        json.write,
+        json.update,
         choices=("templates",),
     ),
     Format(
         "kerchunk-parquet",
         (".parquet", ".parq"),
-        kerchunk_parquet.detect,
-        kerchunk_parquet.read,
-        kerchunk_parquet.write,
-        kerchunk_parquet.update,
+        parquet.detect,
+        parquet.read,
+        parquet.write,
+        parquet_append.update,
         markers=(ZMETADATA,),
         choices=("record_size",),
     ),
     Format(
         "zarr-v3",
         (".zarr",),
-        zarr_v3.detect,
-        zarr_v3.read,
-        zarr_v3.write,
-        zarr_v3.update,
+        read.detect,
+        read.read,
+        zarr_manifests.write,
+        zarr_manifests.update,
         markers=(ZARR_JSON,),
         first_written=(ZARR_FOLDER,),
         choices=("manifest", "relative_paths"),
-        upgrade=zarr_v3.upgrade,
-        history=History(zarr_v3.history, zarr_v3.expire),
+        upgrade=zarr_manifests.upgrade,
+        history=History(zarr_manifests.history, zarr_manifests.expire),
         parts=Parts(
-            zarr_v3.begin_parts,
+            zarr_manifests.begin_parts,
             write_parts,
-            zarr_v3.commit_parts,
-            zarr_v3.abandon_parts,
+            zarr_manifests.commit_parts,
+            zarr_manifests.abandon_parts,
             holds_table,
         ),
     ),
@@ -197,15 +200,15 @@ FORMATS: tuple[Format, ...] = (
         (".icechunk",),
         icechunk.detect,
         icechunk.read,
-        icechunk.write,
-        icechunk.update,
+        write.write,
+        write.update,
         markers=icechunk.MARKERS,
         first_written=icechunk.FOLDERS,
         choices=("message", "branch", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
         read_object=icechunk.read_object,
-        holds=icechunk.holds,
+        holds=target.holds,
     ),
 )
 

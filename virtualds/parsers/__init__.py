@@ -11,7 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 from virtualds.arrays.parser import Parser
 from virtualds.errors import FOREIGN
-from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff, zarr
+from virtualds.formats.zarr_manifests import plain_zarr
+from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff
 
 PARSERS: tuple[Parser, ...] = (
     hdf5.PARSER,
@@ -22,7 +23,7 @@ PARSERS: tuple[Parser, ...] = (
     tiff.PARSER,
     fits.PARSER,
     grib.PARSER,
-    zarr.PARSER,
+    plain_zarr.PARSER,
 )
 """The source formats; a new one is one module, with a `Parser`, and one line here."""
 

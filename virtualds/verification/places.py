@@ -23,7 +23,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.detection import Location, reader_of
 from virtualds.errors import FormatError
-from virtualds.parsers.zarr import MARKERS
+from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
 from virtualds.stores import store_for

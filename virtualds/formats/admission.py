@@ -1,0 +1,108 @@
+"""What may not go into a reference set: every writer asks here before a format writes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.bounds import demand_table
+from virtualds.chunks.columns import MISSING, each_once
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
+from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.formats.kerchunk.changed_rows import tables_besides
+from virtualds.source_file import SourceFile
+
+KEEP_QUERY = "keep_query"
+"""The choice of every format: whether urls are written that hold a secret."""
+IsKnown = Callable[[ReferenceTable], bool]
+"""Says whether a table of references lies in the set that is written to, which has judged it."""
+
+
+def nothing(table: ReferenceTable) -> bool:
+    """Say that no table is known, as of a set that is created."""
+    return False
+
+
+def demand_admissible(
+    group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = nothing
+) -> None:
+    """Refuse a group that no reference set is to hold.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    target : str
+        Where it would be written; for errors.
+    keep_query : bool
+        Whether urls may have a password, or a signature or token in their query.
+    is_known : callable
+
+    Raises
+    ------
+    UnsupportedError
+        A url holds a secret, or an array is almost empty and its grid of chunks huge.
+    """
+    arrays = {
+        f"{path}/{name}" if path else name: variable.data
+        for path, part in group.walk()
+        for name, variable in part.variables.items()
+    }
+    for name, array in arrays.items():
+        for manifest in _manifests([array]):
+            if manifest.is_loaded:
+                file = compact(manifest.file)
+                # nobody who writes can leave out what is missing without looking for it
+                filled = int(np.count_nonzero(file != MISSING)) * manifest.size // max(file.size, 1)
+                demand_table(manifest.shape, max(filled, 1), f"{target}: {name!r}")
+    if not keep_query:
+        demand_unsigned(arrays.values(), target, is_known)
+
+
+def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = nothing) -> None:
+    """Refuse references to urls with a password, or with a signature or token in their query.
+
+    A set is given away, and such a url lets in whoever reads it there. All files are judged that
+    the sets which arrays lie in list, without reading their references.
+
+    Raises
+    ------
+    UnsupportedError
+        There are some; the message leaves the secret out.
+    """
+    for file in _files(arrays, is_known):
+        if (shown := without_secrets(file.url)) != file.url:
+            raise UnsupportedError(
+                f"{target}: {shown} has a password, or a signature or token in its query, and "
+                f"everybody who reads the set could use it; open the source by its plain url with "
+                f"storage_options, rename_paths to plain urls, or write it all the same: "
+                f"keep_query=True of to_manifest, virtualds.convert and to=, or --keep-query of "
+                f"the command line"
+            )
+
+
+def known_of(group: ManifestGroup) -> IsKnown:
+    """Return what knows the tables of a group that was read from the set that is written to."""
+    manifests = _manifests(v.data for _, part in group.walk() for v in part.variables.values())
+    tables = [m.counting.table for m in manifests if isinstance(m, LazyManifest)]
+    known = {id(table): table for table in tables}
+    return lambda table: id(table) in known
+
+
+def _files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
+    """Yield the files that arrays refer to, lists of sets included."""
+    manifests = (m for part in _manifests(arrays) for m in tables_besides(part, is_known))
+    return chain.from_iterable(each_once(m.listed for m in manifests))
+
+
+def _manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
+    """Yield the manifests of those arrays that are virtual."""
+    for array in arrays:
+        for fragment in getattr(array, "fragments", ()):
+            yield fragment.manifest

@@ -1,0 +1,177 @@
+"""Icechunk repositories: references beside chunks of their own, in snapshots of plain Zarr v3.
+
+The format is Icechunk's own, and only its library reads and writes it. What is told to it, and how
+its references come back, is described in ``docs/formats/icechunk.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.errors import UnsupportedError
+from virtualds.formats.icechunk.locations import place_of
+from virtualds.formats.icechunk.references import (
+    NOTES,
+    RepositoryReferences,
+    RepositoryTable,
+    adapter,
+    noted_sources,
+)
+from virtualds.formats.icechunk.session import OpenedStore, OpenedTable
+from virtualds.formats.icechunk.target import MAIN
+from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+
+MARKERS = ("repo", "refs/branch.main/ref.json")
+"""The files that make a folder a repository, of version 2 and of version 1."""
+
+
+FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
+"""The folders of a repository (Icechunk specification, "File layout")."""
+
+
+MAGIC = "ICE🧊CHUNK".encode()
+"""What files of Icechunk begin with (Icechunk specification, "File layout")."""
+
+
+def detect(marker: bytes) -> bool:
+    """Say whether one of the `MARKERS` is that of a repository."""
+    return marker.startswith(MAGIC) or (marker.startswith(b"{") and b'"snapshot"' in marker)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+    snapshot: str | None = None,
+) -> ManifestGroup:
+    """Read a snapshot: its metadata now, references when somebody needs them.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+    allow : Allowed
+        Where the files that it refers to may lie.
+    snapshot : str, optional
+        A branch, a tag, or the id of a snapshot; by default the branch ``main``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such repository, group or snapshot.
+    UnsupportedError
+        Icechunk is not installed, or cannot be told the options.
+    """
+    root = source.url.rstrip("/")
+    repository = adapter().repository_at(place_of(root, source.options), root)
+    found = adapter().snapshot_of(repository, snapshot, root)
+    references = RepositoryReferences(root, source.options, found, allow)
+
+    def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        return LazyManifest(RepositoryTable(references, path, grid), grid)
+
+    return reader(references.store, root, manifest, frozenset(skip)).group(group)
+
+
+def read_object(
+    opened: Any,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
+    snapshot: str | None = None,
+) -> ManifestGroup:
+    """Read what somebody has opened, uncommitted changes of a session included.
+
+    Parameters
+    ----------
+    opened : Repository, Session or IcechunkStore of Icechunk
+    group, skip, allow
+        As in `read`.
+    options : StorageOptions, optional
+        Of the files that it refers to.
+    snapshot : str, optional
+        Of a repository, as in `read`.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group or snapshot.
+    UnsupportedError
+        It is another object of Icechunk.
+    ValueError
+        A snapshot is named of a session, which has one.
+    """
+    name = f"{type(opened).__name__} of Icechunk"
+    store, is_after = adapter().store_to_read(opened, snapshot, name)
+    noted = noted_sources(store, name, is_after) if is_after else {}
+    references = OpenedStore(store, name, options, noted, allow)
+
+    def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        return LazyManifest(OpenedTable(references, path, grid), grid)
+
+    return reader(store, name, manifest, frozenset(skip)).group(group)
+
+
+Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
+"""Returns the references of an array by its path and grid."""
+
+
+def reader(
+    store: Any, root: str, manifest: Lookup, skip: frozenset[str] = frozenset()
+) -> NodesReader:
+    """Return what makes groups of the nodes of a store."""
+    nodes = adapter().documents(store, root)
+    if "" not in nodes:
+        raise FileNotFoundError(f"{root}: nothing has been written to this snapshot")
+    notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
+    for path, node in nodes.items():
+        noted = node.get(NOTES)
+        if isinstance(noted, Mapping):
+            kind = "groups" if node.get("node_type") == "group" else "arrays"
+            notes[kind][path] = noted
+
+    def parts_of(path: str, node: Mapping[str, Any]) -> Any:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+            return [Part(0, (0,) * len(grids[0]), manifest(path, grids[0]))]
+
+        return parts
+
+    return NodesReader(root, nodes, notes, parts_of, skip)
+
+
+# ---------------------------------------------------------------------- history
+
+
+def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
+    """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
+    root = url.rstrip("/")
+    repository = adapter().repository_at(place_of(root, options), root)
+    found: list[tuple[str, str]] = adapter().ancestry(repository, MAIN, root)
+    return found
+
+
+def expire(
+    url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
+) -> list[str]:
+    """Refuse: branches and tags other than ``main`` may need what would go."""
+    raise UnsupportedError(
+        f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
+        f"tags; use Repository.expire_snapshots and Repository.garbage_collect"
+    )

@@ -1,0 +1,349 @@
+"""Icechunk: the one file that imports it, and is imported only where a repository is opened.
+
+Only what Icechunk documents is used: its stores answer zarr-python in coroutines, and say of whole
+arrays where their chunks lie. Coroutines run in a thread of their own, since the caller's may run
+a loop already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import icechunk
+import numpy as np
+
+from virtualds.chunks.projection import Ints
+from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
+from virtualds.formats.icechunk.locations import Place
+from virtualds.formats.icechunk.nodes import (
+    References,
+    fetch_chunks,
+    fetch_document,
+    fetch_documents,
+    fetch_references,
+    put_files,
+    remove_nodes,
+    to_checksum,
+    to_virtual_chunk,
+)
+from virtualds.source_file import SourceFile
+
+NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
+"""What chunks are that do not lie in somebody else's file."""
+
+
+Result = TypeVar("Result")
+
+
+def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return what a coroutine comes to."""
+    with ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+@contextmanager
+def told(url: str) -> Iterator[None]:
+    """Tell what Icechunk says as one of our errors, with the url."""
+    try:
+        yield
+    except icechunk.RepositoryNotFoundError as error:
+        raise FileNotFoundError(f"{url}: there is no Icechunk repository") from error
+    except icechunk.NotFoundError as error:
+        raise FileNotFoundError(f"{url}: {_first_line(error)}") from error
+    except icechunk.ConflictError as error:
+        raise ConflictError(
+            f"{url}: another writer has committed meanwhile; write again to what is there now"
+        ) from error
+    except icechunk.AlreadyExistsError as error:
+        raise FileExistsError(f"{url}: {_first_line(error)}") from error
+    except icechunk.ReadOnlyError as error:
+        raise AccessError(f"{url}: {_first_line(error)}; pass a writable session") from error
+    except icechunk.StorageError as error:
+        raise ReadError(f"{url}: {_first_line(error)}; check the path and the options") from error
+    except icechunk.IcechunkError as error:
+        raise FormatError(
+            f"{url}: Icechunk {icechunk.__version__} says: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error.args[0] if error.args else error).strip().splitlines()), "")
+
+
+# ---------------------------------------------------------------------- repositories
+
+
+def storage_at(place: Place) -> Any:
+    """Return Icechunk's storage for a place."""
+    kinds = {
+        "http": icechunk.http_storage,
+        "s3": icechunk.s3_storage,
+        "gcs": icechunk.gcs_storage,
+    }
+    if place.kind == "local":
+        return icechunk.local_filesystem_storage(place.arguments["path"])
+    return kinds[place.kind](**place.arguments)
+
+
+def repository_at(place: Place, url: str) -> Any:
+    """Open a repository.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    """
+    with told(url):
+        return icechunk.Repository.open(storage_at(place))
+
+
+def is_repository(place: Place, url: str) -> bool:
+    """Say whether there is a repository."""
+    with told(url):
+        return bool(icechunk.Repository.exists(storage_at(place)))
+
+
+def created(place: Place, url: str, needed: Mapping[str, Place]) -> Any:
+    """Create a repository that may refer to what lies below some prefixes.
+
+    Raises
+    ------
+    FileExistsError
+        There is something else of this name.
+    """
+    config = icechunk.RepositoryConfig.default()
+    _add_containers(config, needed)
+    try:
+        with told(url):
+            return icechunk.Repository.create(storage_at(place), config)
+    except FormatError as error:
+        raise FileExistsError(
+            f"{url}: there is something of this name that is no repository ({error}); remove it, "
+            f"or choose another name"
+        ) from error
+
+
+def with_containers(repository: Any, url: str, needed: Mapping[str, Place]) -> Any:
+    """Return a repository that may also refer to what lies below some prefixes."""
+    lacking = {p: place for p, place in needed.items() if not _covers(repository.config, p)}
+    if not lacking:
+        return repository
+    with told(url):
+        config = repository.config
+        _add_containers(config, lacking)
+        changed = repository.reopen(config=config)
+        changed.save_config()
+        return changed
+
+
+def not_covered(config: Any, prefixes: Iterable[str]) -> list[str]:
+    """Return the prefixes that no container of a configuration covers."""
+    return [prefix for prefix in prefixes if not _covers(config, prefix)]
+
+
+def _covers(config: Any, prefix: str) -> bool:
+    known = config.virtual_chunk_containers or {}
+    return any(prefix.startswith(container.url_prefix) for container in known.values())
+
+
+def _add_containers(config: Any, needed: Mapping[str, Place]) -> None:
+    stores = {"http": icechunk.http_store, "s3": icechunk.s3_store}
+    for prefix, (kind, arguments) in needed.items():
+        if kind == "local":
+            store = icechunk.local_filesystem_store(arguments["path"])
+        elif kind == "gcs":
+            store = icechunk.gcs_store()
+        else:
+            compatible = {"s3_compatible": True} if arguments.get("endpoint_url") else {}
+            store = stores[kind](**arguments, **compatible)
+        config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
+
+
+def snapshot_of(repository: Any, name: str | None, url: str) -> str:
+    """Return the id of the snapshot that a branch, a tag or an id means; by default of ``main``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        Both a branch and a tag have this name.
+    """
+    with told(url):
+        name = "main" if name is None else name
+        known = (
+            (repository.list_branches(), repository.lookup_branch),
+            (repository.list_tags(), repository.lookup_tag),
+        )
+        found = {look_up(name) for names, look_up in known if name in names}
+        if len(found) > 1:
+            raise ValueError(f"{url}: {name!r} is a branch and a tag; give the id of the snapshot")
+        if found:
+            return str(found.pop())
+        try:
+            return str(repository.lookup_snapshot(name).id)
+        except icechunk.IcechunkError as error:
+            raise FileNotFoundError(
+                f"{url}: snapshot {name!r} is none of the branches {sorted(known[0][0])}, of the "
+                f"tags {sorted(known[1][0])}, or of the ids"
+            ) from error
+
+
+def ancestry(repository: Any, branch: str, url: str) -> list[tuple[str, str]]:
+    """Return the ids and times of the snapshots of a branch, the newest last."""
+    with told(url):
+        found = list(repository.ancestry(branch=branch))[::-1]
+        # the first one is that of a repository without anything
+        return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
+
+
+def store_of(target: Any, branch: str, url: str) -> Any:
+    """Return the store of a session that is to be written, opened for a repository."""
+    with told(url):
+        if isinstance(target, icechunk.Repository):
+            return target.writable_session(branch).store
+        store = target.store if isinstance(target, icechunk.Session) else target
+        if not isinstance(store, icechunk.IcechunkStore):
+            raise UnsupportedError(
+                f"{url}: references lie in a Repository, a Session or an IcechunkStore of Icechunk"
+            )
+        return store
+
+
+def store_to_read(opened: Any, snapshot: str | None, url: str) -> tuple[Any, str | None]:
+    """Return the store of what somebody has opened, and the snapshot before it, where it is known.
+
+    Raises
+    ------
+    ValueError
+        A snapshot is named of a session, which has one.
+    """
+    if isinstance(opened, icechunk.Repository):
+        found = snapshot_of(opened, snapshot, url)
+        with told(url):
+            return opened.readonly_session(snapshot_id=found).store, parent_of(opened, found, url)
+    if snapshot is not None:
+        raise ValueError(f"{url}: snapshot={snapshot!r}, but it has one; leave it out")
+    return store_of(opened, "", url), None
+
+
+def parent_of(repository: Any, snapshot: str, url: str) -> str | None:
+    """Return the id of the snapshot that one follows."""
+    with told(url):
+        found: str | None = repository.lookup_snapshot(snapshot).parent_id
+        return found
+
+
+def commits(target: Any) -> bool:
+    """Say whether what is written to a target is for the library to commit."""
+    return isinstance(target, icechunk.Repository)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
+    """Return the metadata of all nodes by path, groups before what they hold."""
+    with told(url):
+        return waited(fetch_documents(store))
+
+
+def document(store: Any, path: str, url: str) -> dict[str, Any]:
+    """Return the metadata of a node, nothing if there is none."""
+    with told(url):
+        return waited(fetch_document(store, path)) or {}
+
+
+def references(store: Any, path: str, url: str) -> References:
+    """Return where the chunks of an array lie."""
+    with told(url):
+        return waited(fetch_references(store, path))
+
+
+def chunks(store: Any, keys: Sequence[str], url: str) -> list[bytes]:
+    """Return chunks by their keys."""
+    with told(url):
+        return waited(fetch_chunks(store, keys))
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def cleared(store: Any, url: str) -> None:
+    """Remove everything from a store."""
+    with told(url):
+        waited(store.clear())
+
+
+def removed(store: Any, paths: Sequence[str], url: str) -> None:
+    """Remove nodes with all that they hold."""
+    with told(url):
+        waited(remove_nodes(store, paths))
+
+
+def put(store: Any, files: Iterable[tuple[str, bytes]], url: str) -> None:
+    """Write metadata and chunks, in order, by their keys."""
+    with told(url):
+        waited(put_files(store, iter(files)))
+
+
+def refer(
+    store: Any,
+    path: str,
+    grid: tuple[int, ...],
+    files: Sequence[SourceFile],
+    locations: Sequence[str],
+    columns: tuple[Ints, Ints, Ints],
+    url: str,
+) -> None:
+    """Write the references of an array, as many as there are.
+
+    Parameters
+    ----------
+    store : IcechunkStore
+    path : str
+        Of the array.
+    grid : tuple of int
+        Chunks per axis.
+    files, locations : sequence
+        The table of files, with their fingerprints, and what Icechunk calls each.
+    columns : three int64 arrays of the grid's size
+        File, offset and length of every chunk, in C order; a negative file is none.
+    url : str
+        Of the repository, for errors.
+    """
+    file, offset, length = columns
+    checks = [to_checksum(source) for source in files]
+    used = {checks[number] for number in np.unique(file[file >= 0]).tolist()}
+    if not used:
+        return
+    with told(url):
+        if len(used) == 1 and grid:
+            names = np.array([*locations, ""], object)[np.where(file >= 0, file, len(locations))]
+            counts = (column.astype(np.uint64) for column in (offset, length))
+            refused = store.set_virtual_refs_arr(
+                f"/{path}", grid, names.tolist(), *counts, checksum=used.pop()
+            )
+        else:
+            refused = to_virtual_chunk(store, path, grid, checks, locations, columns)
+    if refused:
+        raise UnsupportedError(
+            f"{url}: Icechunk refuses {len(refused)} references of {path}, the first of chunk "
+            f"{tuple(refused[0])}: no container covers its url"
+        )
+
+
+def commit(store: Any, message: str, url: str) -> None:
+    """Make a snapshot of what was written, if that changes anything.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster.
+    """
+    with told(url):
+        store.session.commit(message, allow_empty=True)

@@ -1,0 +1,232 @@
+"""The references of one snapshot of an Icechunk repository, read array by array when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from virtualds.bounds import demand_table
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.record_cache import RecordCache, opened_once, opening
+from virtualds.errors import UnsupportedError
+from virtualds.formats.icechunk.locations import place_of, url_of
+from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+
+KEPT = 8
+"""Arrays whose references are kept in memory."""
+NOTES = "virtualds"
+"""Where notes stand in the metadata of nodes, beside what Zarr says."""
+CHUNKS = "chunks"
+"""Where a repository keeps chunks of its own (Icechunk specification, "Layout")."""
+
+
+def adapter() -> Any:
+    """Return the file that speaks to Icechunk.
+
+    Raises
+    ------
+    UnsupportedError
+        Icechunk is not installed, or too old.
+    """
+    try:
+        return import_module("virtualds.formats.icechunk.library")
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedError(
+            f"icechunk: it needs icechunk 2.0.5 or newer, and Python 3.12 ({error}); pip install "
+            f"'virtualds[icechunk]'"
+        ) from error
+
+
+class RepositoryReferences:
+    """What one snapshot says of chunks.
+
+    Parameters
+    ----------
+    root : str
+        Url of the repository.
+    options : StorageOptions, optional
+    snapshot : str
+        Id of the snapshot.
+    allow : Allowed
+        Where the files that it refers to may lie.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        options: StorageOptions | None,
+        snapshot: str,
+        allow: Allowed = ANYWHERE,
+    ) -> None:
+        self.root = root
+        self.options = options
+        self.snapshot = snapshot
+        self.allow = allow
+        self._opening = opening()
+        self._open()
+
+    def _open(self) -> None:
+        self._beginning = SourceFile(f"{self.root}/repo", options=self.options)
+        # its own chunks need no permission, as long as they lie in it
+        within = None if self.allow.prefixes is None else (self.root,)
+        self._own = ReferencedFiles(self._beginning, {}, Allowed(within))
+        self._kept: RecordCache[Any] = RecordCache(KEPT)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the references lie, not what is kept of them."""
+        names = ("root", "options", "snapshot", "allow")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__getstate__() | {"_opening": self._opening}
+        return opened_once, (RepositoryReferences, self._opening, state)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        return ("virtualds-icechunk", *map(normalize_token, self.__getstate__().values()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RepositoryReferences) and (
+            self.__getstate__() == other.__getstate__()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.root, self.snapshot))
+
+    @property
+    def store(self) -> Any:
+        """Icechunk's store of the snapshot."""
+
+        def opened() -> Any:
+            repository = adapter().repository_at(place_of(self.root, self.options), self.root)
+            with adapter().told(self.root):
+                return repository.readonly_session(snapshot_id=self.snapshot).store
+
+        return self._kept.get("store", opened)
+
+    @property
+    def files(self) -> ReferencedFiles:
+        """The files that the snapshot refers to, with the fingerprints that it has noted."""
+
+        def noted() -> ReferencedFiles:
+            repository = adapter().repository_at(place_of(self.root, self.options), self.root)
+            parent = adapter().parent_of(repository, self.snapshot, self.root)
+            return ReferencedFiles(
+                self._beginning, noted_sources(self.store, self.root, parent), self.allow
+            )
+
+        found: ReferencedFiles = self._kept.get("files", noted)
+        return found
+
+    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return all references of an array."""
+
+        def read() -> ChunkManifest:
+            return manifest_of(adapter().references(self.store, path, self.root), grid, self.file)
+
+        found: ChunkManifest = self._kept.get((path, grid), read)
+        return found
+
+    def file(self, name: str, native: bool) -> SourceFile:
+        """Return the file of a location of Icechunk, or of a chunk of its own."""
+        if native:
+            return self._own.file(f"{self.root}/{CHUNKS}/{name}")
+        return self.files.file(url_of(name))
+
+
+def noted_sources(store: Any, root: str, parent: str | None = None) -> Mapping[str, Any]:
+    """Return the fingerprints of files that our notes tell, by their urls.
+
+    With ``parent``, those only that were noted right after that snapshot: what others have
+    committed since may refer to files that have changed.
+    """
+    notes = adapter().document(store, "", root).get(NOTES)
+    if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
+        return {}
+    found: Mapping[str, Any] = notes.get("sources") or {}
+    return found
+
+
+def manifest_of(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifest:
+    """Return references of Icechunk as a manifest.
+
+    Parameters
+    ----------
+    found : References
+        What the adapter says.
+    grid : tuple of int
+        Chunks per axis; chunks beyond it are left out.
+    file_of : callable
+        Takes a path, and whether it is that of a chunk of the repository; returns the file.
+    """
+    demand_table(grid, len(found.kind), "an array of the repository")
+    places = found.places.reshape(len(found.kind), len(grid))
+    rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
+    kind, path = found.kind[rows], found.path[rows]
+    held = kind == adapter().INLINE
+    native = np.zeros(len(found.paths), bool)
+    native[path[kind == adapter().NATIVE]] = True
+    # a path in which no chunk of the grid lies is that of no file of the array
+    used = np.unique(path[~held])
+    numbers = np.full(len(found.paths), MISSING, np.int64)
+    numbers[used] = np.arange(used.size)
+    columns = {
+        "file": np.where(held, INLINE, numbers[path]),
+        "offset": np.where(held, np.cumsum(held) - 1, found.offset[rows]),
+        "length": found.length[rows],
+    }
+    where = np.ravel_multi_index(tuple(places[rows].T), grid) if grid else np.zeros_like(rows)
+    spread = {name: np.full(prod(grid), MISSING if name == "file" else 0) for name in columns}
+    for name, column in columns.items():
+        spread[name][where] = column
+    return ChunkManifest.build(
+        grid,
+        files=[file_of(found.paths[n], bool(native[n])) for n in used.tolist()],
+        inline=[found.inline[row] for row in rows[held].tolist()],
+        **{name: column.reshape(grid) for name, column in spread.items()},
+    )
+
+
+@dataclass(frozen=True)
+class RepositoryTable:
+    """The references of one array of a snapshot.
+
+    Parameters
+    ----------
+    store : RepositoryReferences
+    path : str
+        Of the array.
+    grid : tuple of int
+        Chunks per axis.
+    """
+
+    store: RepositoryReferences
+    path: str
+    grid: tuple[int, ...]
+
+    has_pipelines: ClassVar[bool] = False
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        return self.store.manifest(self.path, self.grid).at(ids).pruned()
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that chunks lie in."""
+        return self.store.manifest(self.path, self.grid).sources
+
+    def catalogue(self) -> None:
+        """Return nothing: references have to be looked through."""

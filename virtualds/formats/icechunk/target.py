@@ -1,0 +1,136 @@
+"""What is written to: an Icechunk repository at a url, or a session that the user opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.errors import ConflictError, cannot_hold
+from virtualds.formats.icechunk.locations import Place, containers, place_of
+from virtualds.formats.icechunk.references import CHUNKS, adapter
+from virtualds.formats.zarr.write_plan import Plan, PlannedArray
+from virtualds.source_file import StorageOptions
+
+MAIN = "main"
+
+
+def holds(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
+    """Say whether there is something where a set is to be created: on a branch, or in a session.
+
+    Raises
+    ------
+    FileExistsError
+        There is; it says what.
+    """
+    target = Target.of(url, options, branch)
+    if target.place is not None and not target.exists():
+        return False
+    store = target.opened({})
+    if adapter().documents(store, target.name):
+        raise occupied_error(target, store)
+    return False
+
+
+def occupied_error(target: Target, store: Any) -> FileExistsError:
+    """Return the error that says what is there, and so what would be removed."""
+    nodes = adapter().documents(store, target.name)
+    arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
+    named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
+    return FileExistsError(
+        f"{target.name}: exists already; mode='w' removes from the branch {target.branch!r} all "
+        f"that it holds, {len(arrays)} arrays ({named}), whoever wrote them, and keeps it in "
+        f"earlier snapshots alone; append_dim= appends to them, and branch= writes to another "
+        f"branch"
+    )
+
+
+@dataclass
+class Target:
+    """What is written to: a repository at a url, or an object of Icechunk."""
+
+    place: Place | None
+    given: Any
+    root: str | None
+    name: str
+    branch: str
+    options: StorageOptions | None = None
+
+    @classmethod
+    def of(cls, url: Any, options: StorageOptions | None, branch: str) -> Target:
+        if not isinstance(url, str):
+            if branch != MAIN and not adapter().commits(url):
+                raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
+            return cls(None, url, None, f"{type(url).__name__} of Icechunk", branch)
+        root = url.rstrip("/")
+        return cls(place_of(root, options), None, root, root, branch, options)
+
+    def exists(self) -> bool:
+        """Say whether there is a repository."""
+        return self.place is None or bool(adapter().is_repository(self.place, self.name))
+
+    def opened(self, needed: Mapping[str, Place], before: Any = None) -> Any:
+        """Return a store to write to, which may refer to what lies below some prefixes.
+
+        Parameters
+        ----------
+        needed : mapping of str to Place
+            Prefixes, and how what lies there is read.
+        before : IcechunkStore, optional
+            One that was opened already: what is opened now begins with the same snapshot.
+        """
+        if self.place is not None:
+            if self.exists():
+                repository = adapter().repository_at(self.place, self.name)
+                repository = adapter().with_containers(repository, self.name, needed)
+            else:
+                repository = adapter().created(self.place, self.name, needed)
+            self.given = repository
+        else:
+            self._check(needed)
+            if before is not None:
+                return before
+        store = adapter().store_of(self.given, self.branch, self.name)
+        if before is not None and store.session.snapshot_id != before.session.snapshot_id:
+            raise ConflictError(
+                f"{self.name}: another writer has committed meanwhile; write again to what is "
+                f"there now"
+            )
+        return store
+
+    def _check(self, needed: Mapping[str, Place]) -> None:
+        """Refuse references that no container of somebody else's repository covers."""
+        config = self.given.config if hasattr(self.given, "config") else self.given.session.config
+        if lacking := adapter().not_covered(config, needed):
+            raise cannot_hold(
+                self.name,
+                "it",
+                [
+                    f"files below {prefix}: no virtual chunk container covers them"
+                    for prefix in lacking
+                ],
+                "set containers for them (RepositoryConfig.set_virtual_chunk_container) and open "
+                "the repository with that configuration",
+            )
+
+    def commit(self, store: Any, message: str) -> None:
+        """Commit what was written, unless that is for the owner of the session to do."""
+        if self.place is not None or adapter().commits(self.given):
+            adapter().commit(store, message, self.name)
+
+    def is_own(self, url: str) -> bool:
+        """Say whether a file is a chunk of the repository itself."""
+        return self.root is not None and url.startswith(f"{self.root}/{CHUNKS}/")
+
+
+def containers_needed(planned: Plan, target: Target) -> dict[str, Place]:
+    """Return the containers that the references of a plan need."""
+    files = (
+        file
+        for node in planned.nodes.values()
+        if isinstance(node, PlannedArray)
+        for part in node.parts
+        for file in part.manifest.sources
+    )
+    outside = dict.fromkeys(file for file in files if not target.is_own(file.url))
+    return containers((file.url, file.options) for file in outside)

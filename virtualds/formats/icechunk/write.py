@@ -1,0 +1,317 @@
+"""Writing a group into an Icechunk store: the nodes, and virtual references to their chunks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import MosaicTable
+from virtualds.formats.icechunk import reader
+from virtualds.formats.icechunk.locations import location, url_of
+from virtualds.formats.icechunk.references import CHUNKS, NOTES, adapter, manifest_of, noted_sources
+from virtualds.formats.icechunk.target import MAIN, Target, containers_needed, occupied_error
+from virtualds.formats.icechunk.writers import writers_kept_apart
+from virtualds.formats.referenced_files import ReferencedFiles, stored_bytes
+from virtualds.formats.zarr.chunk_keys import chunk_key
+from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr.v3_metadata import axes_from_v3
+from virtualds.formats.zarr.write_plan import Plan, PlannedArray, plan, zarr_v3_suggested
+from virtualds.formats.zarr_manifests.manifest_files import fingerprints
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+
+GRIDS = ("regular", "rectilinear")
+"""Chunk grids of Zarr; the second one is an experiment of zarr-python."""
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write(
+    group: ManifestGroup,
+    url: Any,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    message: str | None = None,
+    branch: str = MAIN,
+    rectilinear: bool = False,
+) -> None:
+    """Write a snapshot, all of it or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    url : str, or Repository, Session or IcechunkStore of Icechunk
+        Of the repository, which is created if there is none. What goes to a session is for its
+        owner to commit.
+    options : StorageOptions, optional
+        Access options of the target.
+    replace : bool
+        Whether there may be something on the branch; earlier snapshots stay.
+    message : str, optional
+        Of the commit.
+    branch : str
+        That the snapshot goes to.
+    rectilinear : bool
+        Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
+        which readers turn on.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables that Icechunk cannot hold, or files that it cannot refer to; all are named.
+    FileExistsError
+        There is something, and it may not be replaced.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    target = Target.of(url, options, branch)
+    with zarr_v3_suggested(group, target.name):
+        planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    with writers_kept_apart(target.place, target.name, options):
+        store = target.opened(containers_needed(planned, target))
+        there = bool(adapter().documents(store, target.name))
+        if there and not replace:
+            raise occupied_error(target, store)
+        if there:
+            adapter().cleared(store, target.name)
+        NodeWriter(store, target).write_all(planned)
+        target.commit(store, message or "Written by virtualds")
+
+
+def update(
+    url: Any,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
+    *,
+    message: str | None = None,
+    branch: str = MAIN,
+    rectilinear: bool | None = None,
+) -> None:
+    """Commit what becomes of a branch; chunks that stay where they are are not written again.
+
+    Parameters
+    ----------
+    url, options, message, branch, rectilinear
+        As in `write`; by default chunks may differ in length where some do already.
+    change : callable
+        Takes the whole set and returns what it is to be.
+    allow : Allowed
+        Where the files that it refers to may lie.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no repository, or nothing on the branch.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    target = Target.of(url, options, branch)
+    if not target.exists():
+        raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
+    with writers_kept_apart(target.place, target.name, options):
+        _commit_change(target, change, allow, message, rectilinear)
+
+
+def _commit_change(
+    target: Target,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    allow: Allowed,
+    message: str | None,
+    rectilinear: bool | None,
+) -> None:
+    store = target.opened({})
+    known = KnownChunks(store, target, allow)
+    before = reader(store, target.name, known.manifest).group(None)
+    if (after := change(before)) is before:
+        return
+    nodes = adapter().documents(store, target.name)
+    if rectilinear is None:
+        there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
+        rectilinear = "rectilinear" in there
+    with zarr_v3_suggested(after, target.name):
+        planned = plan(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    store = target.opened(containers_needed(planned, target), store)
+    gone = [path for path in nodes if path and path not in planned.nodes]
+    adapter().removed(store, gone, target.name)
+    NodeWriter(store, target, known, nodes).write_all(planned)
+    target.commit(store, message or "Changed by virtualds")
+
+
+class KnownChunks:
+    """What a store says of chunks before it is changed.
+
+    Chunks of a repository of which nobody knows where it lies are read.
+    """
+
+    def __init__(self, store: Any, target: Target, allow: Allowed) -> None:
+        self._store = store
+        self._target = target
+        self._found: dict[tuple[str, tuple[int, ...]], ChunkManifest] = {}
+        root = target.root or "file:///"
+        source = SourceFile(f"{root}/repo", options=target.options)
+        self._own = ReferencedFiles(source, {})
+        self._files = ReferencedFiles(source, noted_sources(store, target.name), allow)
+
+    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return the references of an array."""
+        if (path, grid) not in self._found:
+            found = adapter().references(self._store, path, self._target.name)
+            if self._target.root is None:
+                found = self._with_values(path, found)
+            self._found[path, grid] = manifest_of(found, grid, self._file)
+        return self._found[path, grid]
+
+    def _file(self, name: str, native: bool) -> SourceFile:
+        if native:
+            return self._own.file(f"{self._target.root}/{CHUNKS}/{name}")
+        return self._files.file(url_of(name))
+
+    def _with_values(self, path: str, found: Any) -> Any:
+        rows = np.flatnonzero(found.kind == adapter().NATIVE)
+        places = found.places[rows].tolist()
+        keys = ["/".join([path, "c", *map(str, place)]) for place in places]
+        read = adapter().chunks(self._store, keys, self._target.name)
+        kind = np.where(found.kind == adapter().NATIVE, adapter().INLINE, found.kind)
+        inline = found.inline | dict(zip(rows.tolist(), read, strict=True))
+        return found._replace(kind=kind, inline=inline)
+
+
+@dataclass
+class NodeWriter:
+    """Writes nodes to a store, and of those that are there what has changed."""
+
+    store: Any
+    target: Target
+    known: KnownChunks | None = None
+    nodes: Mapping[str, Any] | None = None
+
+    def write_all(self, planned: Plan) -> None:
+        """Write what is planned, and note what references do not tell."""
+        parts = [
+            part
+            for node in planned.nodes.values()
+            if isinstance(node, PlannedArray)
+            for part in node.parts
+        ]
+        sources = fingerprints(parts, lambda url: url)
+        sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
+        if sources:
+            noted = {"after": self.store.session.snapshot_id, "sources": sources}
+            planned.notes["groups"][""] = planned.notes["groups"].get("", {}) | noted
+        for path, node in planned.nodes.items():
+            self.write(path, node, planned.notes)
+
+    def write(
+        self, path: str, node: dict[str, Any] | PlannedArray, notes: Mapping[str, Any]
+    ) -> None:
+        """Write a group, or an array with its chunks and references."""
+        if not isinstance(node, PlannedArray):
+            self._put_document(path, node, notes["groups"].get(path))
+            return
+        metadata = {n: v for n, v in node.metadata.items() if n != "storage_transformers"}
+        metadata |= {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}
+        key = chunk_key(metadata)
+        if node.values is not None:
+            self._remove(path)
+            self._put_document(path, metadata, notes["arrays"].get(path))
+            chunks = ((f"{path}/{key(place)}", data) for place, data in node.values.chunks)
+            adapter().put(self.store, chunks, self.target.name)
+            return
+        axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
+        manifest = _whole(node.parts, tuple(axis.nchunks for axis in axes))
+        changed = self._changed(path, metadata, manifest)
+        if changed is None:
+            self._remove(path)
+            changed = np.ones(manifest.shape, bool)
+        self._put_document(path, metadata, notes["arrays"].get(path))
+        self._put_held(path, manifest, changed, key)
+        self._refer(path, manifest, changed)
+
+    def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
+        extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
+        text = json.dumps({**node, **extra}, allow_nan=False).encode()
+        adapter().put(self.store, [(f"{path}/zarr.json".lstrip("/"), text)], self.target.name)
+
+    def _remove(self, path: str) -> None:
+        if self.nodes is not None and path in self.nodes:
+            adapter().removed(self.store, [path], self.target.name)
+
+    def _changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
+        """Return which chunks are to be written, None if the array is to be written anew."""
+        there = None if self.nodes is None else self.nodes.get(path)
+        if there is None or self.known is None or there.get("node_type") != "array":
+            return None
+        same = ("data_type", "codecs", "fill_value")
+        grids = [node["chunk_grid"]["name"] for node in (there, metadata)]
+        if any(there.get(n) != metadata.get(n) for n in same) or grids[0] != grids[1]:
+            return None
+        axes = axes_from_v3(there["shape"], there["chunk_grid"])
+        old = self.known.manifest(path, tuple(axis.nchunks for axis in axes)).loaded()
+        if len(old.shape) != len(new.shape) or any(
+            n > m for n, m in zip(old.shape, new.shape, strict=True)
+        ):
+            return None
+        box = tuple(slice(0, n) for n in old.shape)
+        names: dict[str | bytes, int] = {}
+        before, after = _identity(old, names), _identity(new, names)[:, *box]
+        if (before != after).any():
+            return None
+        changed = np.ones(new.shape, bool)
+        changed[box] = False
+        return changed
+
+    def _put_held(self, path: str, manifest: ChunkManifest, changed: Any, key: Any) -> None:
+        """Write the chunks that the repository is to hold itself."""
+        own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
+        rows = changed & np.isin(manifest.file, [INLINE, *own])
+
+        def held() -> Iterator[tuple[str, bytes]]:
+            for place in map(tuple, np.argwhere(rows).tolist()):
+                yield f"{path}/{key(place)}", stored_bytes(manifest, place)
+
+        adapter().put(self.store, held(), self.target.name)
+
+    def _refer(self, path: str, manifest: ChunkManifest, changed: Any) -> None:
+        own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
+        file = np.where(changed & ~np.isin(manifest.file, own), manifest.file, MISSING)
+        adapter().refer(
+            self.store,
+            path,
+            manifest.shape,
+            manifest.files,
+            [location(source.url) for source in manifest.files],
+            (file.ravel(), manifest.offset.ravel(), manifest.length.ravel()),
+            self.target.name,
+        )
+
+
+def _whole(parts: list[Part], grid: tuple[int, ...]) -> ChunkManifest:
+    """Return all chunks of an array as one manifest."""
+    if len(parts) == 1 and parts[0].manifest.shape == grid:
+        return parts[0].manifest.loaded()
+    placed = tuple((part.origin, part.manifest) for part in parts)
+    return LazyManifest(MosaicTable(grid, placed), grid).loaded()
+
+
+def _identity(manifest: ChunkManifest, names: dict[str | bytes, int]) -> Any:
+    """Return numbers, three for each chunk, that are equal where chunks are the same bytes."""
+    urls = [names.setdefault(file.url, len(names)) for file in manifest.files]
+    held = [names.setdefault(data, len(names)) for data in manifest.inline]
+    file, offset = manifest.file, manifest.offset
+    is_held = file == INLINE
+    table = np.array([*urls, MISSING, MISSING], np.int64)
+    content = np.array([*held, MISSING], np.int64)
+    who = np.where(is_held, content[np.where(is_held, offset, -1)], table[file])
+    there = (file >= 0).astype(np.int64)
+    return np.stack([who, offset * there, manifest.length * there])

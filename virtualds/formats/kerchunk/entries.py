@@ -1,0 +1,330 @@
+"""The entries of kerchunk's JSON: keys of a Zarr store, and where the bytes behind them lie.
+
+kerchunk documentation, "References specification": text, ``base64:`` text, JSON values, ``[url]``
+or ``[url, offset, length]``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import compress
+from math import prod
+from operator import not_
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.bounds import demand_table, swollen
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.errors import AccessError, FormatError
+from virtualds.formats.referenced_files import ReferencedFiles
+from virtualds.json_values import parsed
+from virtualds.source_file import SourceFile
+from virtualds.stores.access_rules import Allowed
+
+V3 = "zarr.json"
+"""What keys of metadata of Zarr v3 end with."""
+
+
+class Entries:
+    """The references of one document, sorted by array."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        refs: Mapping[str, Any],
+        noted: Mapping[str, Any],
+        allow: Allowed,
+    ) -> None:
+        self.files = ReferencedFiles(source, noted, allow)
+        self.metadata: dict[str, Any] = {}
+        self.chunks: dict[str, list[tuple[str, Any]]] = {}
+        last, chunks = None, list[tuple[str, Any]]()
+        for key, value in refs.items():
+            folder, _, name = key.rpartition("/")
+            if name.startswith(".z") or name == V3:
+                self.metadata[key] = _parsed(key, value, source.url)
+                continue
+            if folder != last:
+                last, chunks = folder, self.chunks.setdefault(folder, [])
+            chunks.append((name, value))
+        consolidated = self.metadata.pop(".zmetadata", {})
+        self.metadata = consolidated.get("metadata", {}) | self.metadata
+        if not self.metadata:
+            raise FormatError(f"{source.url}: no Zarr metadata among its keys; no reference set")
+        if nodes := self.nodes:
+            self._move_nested_chunks(
+                {path for path, node in nodes.items() if node.get("node_type") == "array"}
+            )
+            self._name_chunks_as_v2()
+        else:
+            named = (key for key in self.metadata if key.endswith("/.zarray"))
+            self._move_nested_chunks({key.removesuffix("/.zarray") for key in named})
+
+    @cached_property
+    def nodes(self) -> dict[str, Any]:
+        """The nodes of a hierarchy of Zarr v3, by path; nothing if it is one of v2."""
+        found = {
+            key.removesuffix(V3).rstrip("/"): node
+            for key, node in self.metadata.items()
+            if key == V3 or key.endswith(f"/{V3}")
+        }
+        below = (found.get("", {}).get("consolidated_metadata") or {}).get("metadata", {})
+        return {"": {"zarr_format": 3, "node_type": "group"}} | below | found if found else {}
+
+    def _name_chunks_as_v2(self) -> None:
+        """Take what Zarr v3 begins keys of chunks with ("default") off them."""
+        for path, rows in self.chunks.items():
+            encoding = self.nodes[path].get("chunk_key_encoding") or {}
+            if encoding.get("name", "default") == "default":
+                self.chunks[path] = [(_without_c(name), value) for name, value in rows]
+
+    def _move_nested_chunks(self, arrays: set[str]) -> None:
+        """Bring chunks under keys with slashes ("dimension_separator") to their array."""
+        for folder in [f for f in self.chunks if f not in arrays]:
+            owner = folder
+            while owner and owner not in arrays:
+                owner = owner.rpartition("/")[0]
+            rest = folder[len(owner) + 1 :].replace("/", ".")
+            moved = [(f"{rest}.{name}", value) for name, value in self.chunks.pop(folder)]
+            if owner:
+                self.chunks.setdefault(owner, []).extend(moved)
+
+    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return where the chunks of an array lie."""
+        rows = self.chunks.get(path, [])
+        if not rows:
+            return ChunkManifest.missing(grid)
+        demand_table(grid, len(rows), f"{path!r}")
+        flat = _flat_ids([name for name, _ in rows], grid, path)
+        columns = _Columns(path, self)
+        # most references are complete; those go together
+        whole = [type(value) is list and len(value) == 3 for _, value in rows]
+        columns.located(list(compress(rows, whole)))
+        columns.others(compress(rows, map(not_, whole)))
+        order = np.argsort(~np.array(whole, bool), kind="stable")
+        return columns.manifest(flat[order], grid)
+
+
+class _Columns:
+    """The columns of one manifest while it is read.
+
+    Parameters
+    ----------
+    path : str
+        Of the array.
+    references : Entries
+    """
+
+    def __init__(self, path: str, references: Entries) -> None:
+        self._path = path
+        self._references = references
+        self._numbers: dict[str, int] = {}
+        self._files: list[SourceFile] = []
+        self._inline: list[bytes] = []
+        self._columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+
+    def located(self, rows: Sequence[tuple[str, Any]]) -> None:
+        """Add chunks given by url, offset and length."""
+        if not rows:
+            return
+        urls, *places = zip(*(value for _, value in rows), strict=True)
+        if any(kind is not str for kind in set(map(type, urls))):
+            raise FormatError(f"{self._path}: a reference [url, offset, length] without a url")
+        for url in dict.fromkeys(urls):
+            self._number(url, rows)
+        for column, values in zip(
+            self._columns, (map(self._numbers.__getitem__, urls), *places), strict=True
+        ):
+            column.extend(values)
+
+    def _add(self, *row: Any) -> None:
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+
+    def others(self, rows: Iterable[tuple[str, Any]]) -> None:
+        """Add chunks that are whole files, or stand in the document."""
+        for name, value in rows:
+            if not isinstance(value, list):
+                self._inline.append(_bytes(value))
+                self._add(INLINE, len(self._inline) - 1, len(self._inline[-1]))
+            elif len(value) == 1 and isinstance(value[0], str):
+                number = self._number(value[0], [(name, value)])
+                self._add(number, 0, self._references.files.size(self._files[number]))
+            else:
+                raise FormatError(
+                    f"{self._path}/{name}: {value} is neither [url] nor [url, offset, length]"
+                )
+
+    def _number(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
+        """Return the number of a file, judging it when it is first named, which rows do."""
+        if url not in self._numbers:
+            try:
+                self._files.append(self._references.files.file(url))
+            except AccessError as error:
+                name = next(name for name, value in rows if value[0] == url)
+                error.add_note(f"chunk {self._path}/{name}")
+                raise
+            self._numbers[url] = len(self._files) - 1
+        return self._numbers[url]
+
+    def manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
+        """Return the manifest whose chunks of these flat numbers are the rows."""
+        file, offset, length = self._columns
+        return ChunkManifest.build(
+            grid,
+            files=self._files,
+            inline=self._inline,
+            file=_spread(file, flat, grid, MISSING),
+            offset=_spread(offset, flat, grid, 0),
+            length=_spread(length, flat, grid, 0),
+        )
+
+
+def _parsed(key: str, value: Any, url: str) -> Any:
+    """Return metadata, which stand as text or as JSON."""
+    return parsed(_bytes(value), f"{url}: key {key!r}") if isinstance(value, str) else value
+
+
+def _without_c(name: str) -> str:
+    """Return the indices of a key, which there is one of in an array without axes.
+
+    Examples
+    --------
+    >>> _without_c("c.0.1"), _without_c("c")
+    ('0.1', '0')
+    """
+    return "0" if name == "c" else name.removeprefix("c.")
+
+
+def _bytes(value: Any) -> bytes:
+    """Return an inline value as bytes."""
+    if not isinstance(value, str):
+        return json.dumps(value).encode()
+    if not value.startswith("base64:"):
+        return value.encode()
+    try:
+        return base64.b64decode(value[len("base64:") :], validate=True)
+    except ValueError as error:
+        raise FormatError(f"inline value {value[:20]!r}: it is no base64 ({error})") from error
+
+
+def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
+    """Return the flat C-order number of every chunk key."""
+    rank = max(len(grid) - 1, 0)
+    # VirtualiZarr calls the only chunk of a scalar ""
+    if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
+        raise FormatError(f"{path}: chunk key {odd[0]!r} is no index of a grid {grid}")
+    if not grid:
+        return np.zeros(len(names), np.int64)
+    try:
+        numbers = np.array(".".join(names).split("."), dtype=np.int64).reshape(-1, len(grid))
+    except ValueError as error:
+        raise FormatError(f"{path}: a chunk key is no index of a grid {grid} ({error})") from error
+    if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
+        raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
+    flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
+    seen = np.zeros(prod(grid), bool)
+    seen[flat] = True
+    if np.count_nonzero(seen) != flat.size:
+        raise FormatError(f"{path}: two keys stand for one chunk")
+    return flat
+
+
+def _spread(
+    values: Sequence[int], flat: npt.NDArray[np.int64], grid: tuple[int, ...], rest: int
+) -> npt.NDArray[np.int64]:
+    column = np.full(prod(grid), rest, np.int64)
+    given = np.asarray(values)
+    if given.dtype.kind != "i":
+        odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
+        raise FormatError(f"offset or length {odd!r}: it is no integer of 64 bits")
+    column[flat] = given
+    return column.reshape(grid)
+
+
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes of a file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
+
+
+SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+
+
+BLOCK = 2**24
+
+
+def expanded(data: bytes, url: str) -> bytes:
+    """Return the content of a file that may be compressed.
+
+    Raises
+    ------
+    FormatError
+        It is damaged, or swells as no text does.
+    """
+    if (codec := _codec_of(data)) is None:
+        return data
+    most = swollen(len(data))
+    parts: list[bytes] = []
+    size = 0
+    try:
+        stream = _reader(data, codec)
+        while part := stream.read(BLOCK):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                raise FormatError(
+                    f"{url}: its {len(data)} bytes expand to more than {most}; expand it yourself "
+                    f"if you trust it"
+                )
+    except OSError as error:
+        raise FormatError(
+            f"{url}: it begins like {codec}, but does not expand ({error}); fetch it again"
+        ) from error
+    return b"".join(parts)
+
+
+def beginning(head: bytes, size: int = 4096) -> bytes | None:
+    """Return how the content of a file begins, None if ``head``, its first bytes, do not tell."""
+    if (codec := _codec_of(head)) is None:
+        return head
+    try:
+        return bytes(_reader(head, codec).read(size))
+    except OSError:
+        return None
+
+
+def compressed(data: bytes, url: str) -> bytes:
+    """Return what a file of this name is to hold."""
+    return _compressed(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
+
+
+def compressed_like(before: bytes, data: bytes) -> bytes:
+    """Return what a file is to hold that held ``before``."""
+    return _compressed(data, _codec_of(before))
+
+
+def _compressed(data: bytes, codec: str | None) -> bytes:
+    if codec is None:
+        return data
+    if codec == "gzip":
+        import gzip
+
+        return gzip.compress(data, 6, mtime=0)
+    import pyarrow as pa
+
+    return bytes(pa.Codec("zstd", 9).compress(data, asbytes=True))
+
+
+def _codec_of(data: bytes) -> str | None:
+    return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
+
+
+def _reader(data: bytes, codec: str) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.BufferReader(data), codec)

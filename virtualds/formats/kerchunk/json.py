@@ -1,0 +1,337 @@
+"""kerchunk references in JSON: read versions 0 and 1, write version 1.
+
+kerchunk documentation, "References specification". A reference set is a Zarr v2 hierarchy as one
+JSON object: keys of the store to text, ``base64:`` text, JSON values, ``[url]`` or
+``[url, offset, length]``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.kerchunk.entries import (
+    Entries,
+    beginning,
+    compressed,
+    compressed_like,
+    expanded,
+)
+from virtualds.formats.kerchunk.generators import generated
+from virtualds.formats.kerchunk.templates import Templates
+from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
+from virtualds.formats.zarr.v2_write import Hierarchy
+from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.formats.zarr.write_plan import zarr_v3_suggested
+from virtualds.json_values import parsed, uncollected
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.fence import outrun
+from virtualds.stores.store import ChangedError
+
+CONSOLIDATED = ".zmetadata"
+"""The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
+COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
+
+ALONE = "array"
+"""What the array of a set without a group is called, in every set alike."""
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` may be a reference set in JSON."""
+    text = beginning(head)
+    if text is None:
+        return True  # no other format is compressed, and the first block is longer than this
+    text = text.lstrip()
+    return text.startswith(b"{") and (
+        b'"refs"' in text
+        or b'".zgroup"' in text
+        or b".zarray" in text
+        or b'"version"' in text
+        or b'"zarr.json"' in text
+    )
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+) -> ManifestGroup:
+    """Read a reference set.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The JSON file, which may be compressed.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+    allow : Allowed
+        Where the files that it refers to may lie.
+
+    Raises
+    ------
+    FormatError
+        It is no JSON, or no reference set, or its templates are more than the specification says.
+    UnsupportedError
+        It uses a codec that is not known.
+    AccessError
+        It refers to files that it may not name.
+    """
+    raw = store_for(source.url).read_all(source.url, source.options)
+    return _tree(_document_of(raw, source.url), source, group, skip, allow)
+
+
+def _document_of(raw: bytes, url: str) -> Any:
+    """Return what stands in a file."""
+    return parsed(expanded(raw, url), url)
+
+
+def _tree(
+    document: Any,
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+) -> ManifestGroup:
+    """Return a group of a document with everything below it."""
+    with uncollected():
+        try:
+            refs, notes = _unfold(document, source.url)
+            refs = _below_a_name(refs)
+            entries = Entries(source, refs, notes.get("files", {}), allow)
+        except MALFORMED as error:
+            if isinstance(error, VirtualdsError):
+                raise
+            raise malformed(source.url, error) from error
+        chunks, skipped = entries.manifest, frozenset(skip)
+        if entries.nodes:
+            return _tree_of_v3(entries, source.url, skipped).group(group)
+        return HierarchyReader(source, entries.metadata, notes, chunks, skipped).tree(group)
+
+
+def _tree_of_v3(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
+    """Return what reads a hierarchy whose metadata are those of Zarr v3."""
+
+    def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+            return [Part(0, (0,) * len(grids[0]), entries.manifest(path, grids[0]))]
+
+        return parts
+
+    return NodesReader(url, entries.nodes, {}, parts_of, skip)
+
+
+def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the references of a document of either version, rendered, and our notes."""
+    if not isinstance(document, dict):
+        raise FormatError(
+            f"{url}: a reference set is a JSON object, found {type(document).__name__}"
+        )
+    if "version" not in document:
+        return document, {}
+    refs = document.get("refs", {})
+    whole = isinstance(refs, dict) and ("refs" in document or "gen" in document)
+    if document["version"] not in (0, 1) or not whole:
+        raise FormatError(
+            f"{url}: version {document['version']!r} with keys {sorted(document)}; versions 0 and "
+            f"1 with 'refs' are known"
+        )
+    try:
+        templates = Templates(document.get("templates") or {})
+        if templates.texts:
+            refs = _rendered(refs, templates)
+        refs = refs | generated(document.get("gen") or (), templates)
+    except FormatError as error:
+        error.add_note(f"templates and generators of {url}")
+        raise
+    return refs, document.get(NOTES) or {}
+
+
+def _below_a_name(refs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return references of which those of an array without a group have a name before them."""
+    if ".zarray" not in refs or ".zgroup" in refs:
+        return refs
+    return {f"{ALONE}/{key}": value for key, value in refs.items()}
+
+
+def _rendered(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
+    """Put templates into the urls of references, once into each that differs."""
+    known: dict[str, str] = {}
+    found = {}
+    for key, value in refs.items():
+        if isinstance(value, list) and "{{" in value[0]:
+            if (url := known.get(value[0])) is None:
+                url = known[value[0]] = templates.text(value[0])
+            value = [url, *value[1:]]
+        found[key] = value
+    return found
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write(
+    group: ManifestGroup,
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    templates: bool = False,
+) -> None:
+    """Write a reference set: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    url : str
+        Of the JSON file; a suffix ``.gz`` or ``.zst`` compresses it.
+    options : StorageOptions, optional
+        Access options of the target.
+    replace : bool
+        Whether an existing file may be replaced.
+    templates : bool
+        Whether the folders that sources lie in are written once, as templates, and referred to by
+        name: a smaller file, and one place to change when an archive moves.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables that Zarr v2 metadata cannot describe; all of them are named.
+    FileExistsError
+        The file exists and may not be replaced.
+    """
+    data = compressed(_text(group, url, templates), url)
+    store_for(url).write_all(url, data, options, replace=replace)
+
+
+def update(
+    url: str,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
+    *,
+    templates: bool | None = None,
+) -> None:
+    """Replace a set by what becomes of it, unless another writer was faster.
+
+    Parameters
+    ----------
+    url : str
+        Of the JSON file; it stays compressed as it is.
+    change : callable
+        Takes the whole set and returns what it is to be.
+    options : StorageOptions, optional
+        Access options of the set.
+    allow : Allowed
+        Where the files that it refers to may lie.
+    templates : bool, optional
+        As in `write`; by default if there are templates in the set.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    UnsupportedError
+        Zarr v2 metadata cannot describe what it is to be, or the store knows no conditional writes.
+    """
+    store = store_for(url)
+    raw, version = store.read_version(url, options)
+    document = _document_of(raw, url)
+    before = _tree(document, SourceFile(url, options=options), allow=allow)
+    if (after := change(before)) is before:
+        return
+    if templates is None:
+        templates = "version" in document and bool(document.get("templates"))
+    data = compressed_like(raw, _text(after, url, templates))
+    try:
+        store.write_version(url, data, options, version)
+    except ChangedError as error:
+        raise outrun(url) from error
+
+
+def _text(group: ManifestGroup, url: str, templates: bool) -> bytes:
+    """Return a group as the content of a file."""
+    with zarr_v3_suggested(group, url):
+        hierarchy = Hierarchy.of(group, url, "kerchunk-json")
+    named = _folders(hierarchy.notes["files"]) if templates else {}
+    return _document(hierarchy, named).encode()
+
+
+def _folders(urls: Iterable[str]) -> dict[str, str]:
+    """Return a name for every folder that files lie in."""
+    urls = list(urls)
+    if any("{{" in url for url in urls):
+        return {}  # where templates are, braces have a meaning
+    # readers that put templates in with str.format stumble over braces beside them
+    folders = dict.fromkeys(u.rpartition("/")[0] for u in urls if not {"{", "}"} & set(u))
+    return {folder: f"u{number}" for number, folder in enumerate(filter(None, folders))}
+
+
+def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
+    """Return a whole set as strict JSON."""
+    # older readers expect metadata as JSON text inside the JSON
+    members = [
+        f"{json.dumps(key)}:{json.dumps(json.dumps(value, **COMPACT_JSON))}"
+        for key, value in _consolidated(hierarchy.metadata).items()
+    ]
+    for path, manifest in hierarchy.manifests.items():
+        members += _references(path, manifest, folders)
+    body = ",\n".join(members)
+    noted = json.dumps(hierarchy.noted(), **COMPACT_JSON)
+    texts = {name: folder for folder, name in folders.items()}
+    named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
+    return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
+
+
+def _consolidated(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return metadata with a copy of all in one place, if there are groups below the root.
+
+    zarr-python lists what it is not told there, and of a reference set it lists the root alone.
+    """
+    if not any(key.endswith("/.zgroup") for key in metadata):
+        return metadata
+    return {CONSOLIDATED: {"zarr_consolidated_format": 1, "metadata": metadata}, **metadata}
+
+
+def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:
+    """Yield every chunk that there is as a JSON member."""
+    manifest = manifest.loaded()
+    heads = [f"[{json.dumps(_named(file.url, folders))}," for file in manifest.files]
+    prefix = json.dumps(path)[:-1] + "/"
+    keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
+    columns = (manifest.file, manifest.offset, manifest.length)
+    rows = zip(keys, *(c.ravel().tolist() for c in columns), strict=True)
+    for key, file, offset, length in rows:
+        if file >= 0:
+            yield f'{prefix}{key or "0"}":{heads[file]}{offset},{length}]'
+        elif file == INLINE:
+            yield f'{prefix}{key or "0"}":"{_base64(manifest.inline[offset])}"'
+
+
+def _named(url: str, folders: Mapping[str, str]) -> str:
+    """Return a url with the name of its folder in place of it, where it has one."""
+    folder, _, name = url.rpartition("/")
+    plain = folder not in folders or {"{", "}"} & set(url)
+    return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
+
+
+def _base64(data: bytes) -> str:
+    return "base64:" + base64.b64encode(data).decode()

@@ -1,0 +1,287 @@
+"""kerchunk references in Parquet: a folder of metadata and of records that are read when needed.
+
+kerchunk documentation, "References specification", section "Parquet references", as fsspec's
+``LazyReferenceMapper`` has it: ``.zmetadata`` holds the metadata of the whole hierarchy and the
+size of a record, ``<path>/refs.<n>.parq`` the references of chunks ``n * record_size`` and on, in C
+order over the chunk grid, in columns ``path``, ``offset``, ``size`` and ``raw``. Records are
+numbered in steps of one (the specification's prose says two).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import ReferenceTable, walked
+from virtualds.errors import FormatError, UnsupportedError, exists_already
+from virtualds.formats.kerchunk.changed_rows import ArrayChunks
+from virtualds.formats.kerchunk.records import MARKER, Records, RecordTable, meaning_of, record_path
+from virtualds.formats.kerchunk.write_record import record
+from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.zarr.v2_metadata import chunk_grid
+from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
+from virtualds.formats.zarr.v2_write import Hierarchy
+from virtualds.formats.zarr.write_plan import zarr_v3_suggested
+from virtualds.json_values import parsed
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.fence import create_folder, is_claim, outrun
+from virtualds.urls import scheme_of
+
+RECORD_SIZE = 100_000
+"""References in a record, unless every array has fewer chunks."""
+
+
+def detect(marker: bytes) -> bool:
+    """Say whether the ``.zmetadata`` of a folder is that of a reference set; Zarr has one too."""
+    return b'"record_size"' in marker and b'"metadata"' in marker
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+) -> ManifestGroup:
+    """Read a reference set: its metadata now, records when somebody needs them.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+    allow : Allowed
+        Where the files that it refers to may lie; records are judged when they are read.
+
+    Raises
+    ------
+    FormatError
+        It is no reference set.
+    UnsupportedError
+        It uses a codec that is not known.
+    """
+    # relative urls are seen from the folder that holds the set's
+    source = SourceFile(source.url.rstrip("/"), options=source.options)
+    raw = store_for(source.url).read_all(f"{source.url}/{MARKER}", source.options)
+    demand_no_claim(raw, source.url)
+    return ParquetSet.parse(raw, source, allow).tree(group, skip)
+
+
+def demand_no_claim(marker: bytes, url: str) -> None:
+    """Take a set that somebody is creating for none."""
+    if is_claim(marker):
+        raise FileNotFoundError(
+            f"{url}: it is being created; open it when that is done, or, if whoever began has "
+            f"failed, create it again"
+        )
+
+
+@dataclass(frozen=True)
+class ParquetSet:
+    """What the ``.zmetadata`` of a set say."""
+
+    source: SourceFile
+    document: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    notes: Mapping[str, Any]
+    records: Records
+
+    @classmethod
+    def parse(cls, raw: bytes, source: SourceFile, allow: Allowed) -> ParquetSet:
+        """Return the set in a folder."""
+        document = parsed(raw, source.url)
+        try:
+            size = document["record_size"]
+            if type(size) is not int or size < 1:
+                raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
+            metadata = {
+                key: _parsed(value, f"{source.url}: key {key!r}")
+                for key, value in document["metadata"].items()
+            }
+            notes = document.get(NOTES) or {}
+            records = Records(source, size, notes, allow, meaning_of(document))
+            return cls(source, document, metadata, notes, records)
+        except MALFORMED as error:
+            if isinstance(error, FormatError):
+                raise
+            raise malformed(source.url, error) from error
+
+    def chunks(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return where the chunks of an array lie."""
+        if any(part in ("", ".", "..") or "\\" in part for part in path.split("/")):
+            raise FormatError(
+                f"{self.source.url}: the path {path!r} of an array leads out of the set"
+            )
+        if not prod(grid):
+            return ChunkManifest.missing(grid)
+        return LazyManifest(RecordTable(self.records, path, prod(grid)), grid)
+
+    def tree(self, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+        """Return a group with everything below it."""
+        known = (self.source, self.metadata, self.notes, self.chunks, frozenset(skip))
+        return HierarchyReader(*known).tree(group)
+
+    def arrays(self) -> dict[str, ArrayChunks]:
+        """Return all arrays by their paths."""
+        arrays = {
+            key.removesuffix("/.zarray"): metadata
+            for key, metadata in self.metadata.items()
+            if key.endswith("/.zarray")
+        }
+        return {
+            path: ArrayChunks(metadata, self.chunks(path, chunk_grid(metadata)))
+            for path, metadata in arrays.items()
+        }
+
+    def named(self, writer: str) -> bytes:
+        """Return the ``.zmetadata`` as they are, but for the name of a writer among our notes."""
+        notes = {**self.notes, "writer": writer}
+        return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
+
+    def holds(self, table: ReferenceTable) -> bool:
+        """Say whether a table of references is one of this set's."""
+        return isinstance(table, RecordTable) and table.is_of(self.records)
+
+
+def _parsed(value: Any, where: str) -> Any:
+    """Return metadata, which stand as JSON, or as text that holds JSON."""
+    return parsed(value, where) if isinstance(value, str) else value
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write(
+    group: ManifestGroup,
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    record_size: int | None = None,
+) -> None:
+    """Write a reference set record by record: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    url : str
+        Of the folder.
+    options : StorageOptions, optional
+        Access options of the target.
+    replace : bool
+        Whether an existing set may be replaced. Anything else of this name is left alone.
+    record_size : int, optional
+        References in a record; by default `RECORD_SIZE`, or fewer if no array has as many chunks.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables that Zarr v2 metadata cannot describe; all of them are named. Or a set would have
+        to be replaced elsewhere than on local disk.
+    FileExistsError
+        There is something of this name, and it is no set or may not be replaced.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    ValueError
+        ``record_size`` is no number of references.
+    """
+    check_size(record_size)
+    hierarchy = hierarchy_of(group, url)
+    url = url.rstrip("/")
+    replaces = _is_set(url, options)
+    if replaces and not replace:
+        raise exists_already(url)
+    if replaces:
+        demand_exchange(url)
+    files = files_of(hierarchy, record_size or _record_size(hierarchy))
+    if scheme_of(url) != "file":
+        create_folder(url, MARKER, files, options)
+        return
+    try:
+        store_for(url).write_folder(url, files, options, replace=replaces)
+    except FileExistsError as error:
+        if replace and _is_set(url, options):
+            raise outrun(url) from error
+        raise
+
+
+def check_size(record_size: Any) -> None:
+    if record_size is not None and (type(record_size) is not int or record_size < 1):
+        raise ValueError(f"record_size {record_size!r}: it is a number of references, at least 1")
+
+
+def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
+    """Return the hierarchy that holds a group, all of whose paths may be folders."""
+    with zarr_v3_suggested(group, url):
+        hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
+    if odd := [p for p in hierarchy.manifests if any(_is_no_name(n) for n in p.split("/"))]:
+        raise UnsupportedError(f"{url}: the variable {odd[0]!r} cannot be the name of a folder")
+    return hierarchy
+
+
+def _is_no_name(name: str) -> bool:
+    return name in (".", "..") or "\\" in name
+
+
+def _record_size(hierarchy: Hierarchy) -> int:
+    largest = max((m.size for m in hierarchy.manifests.values()), default=1)
+    return max(1, min(RECORD_SIZE, largest))
+
+
+def _is_set(url: str, options: StorageOptions | None) -> bool:
+    """Say whether there is a set that could be replaced."""
+    try:
+        return detect(store_for(url).read_all(f"{url}/{MARKER}", options))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def demand_exchange(url: str) -> None:
+    """Refuse to replace references where no store can do that in one step."""
+    if scheme_of(url) != "file":
+        raise UnsupportedError(
+            f"{url}: references of a set that is there would be replaced, which cannot be done in "
+            f"one step but on local disk; write to another url, remove the set first, or use "
+            f"format='zarr-v3', which replaces sets in any store"
+        )
+
+
+def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a set, the one that makes it a set last."""
+    token = secrets.token_hex(8)
+    for path, manifest in hierarchy.manifests.items():
+        for number, (_, rows) in enumerate(walked(manifest, most=size)):
+            yield record_path(path, number), record(rows, size, token)
+    yield MARKER, to_document(hierarchy, size, {"set": token})
+
+
+def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
+    """Return the chunks of one record."""
+    return manifest.at(np.arange(number * size, min(number * size + size, manifest.size)))
+
+
+def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]) -> bytes:
+    """Return the file that makes a folder a set."""
+    known = {key: name for key, name in names.items() if name is not None}
+    document = {
+        "metadata": hierarchy.metadata,
+        "record_size": size,
+        NOTES: known | hierarchy.noted(),
+    }
+    return json.dumps(document, allow_nan=False).encode()

@@ -1,0 +1,172 @@
+"""Changing a kerchunk Parquet set: which records are written anew, and how they take their place."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.formats.kerchunk.changed_rows import (
+    ArrayChunks,
+    cut_alike,
+    first_changed_row,
+    sources_besides,
+)
+from virtualds.formats.kerchunk.parquet import (
+    ParquetSet,
+    check_size,
+    demand_exchange,
+    demand_no_claim,
+    files_of,
+    hierarchy_of,
+    rows_of_record,
+    to_document,
+)
+from virtualds.formats.kerchunk.records import MARKER, record_path
+from virtualds.formats.kerchunk.write_record import record
+from virtualds.formats.zarr.v2_write import Hierarchy
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.fence import Fence, outrun, reads_while
+from virtualds.stores.store import ChangedError
+
+# ---------------------------------------------------------------------- updating
+
+
+def update(
+    url: str,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
+    *,
+    record_size: int | None = None,
+) -> None:
+    """Replace a set by what becomes of it, unless another writer was faster.
+
+    Where no reference changes that is there already, only the records that get new ones are
+    written. Anything else writes the set anew, which can be done on local disk alone.
+
+    Parameters
+    ----------
+    url : str
+        Of the folder.
+    change : callable
+        Takes the whole set and returns what it is to be.
+    options : StorageOptions, optional
+        Access options of the set.
+    allow : Allowed
+        Where the files that it refers to may lie.
+    record_size : int, optional
+        References in a record; by default as many as there were.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    UnsupportedError
+        Zarr v2 metadata cannot describe what it is to be; or the store knows no conditional writes,
+        or would have to replace references that are there. Nothing has changed.
+    """
+    check_size(record_size)
+    url = url.rstrip("/")
+    raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
+    demand_no_claim(raw, url)
+    found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
+    size = record_size or found.records.size
+
+    def is_there() -> bool:
+        return store_for(url).version(f"{url}/{MARKER}", options) == version
+
+    with reads_while(is_there, url):
+        before = found.tree()
+        if (after := change(before)) is before:
+            return
+        growth = _Growth.between(found, after) if size == found.records.size else None
+        if growth is None:
+            _replace(found, version, after, size)
+            return
+    growth.write(version)
+
+
+def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -> None:
+    """Put another set in the place of one that is still of the version that was read."""
+    source = found.source
+    demand_exchange(source.url)
+    files = files_of(hierarchy_of(after, source.url), size)
+    store = store_for(source.url)
+    try:
+        store.write_folder(source.url, files, source.options, replace=True, expected=version)
+    except ChangedError as error:
+        raise outrun(source.url) from error
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """What becomes of a set in which all references stay that are there.
+
+    Parameters
+    ----------
+    found : _Set
+    hierarchy : Hierarchy
+        What it is to be.
+    first : dict of str to int
+        By array: the first row that is new, or holds more than before.
+    """
+
+    found: ParquetSet
+    hierarchy: Hierarchy
+    first: dict[str, int]
+
+    @classmethod
+    def between(cls, found: ParquetSet, after: ManifestGroup) -> _Growth | None:
+        """Return it, None if references change."""
+        url, holds = found.source.url, found.holds
+        hierarchy = hierarchy_of(after, url, sources=lambda m: sources_besides(m, holds))
+        before = found.arrays()
+        if before.keys() - hierarchy.manifests.keys():
+            # a name that is given away again would be read by those who still know the old array
+            return None
+        first = {}
+        for path, manifest in hierarchy.manifests.items():
+            key = f"{path}/.zarray"
+            then = ArrayChunks(hierarchy.metadata[key], manifest)
+            if path in before:
+                then = cut_alike(before[path], then)
+            hierarchy.metadata[key], hierarchy.manifests[path] = then.metadata, then.manifest
+            row = first_changed_row(before[path], then) if path in before else 0
+            if row is None:
+                return None
+            first[path] = row
+        for name, fingerprint in found.notes.get("files", {}).items():
+            if hierarchy.notes["files"].get(name, fingerprint) != fingerprint:
+                # another file of this name, whose chunks happen to lie where they did
+                return None
+            # which of them are still used only reading all records could tell
+            hierarchy.note(SourceFile(name, *fingerprint))
+        return cls(found, hierarchy, first)
+
+    def _records(self) -> Iterator[tuple[str, ChunkManifest, int]]:
+        """Yield the path, the array and the number of every record that gets new rows."""
+        size = self.found.records.size
+        for path, manifest in self.hierarchy.manifests.items():
+            if self.first[path] < manifest.size:
+                for number in range(self.first[path] // size, -(-manifest.size // size)):
+                    yield record_path(path, number), manifest, number
+
+    def write(self, version: str) -> None:
+        """Write records, then, in one step, the metadata that make them count."""
+        source, records = self.found.source, self.found.records
+        size, token, writer = records.size, records.token, secrets.token_hex(8)
+        paths = [path for path, _, _ in self._records()]
+        fence = Fence(source.url, MARKER, source.options, version, paths)
+        fence.replace_marker(self.found.named(writer))
+        with reads_while(fence.stands, source.url):
+            for path, manifest, number in self._records():
+                fence.put(path, record(rows_of_record(manifest, number, size), size, token, writer))
+        names = {"set": token, "writer": writer}
+        fence.replace_marker(to_document(self.hierarchy, size, names))

@@ -1,0 +1,360 @@
+"""The records of kerchunk Parquet: files of so many references of one array each.
+
+kerchunk documentation, "References specification", section "Parquet references": the references of
+chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
+``size`` and ``raw``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.chunks.columns import INLINE, MISSING, pack_table, unpack_table
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.record_cache import (
+    CACHED,
+    RecordCache,
+    opened_once,
+    opening,
+    parquet_table,
+    rows_of_records,
+)
+from virtualds.chunks.reference_table import Catalogue
+from virtualds.errors import AccessError, FormatError, ReadError
+from virtualds.formats.referenced_files import MALFORMED, ReferencedFiles, malformed, unreachable
+from virtualds.source_file import SourceFile
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import Allowed
+from virtualds.stores.store import version_of
+
+MARKER = ".zmetadata"
+"""The file that makes a folder a set."""
+
+
+FENCED = "virtualds"
+"""Key of a marker that we note our writings under, and put up a fence by."""
+
+
+TOKEN = b"virtualds"
+"""Key in the metadata of a record that names the set that it belongs to."""
+
+
+WRITER = b"virtualds-writer"
+"""Key in the metadata of a record that names who wrote it: no two records are the same bytes."""
+
+
+def record_path(path: str, number: int) -> str:
+    """Return where in the folder of a set a record of an array lies."""
+    return f"{path}/refs.{number}.parq"
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def meaning_of(document: Mapping[str, Any]) -> str:
+    """Return a name for all that the marker of a set says, but for what we note in it."""
+    said = {key: value for key, value in document.items() if key != FENCED}
+    return version_of(json.dumps(said, sort_keys=True).encode())
+
+
+class Records:
+    """The records of one set, of which the last ones used are kept.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    size : int
+        References in a record.
+    notes : mapping
+        Our notes; with them comes the name of the writing that records have to belong to.
+    allow : Allowed
+        Where the files that records refer to may lie.
+    meaning : str
+        What `meaning_of` says of the set's marker.
+    """
+
+    def __init__(
+        self,
+        source: SourceFile,
+        size: int,
+        notes: Mapping[str, Any],
+        allow: Allowed,
+        meaning: str = "",
+    ) -> None:
+        self.source = source
+        self.size = size
+        self.token: str | None = notes.get("set")
+        self.allow = allow
+        self._noted = notes.get("files", {})
+        # the sets of others name no writing: what they were when they were opened has to do
+        self._marker = None if self.token else self._described()
+        self._meaning = meaning
+        self._opening = opening()
+        self._open()
+
+    def _described(self) -> SourceFile | None:
+        """Return the file that makes the folder a set, as it is now."""
+        url = f"{self.source.url}/{MARKER}"
+        try:
+            return store_for(url).describe(url, self.source.options)
+        except FileNotFoundError:
+            return None
+
+    def _stands(self) -> bool:
+        """Say whether a set of others is what it was, but for a fence that a writer put up."""
+        if self._described() == self._marker:
+            return True
+        try:
+            found = store_for(self.source.url).read_all(
+                f"{self.source.url}/{MARKER}", self.source.options
+            )
+            document = json.loads(found)
+            return FENCED in document and meaning_of(document) == self._meaning
+        except (AttributeError, FileNotFoundError, TypeError, ValueError):
+            return False
+
+    def _open(self) -> None:
+        self._files = ReferencedFiles(self.source, self._noted, self.allow)
+        self._kept: RecordCache[ChunkManifest] = RecordCache(CACHED // self.size)
+
+    @property
+    def name(self) -> tuple[Any, ...]:
+        """What tells the records of one writing of a set from all others."""
+        return (*self.source, self.size, self.token, self.allow, self._marker)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the records lie, not what is kept of them."""
+        names = ("source", "size", "token", "allow", "_marker", "_meaning", "_opening")
+        kept = {name: getattr(self, name) for name in names}
+        return kept | {"_noted": pack_table(self._noted)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state, _noted=unpack_table(state["_noted"]))
+        self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return opened_once, (Records, self._opening, self.__getstate__())
+
+    def noted_files(self) -> tuple[SourceFile, ...] | None:
+        """Return the files that we have noted; None for the sets of others."""
+        if self.token is None:
+            return None
+        return tuple(self._files.file(url) for url in self._noted)
+
+    @cached_property
+    def catalogue(self) -> Catalogue | None:
+        """What we have noted of all files; None for the sets of others."""
+        if self.token is None:
+            return None
+        sizes = [noted[0] if noted else None for noted in self._noted.values()]
+        known = [size for size in sizes if size is not None]
+        nbytes = sum(known) if len(known) == len(sizes) else None
+        return Catalogue(self.name, len(sizes), nbytes, next(iter(self._noted), None))
+
+    def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
+        """Return chunks of one record, with the files that they lie in.
+
+        Where others have not padded a record, what lies behind its end is missing.
+
+        Raises
+        ------
+        ReadError
+            It cannot be had, or is no longer the one that belongs to the set.
+        FormatError
+            It is no record.
+        AccessError
+            It refers to files that the set may not mean.
+        """
+        try:
+            rows = self._record(path, number)
+            return self._checked(rows.take(0, np.where(ids < rows.size, ids, -1)).pruned())
+        except (AccessError, FormatError, ReadError) as error:
+            error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
+            raise
+
+    def _record(self, path: str, number: int) -> ChunkManifest:
+        url = f"{self.source.url}/{record_path(path, number)}"
+        return self._kept.get(url, lambda: self._read(url))
+
+    def _read(self, url: str) -> ChunkManifest:
+        import pyarrow as pa
+
+        if self.token is None and not self._stands():
+            raise ReadError(
+                f"{url}: the set was replaced or changed after it was opened; open it again"
+            )
+        try:
+            data = store_for(url).read_all(url, self.source.options)
+        except FileNotFoundError as error:
+            if self.token is None:
+                return ChunkManifest.missing((1,))  # others leave out what is all missing
+            raise ReadError(
+                f"{url}: it is gone; the set was replaced after it was opened, or is damaged: open "
+                f"it again"
+            ) from error
+        except OSError as error:
+            raise unreachable(url, error) from error
+        table = parquet_table(data, url, ["path"])
+        token = (table.schema.metadata or {}).get(TOKEN, b"").decode("utf-8", "replace")
+        if self.token is not None and token != self.token:
+            raise ReadError(
+                f"{url}: it belongs to another writing of the set, which was replaced after it was "
+                f"opened; open it again"
+            )
+        try:
+            return self._manifest(table)
+        except (*MALFORMED, pa.ArrowException) as error:
+            error.add_note(f"record {url}")
+            if isinstance(error, FormatError):
+                raise
+            raise malformed(url, error) from error
+
+    def _manifest(self, table: Any) -> ChunkManifest:
+        """Return the rows of a record as chunks."""
+        if table.num_rows > self.size:
+            raise FormatError(
+                f"a record of {table.num_rows} references where {self.size} were announced"
+            )
+        if not table.num_rows:
+            return ChunkManifest.missing((1,))
+        file, urls = _urls(table)
+        offset, length = (_integers(table, name) for name in ("offset", "size"))
+        held, inline = _held(table)
+        file = np.where(held, INLINE, file)
+        offset = np.where(held, np.cumsum(held) - 1, offset)
+        lengths = np.fromiter(map(len, inline), np.int64, len(inline))
+        length[held] = lengths
+        return ChunkManifest(
+            files=tuple(self._files.file(url) for url in urls),
+            file=file.astype(np.int32),
+            offset=offset,
+            length=length,
+            pipeline=np.broadcast_to(np.uint16(0), file.shape),
+            checksum=np.broadcast_to(np.uint64(0), file.shape),
+            inline=tuple(inline),
+        )
+
+    def _checked(self, rows: ChunkManifest) -> ChunkManifest:
+        """Return references that can be right; only now is it looked how long whole files are."""
+        offset, length = rows.offset, rows.length
+        whole = (rows.file >= 0) & (length == 0)
+        if whole.any():
+            sizes = np.zeros(len(rows.files), np.int64)
+            for number in np.unique(rows.file[whole]).tolist():
+                sizes[number] = self._files.size(rows.files[number]) or 0
+            length = np.where(whole, sizes[np.where(whole, rows.file, 0)], length)
+            offset = np.where(whole, 0, offset)
+        return ChunkManifest.build(
+            rows.shape,
+            files=rows.files,
+            inline=rows.inline,
+            file=rows.file,
+            offset=offset,
+            length=length,
+        )
+
+
+class RecordTable:
+    """The references of one array in its records."""
+
+    has_pipelines = False
+
+    def __init__(self, records: Records, path: str, count: int) -> None:
+        self._records = records
+        self._path = path
+        self._count = count
+
+    @property
+    def _name(self) -> tuple[Any, ...]:
+        return (*self._records.name, self._path, self._count)
+
+    def is_of(self, records: Records) -> bool:
+        """Say whether it lies in these records."""
+        return self._records.name == records.name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordTable) and self._name == other._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("virtualds-records", *map(str, self._name))
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        return rows_of_records(
+            ids,
+            self._records.size,
+            lambda number, rows: self._records.rows(self._path, number, rows),
+        )
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that the set has noted; sets of others have to be looked through."""
+        if (noted := self._records.noted_files()) is not None:
+            return noted
+        return LazyManifest(self, (self._count,)).sources
+
+    def catalogue(self) -> Catalogue | None:
+        """Return what the set has noted of its files at once."""
+        return self._records.catalogue
+
+
+def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """Return the number of every row's url, -1 where there is none, and the urls."""
+    import pyarrow as pa
+
+    count = table.num_rows
+    if "path" not in table.column_names or not _is_told(table["path"]):
+        return np.full(count, MISSING, np.int32), []
+    column = table["path"]
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
+    urls = column.dictionary.cast(pa.string()).to_pylist()
+    # Arrow does not look whether numbers are those of a text
+    if codes.size and not MISSING <= int(codes.min()) <= int(codes.max()) < len(urls):
+        raise FormatError(f"its column path has {len(urls)} texts, and a row of another number")
+    return codes.astype(np.int32), urls
+
+
+def _held(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
+    """Return which rows hold their chunk, and the chunks."""
+    import pyarrow as pa
+
+    count = table.num_rows
+    if "raw" not in table.column_names or not _is_told(table["raw"]):
+        return np.zeros(count, bool), []
+    column = table["raw"]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    held = column.is_valid().to_numpy()
+    return held, column.cast(pa.large_binary()).drop_null().to_pylist()
+
+
+def _is_told(column: Any) -> bool:
+    """Say whether a column holds anything: pandas gives one without values any type."""
+    import pyarrow as pa
+
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    number = pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
+    return column.null_count < len(column) and not number
+
+
+def _integers(table: Any, name: str) -> npt.NDArray[np.int64]:
+    if name not in table.column_names:
+        return np.zeros(table.num_rows, np.int64)
+    found = table[name].fill_null(0).to_numpy()
+    return np.array(found, np.int64)

@@ -1,0 +1,365 @@
+"""The templates and generators of kerchunk references: a small language, evaluated by columns.
+
+kerchunk documentation, "References specification", version 1, calls its strings ``jinja-str``. What
+it describes is far less than Jinja: texts with places ``{{...}}`` that hold names, integers, texts,
+the arithmetic ``+ - * / // %``, parentheses, and calls of templates by keyword. This is all that is
+understood here. Nothing else can be said, so that nothing else can happen: no attribute, no item,
+no power, no filter, no statement, no call of anything but a template, and none of a template by
+itself.
+
+A variable of a generator is an array along an axis of its own, so that an expression is evaluated
+once for all its references. What a document may cost is counted (`MOST_EFFORT`, `MOST_REFERENCES`).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import FormatError
+
+MOST_REFERENCES = 2**22
+"""References that the generators of one document may stand for."""
+
+
+MOST_EFFORT = 2**30
+"""Characters rendered and numbers computed for one document."""
+
+
+MOST_CHARACTERS = 2**13
+"""Of a template, and of what it renders to."""
+
+
+MOST_PLACES = 64
+
+
+MOST_TOKENS = 256
+
+
+MOST_DEPTH = 16
+
+
+MOST_DIMENSIONS = 16
+
+
+LIMIT = 2**63
+"""Integers lie below it, and above its negative."""
+
+
+Value = npt.NDArray[Any]
+"""Integers of 64 bits, or texts as objects, along the axes of the generator's variables."""
+
+
+Variables = Mapping[str, Value]
+
+
+Expression = Callable[["Templates", Variables], Value]
+
+
+_TOKEN = re.compile(
+    r"""\s*(?: (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<integer>[0-9]+)
+    | (?P<text>'[^'\\]*'|"[^"\\]*") | (?P<sign>\}\}|//|[-+*/%(),=]) )""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+_REFUSED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
+"""Jinja's statements, comments and trimming of blanks."""
+
+
+_SUMS = {"+": operator.add, "-": operator.sub}
+
+
+_PRODUCTS = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+
+
+class Templates:
+    """The templates of one document.
+
+    Parameters
+    ----------
+    texts : mapping of str to str
+        By name. A text with places is called with arguments, and sees nothing but these.
+
+    Raises
+    ------
+    FormatError
+        A template is no text.
+
+    Examples
+    --------
+    >>> templates = Templates({"u": "s3://bucket", "f": "{{c}}.nc"})
+    >>> templates.text("{{u}}/{{f(c='a')}}")
+    's3://bucket/a.nc'
+    """
+
+    def __init__(self, texts: Mapping[str, str], effort: list[int] | None = None) -> None:
+        if odd := [name for name, text in texts.items() if not isinstance(text, str)]:
+            raise FormatError(f"template {odd[0]!r}: it is {texts[odd[0]]!r}, and no text")
+        self.texts = texts
+        self._effort = [MOST_EFFORT] if effort is None else effort
+
+    def text(self, source: str) -> str:
+        """Render a text in which no variable stands.
+
+        Raises
+        ------
+        FormatError
+            It is none of the language, or too large.
+        """
+        return str(self.texts_along(source, {}).item())
+
+    def texts_along(self, source: str, variables: Variables) -> Value:
+        """Render a text for all values of its variables."""
+        parts = [
+            np.array(part, object) if isinstance(part, str) else _as_text(part(self, variables))
+            for part in _parsed(source)
+        ]
+        shape = np.broadcast_shapes(*(part.shape for part in parts))
+        longest = sum(max(map(len, part.ravel().tolist()), default=0) for part in parts)
+        if longest > MOST_CHARACTERS:
+            raise FormatError(f"template {source[:60]!r}: it renders to {longest} characters")
+        self.spend(longest * prod(shape))
+        if not shape:
+            return np.array("".join(part.item() for part in parts), object)
+        columns = [np.broadcast_to(part, shape).ravel().tolist() for part in parts]
+        found = np.empty(prod(shape), object)
+        found[:] = list(map("".join, zip(*columns, strict=True)))
+        return found.reshape(shape)
+
+    def integers_along(self, source: str, variables: Variables) -> Value:
+        """Compute an offset or length for all values of its variables."""
+        parts = _parsed(source, exact=True)
+        if len(parts) == 1 and not isinstance(parts[0], str):
+            found = parts[0](self, variables)
+            if found.dtype == np.int64:
+                return found
+        rendered = self.texts_along(source, variables)
+        numbers = [_integer(text) for text in rendered.ravel().tolist()]
+        return np.array(numbers, np.int64).reshape(rendered.shape)
+
+    def called(self, name: str, arguments: Variables) -> Value:
+        """Render a template with its arguments."""
+        if "{{" not in self.texts.get(name, ""):
+            raise FormatError(f"{name}(...): there is no template of this name with arguments")
+        # it sees no other template, so that none can hold itself
+        alone = Templates({}, self._effort)
+        try:
+            return alone.texts_along(self.texts[name], arguments)
+        except FormatError as error:
+            error.add_note(f"template {name!r}")
+            raise
+
+    def spend(self, effort: int) -> None:
+        """Count what is done, and refuse to do more than is reasonable."""
+        self._effort[0] -= effort
+        if self._effort[0] < 0:
+            raise FormatError("the templates and generators render to more than a set can be")
+
+
+def _as_text(value: Value) -> Value:
+    if value.dtype == object:
+        return value
+    found = np.empty(value.size, object)
+    found[:] = list(map(str, value.ravel().tolist()))
+    return found.reshape(value.shape)
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", text, re.ASCII):
+        raise FormatError(f"offset or length {text[:40]!r}: it is no integer")
+    return int(text)
+
+
+# ---------------------------------------------------------------------- the grammar
+
+
+def _parsed(source: str, exact: bool = False) -> list[str | Expression]:
+    """Return the texts and places of a template; ``exact`` admits the division ``/``."""
+    if not isinstance(source, str) or len(source) > MOST_CHARACTERS:
+        raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
+    if found := _REFUSED.search(source):
+        raise FormatError(f"template {source[:60]!r}: {found[0]!r} is no part of a reference set")
+    parts: list[str | Expression] = []
+    end = 0
+    while (begin := source.find("{{", end)) >= 0:
+        if len(parts) > 2 * MOST_PLACES:
+            raise FormatError(f"template {source[:60]!r}: more than {MOST_PLACES} places")
+        parser = _Parser(source, begin + 2, exact)
+        parts += [source[end:begin], parser.place()]
+        end = parser.end
+    return [part for part in (*parts, source[end:]) if part] or [""]
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+
+
+class _Parser:
+    """Takes one place of a template apart, by recursive descent."""
+
+    def __init__(self, source: str, begin: int, exact: bool) -> None:
+        self._source = source
+        self._next = begin
+        self._exact = exact
+        self._count = 0
+        self._depth = 0
+        self.end = begin
+        self._token = self._read()
+
+    def place(self) -> Expression:
+        """Return the expression up to the closing braces."""
+        found = self._sum()
+        if self._token.text != "}}" or self._token.kind != "sign":
+            raise self._error()
+        return found
+
+    def _read(self) -> _Token:
+        self.end = self._next
+        found = _TOKEN.match(self._source, self._next)
+        self._count += 1
+        if found is None or self._count > MOST_TOKENS:
+            raise self._error()
+        self._next = self.end = found.end()
+        kind = str(found.lastgroup)
+        return _Token(kind, found[kind])
+
+    def _error(self) -> FormatError:
+        return FormatError(
+            f"template {self._source[:60]!r}: {self._source[: self.end][-20:]!r} is followed by "
+            f"{self._source[self.end : self.end + 10]!r}; only names, integers, texts, + - * / // "
+            f"%, parentheses and templates with keyword arguments are known, in moderate number"
+        )
+
+    def _take(self, *signs: str) -> str | None:
+        """Step over one of some signs, if it is there."""
+        token = self._token
+        if token.kind != "sign" or token.text not in signs:
+            return None
+        self._token = self._read()
+        return token.text
+
+    def _demand(self, sign: str) -> None:
+        if self._take(sign) is None:
+            raise self._error()
+
+    def _sum(self) -> Expression:
+        return self._chain(self._product, _SUMS)
+
+    def _product(self) -> Expression:
+        division = {"/": _divide} if self._exact else {}
+        return self._chain(self._signed, _PRODUCTS | division)
+
+    def _chain(self, part: Callable[[], Expression], signs: Mapping[str, Any]) -> Expression:
+        first, rest = part(), []
+        while (sign := self._take(*signs)) is not None:
+            rest.append((signs[sign], part()))
+        if not rest:
+            return first
+
+        def evaluate(templates: Templates, variables: Variables) -> Value:
+            value = first(templates, variables)
+            for operation, operand in rest:
+                value = _computed(operation, value, operand(templates, variables), templates)
+            return value
+
+        return evaluate
+
+    def _signed(self) -> Expression:
+        sign = self._take("-", "+")
+        if sign is None:
+            return self._atom()
+        self._descend()
+        operand = self._signed()
+        self._depth -= 1
+        zero = np.array(0, np.int64)
+        return lambda t, v: _computed(_SUMS[sign], zero, operand(t, v), t)
+
+    def _descend(self) -> None:
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise self._error()
+
+    def _atom(self) -> Expression:
+        token = self._token
+        if self._take("(") is not None:
+            self._descend()
+            found = self._sum()
+            self._depth -= 1
+            self._demand(")")
+            return found
+        if token.kind == "sign":
+            raise self._error()
+        self._token = self._read()
+        if token.kind == "name":
+            return self._name(token.text)
+        if token.kind == "integer":
+            if len(token.text) > 18:
+                raise self._error()
+            value: Value = np.array(int(token.text), np.int64)
+        else:
+            value = np.array(token.text[1:-1], object)
+        return lambda t, v: value
+
+    def _name(self, name: str) -> Expression:
+        if self._take("(") is None:
+            return lambda templates, variables: _looked_up(name, templates, variables)
+        self._descend()
+        arguments: dict[str, Expression] = {}
+        while self._take(")") is None:
+            if arguments:
+                self._demand(",")
+            keyword = self._token
+            self._token = self._read()
+            self._demand("=")
+            if keyword.kind != "name" or keyword.text in arguments:
+                raise self._error()
+            arguments[keyword.text] = self._sum()
+        self._depth -= 1
+        return lambda t, v: t.called(name, {k: part(t, v) for k, part in arguments.items()})
+
+
+def _looked_up(name: str, templates: Templates, variables: Variables) -> Value:
+    if name in variables:
+        return variables[name]
+    text = templates.texts.get(name)
+    if text is None or "{{" in text:
+        raise FormatError(
+            f"{{{{{name}}}}}: neither a variable nor a template without arguments is called so; "
+            f"there are {sorted(variables)} and {sorted(templates.texts)}"
+        )
+    return np.array(text, object)
+
+
+def _computed(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
+    """Compute with integers of 64 bits, refusing what does not fit."""
+    if left.dtype == object or right.dtype == object:
+        raise FormatError("a text stands where a number is computed; only integers are")
+    templates.spend(prod(np.broadcast_shapes(left.shape, right.shape)))
+    if operation in (operator.floordiv, operator.mod, _divide):
+        if not right.all():
+            raise FormatError("a number is divided by zero")
+    else:
+        ends = [(int(v.min()), int(v.max())) for v in (left, right)]
+        corners = [operation(a, b) for a in ends[0] for b in ends[1]]
+        if max(map(abs, corners)) >= LIMIT:
+            raise FormatError("a number does not fit into 64 bits")
+    found: Value = np.asarray(operation(left, right), np.int64)
+    return found
+
+
+def _divide(left: Value, right: Value) -> Value:
+    """Divide without a rest: anything else is no place in a file."""
+    if (left % right).any():
+        raise FormatError("a division leaves a rest; '//' rounds down")
+    found: Value = left // right
+    return found

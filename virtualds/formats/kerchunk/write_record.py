@@ -1,0 +1,76 @@
+"""One record of kerchunk Parquet: references of one array as the columns of a Parquet file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.formats.kerchunk.records import TOKEN, WRITER
+
+# ---------------------------------------------------------------------- writing
+
+
+def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | None = None) -> bytes:
+    """Return a row of chunks as a Parquet file, padded to the size of a record."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = _padded(np.asarray(chunks.file), size, MISSING)
+    offset, length = (
+        np.where(file >= 0, _padded(np.asarray(column), size, 0), 0)
+        for column in (chunks.offset, chunks.length)
+    )
+    path = _paths(chunks, file)
+    names = {TOKEN: token, WRITER: writer}
+    schema = pa.schema(
+        [
+            pa.field("path", path.type),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("size", pa.int64(), nullable=False),
+            pa.field("raw", pa.binary()),
+        ],
+        {key: name.encode() for key, name in names.items() if name is not None},
+    )
+    columns = [path, pa.array(offset), pa.array(length), _raw(chunks, file)]
+    sink = pa.BufferOutputStream()
+    # fastparquet takes integers for floats where no statistics say that none is null
+    known = ["offset", "size"]
+    pq.write_table(
+        pa.table(columns, schema=schema),
+        sink,
+        compression="zstd",
+        use_dictionary=["path"],
+        write_statistics=known,
+    )
+    return bytes(sink.getvalue())
+
+
+def _paths(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+    """Return the url of every row."""
+    import pyarrow as pa
+
+    used, codes = np.unique(file[file >= 0], return_inverse=True)
+    numbers = np.zeros(file.size, np.int32)
+    numbers[file >= 0] = codes
+    urls = pa.array([chunks.files[n].url for n in used.tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
+
+
+def _raw(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+    """Return the chunk of every row that holds one itself."""
+    import pyarrow as pa
+
+    if not (held := np.flatnonzero(file == INLINE)).size:
+        return pa.nulls(file.size, pa.binary())
+    values: list[bytes | None] = [None] * file.size
+    for row, number in zip(held.tolist(), chunks.offset[held].tolist(), strict=True):
+        values[row] = chunks.inline[number]
+    return pa.array(values, pa.binary())
+
+
+def _padded(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
+    return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])

@@ -1,0 +1,258 @@
+"""Variables that cannot be read or decoded: which these are, and what becomes of the others.
+
+A reader notes a variable that it cannot read among the problems of the group. xarray decodes the
+variables of a group together, and one whose attributes or values cannot be decoded ends that; such
+variables become problems of the group, too. About all of them ``on_error`` decides, here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, named_axes
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
+from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.zarr.v2_metadata import is_shape
+
+COMPLAINTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What xarray and cftime raise about attributes and values that mean nothing."""
+
+Made = TypeVar("Made")
+Problems = Mapping[str, VirtualdsError]
+
+
+# ---------------------------------------------------------------------- what is done about them
+
+
+def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    first, *others = problems.values()
+    for error in others:
+        first.add_note(f"and also: {error}")
+    raise first
+
+
+def _keep(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    return group
+
+
+def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    kept = {name: v for name, v in group.variables.items() if name not in group.problems}
+    below = {name: _skip(child, problems) for name, child in group.groups.items()}
+    return replace(group, variables=kept, groups=below)
+
+
+ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
+    "raise": _raise,
+    "skip": _skip,
+    "keep": _keep,
+}
+"""What is done about a group of which, or below which, something cannot be read."""
+
+
+def decided(
+    group: ManifestGroup, problems: Problems, on_error: str, where: str, depth: int
+) -> ManifestGroup:
+    """Return what of a group is wanted in spite of its problems.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+        Its variables that are among the problems refuse to be read.
+    problems : mapping
+        What cannot be read of it or of the groups below it. They are raised if ``on_error`` says
+        so; otherwise a warning lists all of them.
+    on_error : {"raise", "skip", "keep"}
+    where : str
+        What to call the file.
+    depth : int
+        How many calls above this one the warning is for.
+
+    Raises
+    ------
+    VirtualdsError
+        The first problem; its notes tell of the others.
+    """
+    found = ON_ERROR[on_error](group, problems)
+    listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
+    warnings.warn(f"{without_secrets(where)}: could not be read\n{listed}", stacklevel=depth + 1)
+    return found
+
+
+# ---------------------------------------------------------------------- variables of sets
+
+
+def variable_or_problem(
+    read: Callable[[], ManifestVariable],
+    path: str,
+    root: str,
+    shape: object,
+    names: object,
+    problems: dict[str, VirtualdsError],
+) -> ManifestVariable:
+    """Return a variable of a set; or note why it cannot be read, and return one in its place.
+
+    Parameters
+    ----------
+    read : callable
+        Makes the variable of its metadata.
+    path, root : str
+        Of the variable and of the set, for errors.
+    shape, names
+        Of the axes, as the metadata have them, which may make no sense.
+    problems : dict
+        Of the group: the problem is added.
+    """
+    try:
+        return read()
+    except (VirtualdsError, *MALFORMED) as error:
+        found = error if isinstance(error, VirtualdsError) else malformed(root, error)
+        if found is not error:
+            found.__cause__ = error
+    found.add_note(f"variable {path} of {root}")
+    problems[path.rpartition("/")[2]] = found
+    sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
+    array = ManifestArray.unreadable(tuple(sizes), "V1", str(found))
+    return ManifestVariable(_axes(sizes, names), array)
+
+
+def _axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
+    """Return the names of axes, as far as the metadata name them."""
+    if not isinstance(names, list) or len(names) != len(shape):
+        names = [None] * len(shape)
+    return named_axes(shape, [name if isinstance(name, str) else None for name in names])
+
+
+# ---------------------------------------------------------------------- decoding
+
+
+class UndecodableError(VirtualdsError):
+    """Variables of a group cannot be decoded; ``problems`` says which, and why.
+
+    It stays inside the library: `decoded` turns it into what ``on_error`` says.
+    """
+
+    def __init__(self, problems: Problems) -> None:
+        super().__init__("; ".join(map(str, problems.values())))
+        self.problems = dict(problems)
+
+
+@contextmanager
+def complaints_about(name: str) -> Iterator[None]:
+    """Tell which variable it is that something is complained of within the block.
+
+    Raises
+    ------
+    UndecodableError
+        In place of what xarray raises, or of an error that says that the variable is unsupported.
+    """
+    try:
+        yield
+    except UnsupportedError as error:
+        error.add_note(f"variable {name!r}")
+        raise UndecodableError({name: error}) from error
+    except (VirtualdsError, OSError):
+        raise
+    except COMPLAINTS as error:
+        problem = FormatError(
+            f"variable {name!r} cannot be decoded ({_told(error)}); open the file with "
+            f"decode_cf=False, or leave it out with drop_variables or on_error='skip'"
+        )
+        problem.__cause__ = error
+        raise UndecodableError({name: problem}) from error
+
+
+def decoded_together(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
+    """Return what a group decodes to, or tell which of its variables cannot be decoded.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    decode : callable
+        Decodes a group; if it fails each variable is tried alone.
+
+    Raises
+    ------
+    UndecodableError
+        In place of what xarray raises.
+    FormatError
+        Every variable can be decoded by itself.
+    """
+    try:
+        return decode(group)
+    except (VirtualdsError, OSError):
+        raise
+    except COMPLAINTS as error:
+        if problems := _problems(group, decode):
+            raise UndecodableError(problems) from error
+        raise FormatError(
+            f"its variables cannot be decoded together ({_told(error)}); open it with "
+            f"decode_cf=False"
+        ) from error
+
+
+def decoded(
+    group: ManifestGroup,
+    on_error: str,
+    make: Callable[[ManifestGroup], Made],
+    where: str = "it",
+) -> Made:
+    """Return what is made of a group, or of what of it can be decoded.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    on_error : {"raise", "skip", "keep"}
+        Variables that cannot be decoded are raised, left out with a warning, or kept with a
+        warning as variables that say why when their values are asked for.
+    make : callable
+        Raises `UndecodableError`.
+    where : str
+        What to call the file.
+
+    Raises
+    ------
+    VirtualdsError
+        The first problem.
+    """
+    while True:
+        try:
+            return make(group)
+        except UndecodableError as error:
+            problems = error.problems
+        # every turn takes a variable out
+        group = decided(_refusing(group, problems), problems, on_error, where, depth=5)
+
+
+def _refusing(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+    """Return a group of which some variables say why when their values are asked for."""
+    variables = dict(group.variables)
+    for name in problems.keys() & variables.keys():
+        data = variables[name].data
+        refused = ManifestArray.unreadable(data.shape, data.dtype, str(problems[name]))
+        variables[name] = replace(variables[name], data=refused)
+    return replace(group, variables=variables, problems={**group.problems, **problems})
+
+
+def _problems(
+    group: ManifestGroup, decode: Callable[[ManifestGroup], object]
+) -> dict[str, VirtualdsError]:
+    """Return what is wrong with each variable by itself."""
+    found: dict[str, VirtualdsError] = {}
+    for name in group.variables.keys() - group.problems.keys():
+        try:
+            with complaints_about(name):
+                decode(ManifestGroup({name: group.variables[name]}))
+        except UndecodableError as error:
+            found |= error.problems
+        except (VirtualdsError, OSError):
+            continue
+    return {name: found[name] for name in group.variables if name in found}
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

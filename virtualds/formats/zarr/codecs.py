@@ -1,0 +1,278 @@
+"""Chains of codecs as Zarr v3 has them, to and from pipelines.
+
+A chain makes arrays of an array, then bytes of the last array, then bytes of those (Zarr core
+specification version 3.0, "Chunk encoding"). A pipeline knows only bytes: which axis is stored
+where is its layout, and the order of bytes belongs to its data type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.codecs import array_serialisers, codec_from_zarr_v3, from_zarr_v3
+from virtualds.codecs.codec import Codec, Order, Shaped
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.zarr.data_types import (
+    data_type_from_v3,
+    data_type_to_v3,
+    fill_value_from_v3,
+    name_and_configuration,
+)
+from virtualds.formats.zarr.transpose import AXES, Axes
+
+Entry = tuple[str, Mapping[str, Any]]
+"""Name and configuration of one codec."""
+
+ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
+BYTES = ("bytes", "endian")
+"""The codec that makes bytes of an array, and what it was called before Zarr v3 was final."""
+OTHER_SERIALISERS = {
+    "sharding_indexed",
+    "vlen-array",
+    "vlen-bytes",
+    "vlen-utf8",
+}
+"""Other codecs that make bytes of an array, and are not decoded."""
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def codecs_to_v3(
+    pipeline: CodecPipeline, ndim: int, chunk: Sequence[int] | None = None
+) -> list[dict[str, Any]] | None:
+    """Return the chain of codecs that stands for a pipeline, or None if there is none.
+
+    Parameters
+    ----------
+    pipeline : CodecPipeline
+        How chunks decode.
+    ndim : int
+        Axes of the array.
+    chunk : sequence of int, optional
+        Elements of every chunk along these, where all have the same.
+
+    There is none for packed values, for data types that Zarr v3 does not have, for compound types
+    of mixed byte order, for stored axes that are not shown, and for filters of arrays that come
+    after other codecs. Nor is there one for what makes bytes of an array behind codecs of bytes or
+    of big-endian numbers, for a permutation with what heeds the order of memory, and for what has
+    to know the shape of chunks that have several.
+
+    Raises
+    ------
+    UnsupportedError
+        Nobody can decode the bytes.
+
+    Examples
+    --------
+    >>> codecs_to_v3(CodecPipeline(np.dtype(">i2"), layout=(0, 1)), 2)
+    [{'name': 'bytes', 'configuration': {'endian': 'big'}}]
+    """
+    order = _permutation(pipeline, ndim)
+    if pipeline.packing is not None or data_type_to_v3(pipeline.dtype) is None or order is None:
+        return None
+    permuted = order != list(range(ndim))
+    count = sum(codec.maps_arrays for codec in pipeline.codecs)
+    filters, rest = pipeline.codecs[:count], pipeline.codecs[count:]
+    if any(codec.maps_arrays for codec in rest) or any(codec.serialises for codec in rest[1:]):
+        return None
+    # others would filter the elements in the order of memory, and not in that of the axes
+    if permuted and any(codec.heeds_memory for codec in pipeline.codecs):
+        return None
+    serialised = bool(rest) and rest[0].serialises
+    reshaped = _reshaping(rest[0], order, chunk) if serialised else []
+    if reshaped is None:
+        return None
+    stored = _filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
+    if stored is None or (endian := _endian(stored)) is None:
+        return None
+    # zarr-python before 3.2 asks for an order wherever the data type has one
+    endian = endian or _endian(pipeline.dtype)
+    itemsize = pipeline.dtype.itemsize
+    if serialised and endian == "big":
+        return None
+    made = {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
+    return [
+        *([{"name": "transpose", "configuration": {"order": order}}] if permuted else []),
+        *(codec.in_chain(itemsize) for codec in filters),
+        *reshaped,
+        *([] if serialised else [made]),
+        *(codec.in_chain(itemsize) for codec in rest),
+    ]
+
+
+def _reshaping(
+    codec: Codec, order: Sequence[int], chunk: Sequence[int] | None
+) -> list[dict[str, Any]] | None:
+    """Return what gives chunks the shape that a codec encodes, or None where nothing does."""
+    if not isinstance(codec, Shaped):
+        return []
+    stored = None if chunk is None else tuple(chunk[i] for i in order)
+    if stored is None or prod(stored) != prod(codec.shape):
+        return None
+    if stored == codec.shape:
+        return []
+    return [{"name": "reshape", "configuration": {"shape": list(codec.shape)}}]
+
+
+def _permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
+    """Return the axis of the array that each stored axis is, or None if some are not shown.
+
+    Axes that are not stored have one element per chunk, and may stand anywhere: here they stand
+    behind the axis before them.
+    """
+    found = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(found) != len(pipeline.layout) or len(set(found)) != len(found):
+        return None
+    for axis in range(ndim):
+        if axis not in found:
+            found.insert(found.index(axis - 1) + 1 if axis else 0, axis)
+    return found
+
+
+def _endian(dtype: np.dtype[Any]) -> str | None:
+    """Return what the codec ``bytes`` has to say of a dtype: nothing where bytes have no order.
+
+    None is a compound type of mixed byte order.
+    """
+    if not _has_order(dtype):
+        return ""
+    found = (name for name, order in ORDERS.items() if dtype.newbyteorder(order) == dtype)
+    return next(found, None)
+
+
+def _has_order(dtype: np.dtype[Any]) -> bool:
+    """Say whether the codec ``bytes`` is to know the byte order of a dtype.
+
+    zarr-python asks for it wherever a member of a compound type has several bytes.
+    """
+    if dtype.names is not None:
+        members = [dtype[name] for name in dtype.names]
+        return any(_has_order(member) or member.itemsize > 1 for member in members)
+    return dtype.newbyteorder("<") != dtype.newbyteorder(">")
+
+
+# ---------------------------------------------------------------------- filters of arrays
+
+
+def _filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
+    """Return what filters make of a dtype, or None if they take it for another one."""
+    made: np.dtype[Any] | None = dtype
+    for codec in filters:
+        made = None if made is None else codec.filtered(made)
+    return made
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
+    """Return how the chunks of an array decode, from its ``zarr.json``.
+
+    Raises
+    ------
+    FormatError
+        Data type, fill value or codecs make no sense.
+    UnsupportedError
+        A data type or codec is not known.
+    """
+    dtype = data_type_from_v3(metadata["data_type"])
+    fill = fill_value_from_v3(metadata["fill_value"], dtype)
+    chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
+    place = _place_of_bytes(chain)
+    axes = Axes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
+    axes, filters = _array_codecs(chain[:place], dtype, axes)
+    layout, made = axes.layout, _filtered_dtype(dtype, filters) or dtype
+    # what it makes says the type of the numbers, and knows no order of bytes
+    serialised = chain[place][0] not in BYTES
+    behind = chain[place + (not serialised) :]
+    rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
+    if any(codec.maps_arrays for codec in rest):
+        raise _misplaced(chain)
+    if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
+        raise _permuted(chain)
+    order = "<" if serialised else _stored_order(chain[place][1], made)
+    # numpy spells one type in two ways, of which the shorter one is known to all
+    stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
+    native = np.asarray(fill, dtype)
+    # numpy's casts leave times without a unit in the order that they have
+    raw = (native if stored == dtype else native.byteswap()).tobytes()
+    turned = [codec.in_order(order) for codec in filters]
+    return CodecPipeline(stored, (*turned, *rest), raw, layout)
+
+
+def _place_of_bytes(chain: Sequence[Entry]) -> int:
+    """Return the number of the codec in a chain that makes bytes of an array."""
+    makers = {*BYTES, *array_serialisers()}
+    for name, _ in chain:
+        if name in OTHER_SERIALISERS:
+            raise UnsupportedError(
+                f"codec {name!r}: virtualds decodes only arrays whose chunks are made with one of "
+                f"{sorted(makers)}; open the data with zarr-python"
+            )
+    places = [number for number, (name, _) in enumerate(chain) if name in makers]
+    if len(places) == 1:
+        return places[0]
+    for entry in chain:
+        # a name that is not known may be that of another such codec
+        if entry[0] not in (*makers, *AXES):
+            from_zarr_v3(entry[0])
+    raise _misplaced(chain)
+
+
+def _misplaced(chain: Sequence[Entry]) -> FormatError:
+    return FormatError(
+        f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
+        f"arrays come before it and codecs of bytes behind; the metadata is damaged"
+    )
+
+
+def _permuted(chain: Sequence[Entry]) -> UnsupportedError:
+    # numcodecs would take the elements in the order of memory, and give them back in that of axes
+    return UnsupportedError(
+        f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
+        f"not decoded; open the data with zarr-python"
+    )
+
+
+def _array_codecs(
+    chain: Sequence[Entry], dtype: np.dtype[Any], axes: Axes
+) -> tuple[Axes, list[Codec]]:
+    """Return how axes are stored, and the filters before ``bytes``."""
+    filters: list[Codec] = []
+    made = dtype
+    for name, config in chain:
+        if name in AXES:
+            axes = AXES[name](axes, config)
+            continue
+        codec = codec_from_zarr_v3(name, config, made)
+        if not codec.maps_arrays:
+            raise _misplaced(chain)
+        codec = codec.in_order("=")
+        if (after := codec.filtered(made)) is None:
+            raise UnsupportedError(
+                f"codec {name!r}: {dict(config)} takes {made} for something else; open the data "
+                f"with zarr-python"
+            )
+        filters.append(codec)
+        made = after
+    return axes, filters
+
+
+def _stored_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
+    """Return the byte order that the codec ``bytes`` says."""
+    endian = config.get("endian")
+    # compound types were once written without it, always little-endian
+    if endian is None and (dtype.names is not None or not _has_order(dtype)):
+        return "<"
+    if endian not in ORDERS:
+        raise FormatError(
+            f"codec 'bytes': endian {endian!r} of {dtype}, where one of {list(ORDERS)} belongs; "
+            f"the metadata is damaged"
+        )
+    return ORDERS[endian]

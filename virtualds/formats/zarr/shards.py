@@ -1,0 +1,155 @@
+"""Shards: files of many chunks with an index that says where each lies.
+
+Codec ``sharding_indexed`` (zarr-specs, "Sharding codec", version 1.0). The chunks of an array that
+is stored so are the inner ones: they are what is decoded, and what references point to. Of a shard
+only the index is read, by one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.zarr.codecs import Entry, pipeline_from_v3
+from virtualds.formats.zarr.data_types import name_and_configuration
+from virtualds.formats.zarr.shard_index import EMPTY, SHARDING, Level, ShardTable, index_size
+from virtualds.formats.zarr.transpose import order_of_axes
+from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.v3_metadata import axes_from_v3
+
+# ---------------------------------------------------------------------- metadata
+
+
+def without_shards(
+    metadata: Mapping[str, Any], manifests: Manifests
+) -> tuple[Mapping[str, Any], Manifests]:
+    """Return an array as if its inner chunks were files of their own, and where these lie.
+
+    What is not sharded is returned as it is.
+
+    Parameters
+    ----------
+    metadata : mapping
+        The content of ``zarr.json``.
+    manifests : callable
+        Where the shards lie.
+
+    Raises
+    ------
+    FormatError
+        Chunks do not divide the shards that hold them, or the metadata make no sense otherwise.
+    UnsupportedError
+        Shards are compressed as a whole, or their index has no length that is known.
+    """
+    codecs, levels = _levels(metadata)
+    if not levels:
+        return metadata, manifests
+    shape, inner = tuple(metadata["shape"]), levels[-1].chunk
+    shards = axes_from_v3(shape, metadata["chunk_grid"])
+    _check_divided(shards, levels)
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(inner)}}
+
+    def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+        [wanted] = grids
+        found = manifests([tuple(axis.nchunks for axis in shards)], 0)
+        return [_inner_part(part, shards, wanted, levels) for part in found]
+
+    return {**metadata, "chunk_grid": grid, "codecs": codecs}, parts
+
+
+def _levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[Level, ...]]:
+    """Return the codecs of the innermost chunks, and the levels of shards around them."""
+    order = tuple(range(len(metadata["shape"])))
+    around: list[Any] = []
+    levels: list[Level] = []
+    codecs = list(metadata["codecs"])
+    chain = _chain(codecs)
+    while place := 1 + next((n for n, (name, _) in enumerate(chain) if name == SHARDING), -1):
+        for name, config in chain[: place - 1]:
+            if name != "transpose":
+                raise _coded_as_a_whole(name)
+            order = tuple(order[i] for i in order_of_axes(config, len(order)))
+        if chain[place:]:
+            raise _coded_as_a_whole(chain[place][0])
+        around += codecs[: place - 1]
+        config = chain[place - 1][1]
+        levels.append(_level(config, order))
+        codecs = list(config["codecs"])
+        chain = _chain(codecs)
+    return [*around, *codecs], tuple(levels)
+
+
+def _chain(codecs: Sequence[Any]) -> list[Entry]:
+    return [name_and_configuration(entry, "codec") for entry in codecs]
+
+
+def _coded_as_a_whole(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"codec {name!r} around {SHARDING!r}: shards are encoded as a whole, so that no chunk can "
+        f"be read on its own; open the data with zarr-python, or write them without it"
+    )
+
+
+def _level(config: Mapping[str, Any], order: tuple[int, ...]) -> Level:
+    """Return a level from its configuration; its axes are those that earlier codecs left."""
+    chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
+    whole = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
+    if not whole or len(chunk or ()) != len(order) or location not in ("start", "end"):
+        raise FormatError(
+            f"codec {SHARDING!r}: chunk_shape {chunk!r} of {len(order)} axes, index_location "
+            f"{location!r}; the metadata is damaged"
+        )
+    for key in ("codecs", "index_codecs"):
+        if not isinstance(config.get(key), list | tuple):
+            raise FormatError(
+                f"codec {SHARDING!r}: {key} {config.get(key)!r}; the metadata is damaged"
+            )
+    lengths = dict(zip(order, chunk or (), strict=True))
+    index = pipeline_from_v3(
+        {
+            "data_type": "uint64",
+            "fill_value": EMPTY,
+            "shape": [*order, 2],
+            "codecs": config["index_codecs"],
+        }
+    )
+    level = Level(tuple(lengths[i] for i in range(len(order))), order, index, location == "start")
+    index_size(level, (1,) * len(order))
+    return level
+
+
+def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[Level]) -> None:
+    """Refuse chunks that do not divide the shards that hold them."""
+    for axis, cut in enumerate(shards):
+        for held in sorted(cut.stored_lengths()):
+            for level in levels:
+                chunk = level.chunk[axis]
+                if held % chunk:
+                    raise FormatError(
+                        f"codec {SHARDING!r}: chunks of {chunk} along axis {axis} do not divide "
+                        f"shards of {held}; the metadata is damaged"
+                    )
+                held = chunk
+
+
+def _inner_part(
+    part: Part, shards: Sequence[ChunkAxis], grid: tuple[int, ...], levels: tuple[Level, ...]
+) -> Part:
+    """Return the innermost chunks of a part of the shards."""
+    origin, edges, shape = [], [], []
+    counts = zip(part.origin, part.manifest.shape, strict=True)
+    for cut, (first, count), size, chunk in zip(
+        shards, counts, grid, levels[-1].chunk, strict=True
+    ):
+        before = int(cut.slabs(0, first).encoded.sum()) // chunk
+        inside = cut.slabs(first, first + count).encoded // chunk
+        edges.append(np.concatenate([[0], np.cumsum(inside)]))
+        origin.append(before)
+        # the last shard may reach past the end of the array
+        shape.append(min(int(edges[-1][-1]), size - before))
+    table = ShardTable(part.manifest, tuple(edges), tuple(shape), levels)
+    return Part(part.fragment, tuple(origin), table.manifested())

@@ -1,0 +1,361 @@
+"""Arrays of strings of varying length, read and decoded when somebody asks for values.
+
+numpy can look at the bytes of numbers, and not at those of such strings: no chunk of them can be
+decoded into its place. So they are no virtual arrays; what they hold becomes objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.bounds import Buffer
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
+from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.vlen_text import decoded_bytes, decoded_text
+from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.formats.referenced_files import stored_bytes
+from virtualds.formats.zarr.data_types import name_and_configuration
+from virtualds.formats.zarr.transpose import order_of_axes
+from virtualds.formats.zarr.v3_arrays import Manifests, placed
+from virtualds.formats.zarr.v3_metadata import axes_from_v3
+from virtualds.options import get_options
+from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.threads import run_all
+from virtualds.stores import store_for
+from virtualds.urls import host_of
+
+Objects = npt.NDArray[Any]
+
+
+Place = tuple[int, ...]
+
+
+TEXT, BYTES = "vlen-utf8", "vlen-bytes"
+"""The codecs that make bytes of such strings (zarr-extensions; ids of Zarr v2 too)."""
+
+
+DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
+"""What the values are; xarray knows strings by what their dtype carries."""
+
+
+DECODERS = {TEXT: decoded_text, BYTES: decoded_bytes}
+
+
+DAMAGE = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
+"""What is raised for bytes that do not decode."""
+
+
+@dataclass(frozen=True, eq=False)
+class VaryingArray:
+    """An array of strings or bytes, in chunks.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    serialiser : str
+        `TEXT` or `BYTES`.
+    codecs : tuple of Codec
+        What was done to the bytes of a chunk, in that order.
+    layout : tuple of int
+        The axis of the array that each stored axis is.
+    fill : str or bytes
+        What missing chunks are full of.
+    fragments : tuple of Fragment
+        Where the chunks lie.
+    """
+
+    shape: tuple[int, ...]
+    serialiser: str
+    codecs: tuple[Codec, ...]
+    layout: tuple[int, ...]
+    fill: str | bytes
+    fragments: tuple[Fragment, ...]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values: objects."""
+        return DTYPES[self.serialiser]
+
+    def settled(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
+        """Return the values if they are few, else the array, and the encoding of a variable.
+
+        xarray converts strings at once that are declared to be ``str``, as netCDF's are; those that
+        are many are declared to be objects, and wait.
+        """
+        is_large = prod(self.shape) * self.dtype.itemsize > get_options().small_variable
+        kind = self.dtype if is_large or self.serialiser != TEXT else str
+        encoding = {"dtype": kind, "original_shape": self.shape}
+        return (self if is_large else self.read((slice(None),) * self.ndim)), encoding
+
+    def read(self, key: Sequence[Any]) -> Objects:
+        """Read a selection: per axis an int, a slice, or a 1-D array of positions.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be had, have changed, or do not decode.
+        """
+        pairs = zip(self.shape, key, strict=True)
+        places = [np.atleast_1d(np.arange(n)[k]) for n, k in pairs]
+        out = np.full([place.size for place in places], self.fill, self.dtype)
+        for fragment in self.fragments:
+            self._read_fragment(fragment, places, out)
+        dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
+        return out.squeeze(dropped)
+
+    def _read_fragment(self, fragment: Fragment, places: Sequence[Ints], out: Objects) -> None:
+        columns = zip(fragment.axes, fragment.start, places, strict=True)
+        taken = [_taken(axis, place - start) for axis, start, place in columns]
+        if not all(taken):
+            return
+        manifest = fragment.manifest
+        for axis, chunks in enumerate(taken):
+            manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
+        reading = _Reading(self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out)
+        run_all(Ahead(reading.wanted(), reading.way, reading.fetch), reading.finish)
+
+    def decoded(self, data: Buffer, encoded: Sequence[int]) -> Objects:
+        """Return the values of a chunk of so many elements along the axes of the array."""
+        for codec in self.codecs[::-1]:
+            data = codec.decode(data, None)
+        shape = [encoded[axis] for axis in self.layout]
+        # before as much memory is taken as damaged bytes may ask for
+        if (count := int.from_bytes(data[:4], "little")) != prod(shape):
+            raise ValueError(f"{count} strings where {prod(shape)} belong")
+        values = DECODERS[self.serialiser](bytes(data)).reshape(shape)
+        return values.transpose(np.argsort(self.layout))
+
+
+# ---------------------------------------------------------------------- Zarr v2
+
+
+def varying_from_zarr_v2(
+    metadata: Mapping[str, Any], manifest: ChunkManifest
+) -> tuple[VaryingArray, str | bytes | None]:
+    """Return the array that ``.zarray`` with dtype ``|O`` describes, and its fill value.
+
+    There need not be any: then missing chunks are full of empty strings.
+
+    Raises
+    ------
+    FormatError
+        The fill value makes no sense.
+    UnsupportedError
+        Its filters make something else than strings, or are not known.
+    """
+    first, *rest = metadata.get("filters") or [{"id": None}]
+    serialiser = first.get("id")
+    if serialiser not in DECODERS:
+        raise UnsupportedError(
+            f"objects through filter {serialiser!r}: only those through {sorted(DECODERS)} are "
+            f"read, as anything else may be code, or no array at all; write the array anew"
+        )
+    steps = [*rest, metadata.get("compressor")]
+    codecs = tuple(codec_from_zarr_v2(step) for step in steps if step is not None)
+    shape, chunks = tuple(metadata["shape"]), metadata["chunks"]
+    axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
+    layout = tuple(range(len(shape)))
+    layout = layout if metadata.get("order") != "F" else layout[::-1]
+    fill = _fill_from_zarr_v2(metadata.get("fill_value"), serialiser)
+    fragments = (Fragment((0,) * len(axes), axes, manifest),)
+    empty = fill if fill is not None else "" if serialiser == TEXT else b""
+    return VaryingArray(shape, serialiser, codecs, layout, empty, fragments), fill
+
+
+def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
+    """Return a fill value: of bytes it is base64, and 0 is none of those."""
+    if value is None or (serialiser == BYTES and value == 0):
+        return None
+    if serialiser == TEXT:
+        return str(value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"fill_value {value!r}: it is no base64 of bytes ({error})") from error
+
+
+# ---------------------------------------------------------------------- one selection
+
+
+class _Stretch(NamedTuple):
+    """What a selection takes of a chunk along one axis: from where, to where, and its length."""
+
+    inner: Ints
+    outer: Ints
+    encoded: int
+
+
+def _taken(axis: ChunkAxis, places: Ints) -> dict[int, _Stretch]:
+    """Return what places take of the chunks of an axis, by their numbers."""
+    outer = np.flatnonzero((places >= 0) & (places < axis.size))
+    inside = places[outer]
+    chunk = axis.locate(inside)
+    found = {}
+    for number in np.unique(chunk).tolist():
+        edges, encoded, inset = axis.slabs(number, number + 1)
+        member = chunk == number
+        inner = inside[member] - edges[0] + inset[0]
+        found[number] = _Stretch(inner, outer[member], int(encoded[0]))
+    return found
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The chunks of a fragment that are being read.
+
+    Parameters
+    ----------
+    array : VaryingArray
+    manifest : ChunkManifest
+        Of a box of the chunks.
+    first : sequence of int
+        With which chunk the box begins, per axis.
+    taken : sequence of mappings
+        What is taken of the chunks, per axis.
+    out : object array
+        The result.
+    """
+
+    array: VaryingArray
+    manifest: ChunkManifest
+    first: Sequence[int]
+    taken: Sequence[Mapping[int, _Stretch]]
+    out: Objects
+
+    def wanted(self) -> Iterator[Place]:
+        """Yield the places, in the box, of the chunks that are there and of which some is taken."""
+        for place in product(*self.taken):
+            inside = tuple(p - f for p, f in zip(place, self.first, strict=True))
+            if self.manifest.file[inside] != MISSING:
+                yield inside
+
+    def way(self, place: Place) -> Way | None:
+        """Say how far a chunk is."""
+        row = self.manifest.lookup(place)
+        if row.file == INLINE:
+            return None
+        url = self.manifest.files[row.file].url
+        at_once = store_for(url).reach.at_once
+        return Way(host_of(url), at_once, row.length) if at_once else None
+
+    def fetch(self, place: Place) -> bytes:
+        """Return the bytes of a chunk."""
+        return stored_bytes(self.manifest, place)
+
+    def finish(self, item: tuple[Place, bytes | None]) -> None:
+        """Decode and place a chunk.
+
+        Raises
+        ------
+        ReadError
+            Its bytes cannot be had, or do not decode.
+        """
+        place, data = item
+        data = self.fetch(place) if data is None else data
+        stretches = [t[p + f] for t, p, f in zip(self.taken, place, self.first, strict=True)]
+        try:
+            found = self.array.decoded(data, [s.encoded for s in stretches])
+        except DAMAGE as error:
+            raise self._damaged(place, error) from error
+        outer, inner = ([s[i] for s in stretches] for i in (1, 0))
+        self.out[np.ix_(*outer)] = found[np.ix_(*inner)]
+
+    def _damaged(self, place: Place, error: Exception) -> ReadError:
+        row = self.manifest.lookup(place)
+        url = "bytes held inline" if row.file == INLINE else self.manifest.files[row.file].url
+        found = ReadError(
+            f"{url}: the strings of a chunk do not decode ({error}); restore the file"
+        )
+        found.add_note(f"chunk {tuple(p + f for p, f in zip(place, self.first, strict=True))}")
+        return found
+
+
+SERIALISERS = {
+    "string": TEXT,
+    "variable_length_utf8": TEXT,
+    "bytes": BYTES,
+    "variable_length_bytes": BYTES,
+}
+"""What makes bytes of the elements of a data type."""
+
+
+def is_varying(metadata: Mapping[str, Any]) -> bool:
+    """Say whether the elements of an array are strings of varying length."""
+    return name_and_configuration(metadata["data_type"], "data_type")[0] in SERIALISERS
+
+
+def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VaryingArray:
+    """Return the array of strings that metadata describe.
+
+    Parameters
+    ----------
+    metadata : mapping
+        The content of ``zarr.json``.
+    manifests : callable
+        Where the chunks lie.
+
+    Raises
+    ------
+    FormatError
+        The fill value is none of the data type, or the metadata make no sense otherwise.
+    UnsupportedError
+        A codec is not known.
+    """
+    shape = tuple(metadata["shape"])
+    serialiser = SERIALISERS[name_and_configuration(metadata["data_type"], "data_type")[0]]
+    layout, codecs = tuple(range(len(shape))), []
+    chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
+    names = [name for name, _ in chain]
+    if names.count(serialiser) != 1:
+        raise UnsupportedError(
+            f"codecs {names}: strings of varying length are read where {serialiser!r} makes bytes "
+            f"of them; open the data with zarr-python"
+        )
+    place = names.index(serialiser)
+    for name, config in chain[:place]:
+        if name != "transpose":
+            raise UnsupportedError(
+                f"codec {name!r} before {serialiser!r}: strings of varying length are only "
+                f"transposed; open the data with zarr-python"
+            )
+        layout = tuple(layout[i] for i in order_of_axes(config, len(shape)))
+    for name, config in chain[place + 1 :]:
+        codecs.append(codec_from_zarr_v3(name, config, np.dtype("u1")))
+    axes = axes_from_v3(shape, metadata["chunk_grid"])
+    grid = tuple(axis.nchunks for axis in axes)
+    parts = manifests([grid], 0) if prod(grid) else []
+    fragments = tuple(placed(part, axes) for part in parts)
+    fill = _fill(metadata["fill_value"], serialiser)
+    return VaryingArray(shape, serialiser, tuple(codecs), layout, fill, fragments)
+
+
+def _fill(value: Any, serialiser: str) -> str | bytes:
+    """Return a fill value: of bytes it is base64, or a list of numbers."""
+    try:
+        if serialiser == BYTES:
+            text = isinstance(value, str)
+            return base64.b64decode(value, validate=True) if text else bytes(list(value))
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"fill_value {value!r}: it is no bytes; {error}") from error
+    if not isinstance(value, str):
+        raise FormatError(f"fill_value {value!r}: it is no string; the metadata is damaged")
+    return value

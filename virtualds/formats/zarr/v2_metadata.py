@@ -1,0 +1,202 @@
+"""Zarr v2 array metadata to and from our types.
+
+Zarr storage specification version 2, "Metadata" and "Arrays". What such metadata cannot say about
+an array is told as a list of reasons, so that a writer can name every obstacle before it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.bounds import demand_table
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import COLUMNS, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
+from virtualds.chunks.reference_table import MosaicTable
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.codec import NO_FILTERS
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.zarr.v2_obstacles import all_fill, common_grid, memory_order, no_common_grid
+from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2, fill_from_zarr_v2
+
+V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
+"""What keys of ``.zarray`` may say, or be absent."""
+
+
+@dataclass(frozen=True)
+class ZarrArray:
+    """An array as Zarr v2 knows it: one regular grid, one pipeline.
+
+    Parameters
+    ----------
+    metadata : dict
+        The content of ``.zarray``, its ``fill_value`` null.
+    manifest : ChunkManifest
+        The chunks over the whole grid.
+    pipeline : CodecPipeline
+        How every chunk decodes.
+    """
+
+    metadata: dict[str, Any]
+    manifest: ChunkManifest
+    pipeline: CodecPipeline
+
+
+def to_zarr_v2(array: ManifestArray) -> ZarrArray:
+    """Describe an array that has no `obstacles`."""
+    pipeline = array.pipelines[0] if array.fragments else all_fill(array)
+    grid = common_grid(array)
+    if grid is None:
+        raise UnsupportedError(f"{array.name}: {no_common_grid(array)}")
+    codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
+    metadata = {
+        "zarr_format": 2,
+        "shape": list(array.shape),
+        "chunks": list(grid),
+        "dtype": dtype_to_zarr_v2(pipeline.dtype),
+        "compressor": None,
+        "filters": codecs or None,
+        "fill_value": None,
+        "order": memory_order(pipeline, array.ndim),
+        "dimension_separator": ".",
+    }
+    # the last codec of a Zarr v2 array is its compressor; readers look for it there
+    if codecs and not pipeline.codecs[-1].is_filter:
+        metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
+    return ZarrArray(metadata, _whole_manifest(array, grid), pipeline)
+
+
+def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> ManifestArray:
+    """Return the array that ``.zarray`` describes.
+
+    Raises
+    ------
+    FormatError
+        The fill value or dtype makes no sense.
+    UnsupportedError
+        A codec or dtype is not known.
+    """
+    shape, chunks = metadata["shape"], metadata["chunks"]
+    dtype = dtype_from_zarr_v2(metadata["dtype"])
+    steps = [*(metadata.get("filters") or ()), metadata.get("compressor")]
+    fill = fill_from_zarr_v2(metadata.get("fill_value"), dtype)
+    order = metadata.get("order") or "C"
+    axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
+    layout = tuple(range(len(shape)))
+    if fill is None and dtype.kind in "mM":
+        # what nobody laid down is no time, as zarr-python has it
+        fill = "NaT"
+    pipeline = CodecPipeline(
+        dtype,
+        codecs=tuple(codec_from_zarr_v2(step) for step in steps if step is not None),
+        fill=None if fill is None else np.asarray(fill, dtype).tobytes(),
+        layout=layout if order == "C" else layout[::-1],
+    )
+    return ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+
+
+def check_zarr_v2(metadata: Any) -> None:
+    """Refuse what cannot be ``.zarray``.
+
+    Raises
+    ------
+    FormatError
+        A key is missing, or shape and chunks make no sense.
+    """
+    if not isinstance(metadata, Mapping):
+        raise FormatError(f".zarray: {metadata!r} is no object; the reference set is damaged")
+    if absent := {"shape", "chunks", "dtype"} - metadata.keys():
+        raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
+    shape, chunks = metadata["shape"], metadata["chunks"]
+    # where there is nothing, kerchunk says chunks of nothing
+    if not (
+        is_shape(shape)
+        and is_shape(chunks)
+        and len(shape) == len(chunks)
+        and all(c >= min(n, 1) for n, c in zip(shape, chunks, strict=True))
+    ):
+        raise FormatError(
+            f".zarray: shape {shape!r} in chunks of {chunks!r}; the reference set is damaged"
+        )
+    for key, known in V2_CHOICES.items():
+        if metadata.get(key) not in known:
+            raise FormatError(
+                f".zarray: {key} {metadata[key]!r}, where one of {known[:2]} belongs; the "
+                f"reference set is damaged"
+            )
+
+
+def is_shape(value: Any) -> bool:
+    """Say whether a value of JSON is a list of lengths."""
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the chunks per axis that ``.zarray`` describes."""
+    pairs = zip(metadata["shape"], metadata["chunks"], strict=True)
+    return tuple(-(-n // max(c, 1)) for n, c in pairs)
+
+
+def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
+    """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
+    found = dict(NO_FILTERS)
+    for codec in array.pipelines[0].codecs if array.pipelines else ():
+        found |= codec.encoding
+    chunks = common_grid(array)
+    if chunks is not None and chunks:
+        found |= {"contiguous": False, "chunksizes": chunks}
+        found["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
+    else:
+        found |= {"contiguous": True, "chunksizes": None}
+    return found
+
+
+def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
+    """Return one manifest over the grid of the array, missing where no fragment lies."""
+    grid = tuple(-(-n // c) for n, c in zip(array.shape, chunks, strict=True))
+    if len(array.fragments) == 1 and array.manifest.shape == grid:
+        return array.manifest
+    if not array.fragments:
+        return ChunkManifest.missing(grid)
+    if any(f.manifest.is_in_set for f in array.fragments):
+        return _mosaic(array, chunks, grid)
+    demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
+    # fragments share a table of files once they are concatenated in a row
+    flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
+    joined = ChunkManifest.concatenate(flat, 0)
+    columns: dict[str, npt.NDArray[Any]] = {
+        name: np.full(grid, MISSING if name == "file" else 0, kind)
+        if name == "file" or compact(getattr(joined, name)).any()
+        else np.broadcast_to(np.zeros((), kind), grid)
+        for name, kind in COLUMNS.items()
+    }
+    begin = 0
+    for fragment in array.fragments:
+        box = tuple(
+            slice(s // c, s // c + n)
+            for s, c, n in zip(fragment.start, chunks, fragment.manifest.shape, strict=True)
+        )
+        part = slice(begin, begin := begin + fragment.manifest.size)
+        for name, column in columns.items():
+            if column.flags.writeable:
+                column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
+    return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
+
+
+def _mosaic(array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]) -> ChunkManifest:
+    """Return the manifest over the grid of the array without reading what lies in sets."""
+    parts = tuple(
+        (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)
+        for f in array.fragments
+    )
+    return LazyManifest(MosaicTable(grid, parts), grid)

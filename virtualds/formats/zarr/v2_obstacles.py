@@ -1,0 +1,118 @@
+"""Why an array cannot be described by Zarr v2, and so not by kerchunk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.chunks.alignment import regular_chunks
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.fragment import Fragment
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.formats.zarr.v2_types import can_be_spelled
+
+
+def obstacles(array: ManifestArray) -> list[str]:
+    """Return why Zarr v2 metadata cannot describe an array; nothing if they can."""
+    found = []
+    if len(array.pipelines) > 1:
+        found.append(_differing_pipelines(array))
+    for pipeline in array.pipelines:
+        if pipeline.packing is not None:
+            found.append(_packed(array))
+        elif pipeline.dtype.char in "gG":
+            found.append(f"its type {pipeline.dtype} has another form on every machine")
+        elif not can_be_spelled(pipeline.dtype):
+            found.append(f"its compound type {pipeline.dtype} has bytes between its members")
+        elif memory_order(pipeline, array.ndim) is None:
+            found.append(
+                f"its stored axes are permuted or partly selected (layout {pipeline.layout})"
+            )
+        elif pipeline.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
+            found.append(f"its values are converted from {pipeline.dtype} to {array.dtype}")
+    if not found and common_grid(array) is None:
+        found.append(no_common_grid(array))
+    return list(dict.fromkeys(found))
+
+
+def all_fill(array: ManifestArray) -> CodecPipeline:
+    """Return the pipeline of an array without any fragment: missing chunks of its fill value."""
+    fill = np.asarray(array.fill_value, array.dtype).tobytes()
+    return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
+
+
+def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
+    """Return the memory order that a layout is, or None if it is neither."""
+    shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
+    if len(shown) != len(pipeline.layout):
+        return None
+    if shown == sorted(shown):
+        return "C"
+    return "F" if shown == list(range(ndim))[::-1] else None
+
+
+def common_grid(array: ManifestArray) -> tuple[int, ...] | None:
+    """Return the chunk shape of the one regular grid on which all fragments lie, or None."""
+    return regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
+
+
+def _packed(array: ManifestArray) -> str:
+    """Say why the packing of an array could not be told as attributes."""
+    if len({p.packing for p in array.pipelines}) > 1:
+        return "its CF packing differs between files"
+    if array.has_gaps:
+        return f"its gaps are {array.fill_value!r}, for which its CF packing has no number"
+    return f"its values were converted to {array.dtype} after they were unpacked"
+
+
+def _differing_pipelines(array: ManifestArray) -> str:
+    first = {number: _first_file(array, number) for number in range(min(2, len(array.pipelines)))}
+    a, b = array.pipelines[:2]
+    differing = [
+        name
+        for name in ("dtype", "codecs", "fill", "layout", "packing")
+        if getattr(a, name) != getattr(b, name)
+    ]
+    return (
+        f"its chunks decode in {len(array.pipelines)} ways ({', '.join(differing)} differ first "
+        f"between {first[0]} and {first[1]})"
+    )
+
+
+def _first_file(array: ManifestArray, pipeline: int) -> str:
+    """Return the file of the first chunk that decodes by a pipeline, the first in a file if any."""
+    is_inline = False
+    for fragment in array.fragments:
+        manifest = fragment.manifest.loaded()
+        found = manifest.file[manifest.pipeline == pipeline]
+        if (in_files := found[found >= 0]).size:
+            return manifest.files[int(in_files[0])].url
+        is_inline |= bool((found == INLINE).any())
+    return "an inline chunk" if is_inline else "a missing chunk"
+
+
+def no_common_grid(array: ManifestArray) -> str:
+    for axis in range(array.ndim):
+        for fragment in array.fragments:
+            if fragment.axes[axis].chunk is None:
+                slabs = fragment.axes[axis].slabs()
+                lengths = slabs.encoded[:8].tolist()
+                odd = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
+                first, other = (_file_of_slab(fragment, axis, i) for i in (0, odd))
+                return (
+                    f"its chunks along axis {axis} are no regular grid (they store {lengths} ...; "
+                    f"{first} and {other} differ first)"
+                )
+    files = [_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
+    where = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
+    return (
+        f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
+        f"{where}"
+    )
+
+
+def _file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
+    """Return the first file that chunks of one slab lie in."""
+    manifest = fragment.manifest.take(axis, slice(slab, slab + 1)).loaded()
+    found = manifest.file[manifest.file >= 0]
+    return manifest.files[int(found[0])].url if found.size else "missing chunks"

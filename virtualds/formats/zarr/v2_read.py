@@ -1,0 +1,186 @@
+"""Zarr v2 hierarchies into groups of variables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, group_path, named_axes
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.undecodable import variable_or_problem
+from virtualds.formats.zarr.encoding_notes import restored_encoding
+from virtualds.formats.zarr.strings import varying_from_zarr_v2
+from virtualds.formats.zarr.v2_metadata import array_from_zarr_v2, check_zarr_v2, chunk_grid
+from virtualds.formats.zarr.v2_types import fill_from_zarr_v2
+from virtualds.json_values import from_json
+from virtualds.source_file import SourceFile
+
+NOTES = "virtualds"
+"""The top-level key that a format writes the notes under."""
+
+
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute of a Zarr v2 array that xarray reads its dimensions from."""
+
+
+Chunks = Callable[[str, tuple[int, ...]], ChunkManifest]
+"""Takes the path of an array and its chunk grid, and says where the chunks lie."""
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class Members(NamedTuple):
+    """The names of what a group holds, in order."""
+
+    arrays: dict[str, None]
+    groups: dict[str, None]
+
+
+@dataclass(frozen=True)
+class HierarchyReader:
+    """What a format knows of a hierarchy, to make groups of it.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The reference set.
+    metadata : mapping of str to JSON values
+        By key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on.
+    notes : mapping
+        As `Hierarchy.notes`; empty for the sets of others.
+    chunks : callable
+        Where the chunks of an array lie.
+    skip : set of str
+        Names of variables to leave out.
+    """
+
+    source: SourceFile
+    metadata: Mapping[str, Any]
+    notes: Mapping[str, Any]
+    chunks: Chunks
+    skip: frozenset[str] = frozenset()
+
+    def tree(self, path: str | None = None) -> ManifestGroup:
+        """Return the group at a path with everything below it.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such group.
+        FormatError
+            Metadata or references make no sense.
+        UnsupportedError
+            A codec or dtype is not known.
+        """
+        try:
+            if odd := [key for key in self.metadata if {"", ".", ".."} & set(key.split("/"))]:
+                raise FormatError(
+                    f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
+                    f"metadata is damaged"
+                )
+            return self._group(group_path(path, lambda p: self._members[p].groups))
+        except MALFORMED as error:
+            if isinstance(error, VirtualdsError):
+                raise
+            raise malformed(self.source.url, error) from error
+
+    @cached_property
+    def _members(self) -> Mapping[str, Members]:
+        """What every group holds, by path: a look at all keys for each would take its time."""
+        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        for key in self.metadata:
+            *nodes, rest = key.split("/")
+            is_array = f"{'/'.join(nodes)}/.zarray" in self.metadata
+            for depth, name in enumerate(nodes, 1):
+                holder = found["/".join(nodes[: depth - 1])]
+                if depth < len(nodes) or not is_array:
+                    holder.groups[name] = None
+                elif rest == ".zarray":
+                    holder.arrays[name] = None
+                elif rest not in (".zattrs", ".zgroup"):
+                    holder.groups[name] = None
+        for here in found.values():
+            for name in here.arrays:
+                here.groups.pop(name, None)
+        return found
+
+    def _group(self, path: str) -> ManifestGroup:
+        prefix = f"{path}/" if path else ""
+        here = self._members[path]
+        problems: dict[str, VirtualdsError] = {}
+        variables = {
+            name: self._named_variable(prefix + name, problems)
+            for name in here.arrays
+            if name not in self.skip
+        }
+        notes = self._noted("groups", path)
+        groups = {name: self._group(prefix + name) for name in here.groups}
+        encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
+        try:
+            attributes = self._attributes(path, notes)
+            return ManifestGroup(variables, attributes, groups, encoding, problems)
+        except FormatError as error:
+            error.add_note(f"group /{path} of {self.source.url}")
+            raise
+
+    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
+        return found
+
+    def _attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        found = self.metadata.get(f"{path}/.zattrs" if path else ".zattrs", {})
+        types = notes.get("attributes", {})
+        return {name: from_json(value, types.get(name)) for name, value in found.items()}
+
+    def _named_variable(self, path: str, problems: dict[str, VirtualdsError]) -> ManifestVariable:
+        shape = member_of(self.metadata[f"{path}/.zarray"], "shape")
+        names = member_of(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
+        read = partial(self._variable, path)
+        return variable_or_problem(read, path, self.source.url, shape, names, problems)
+
+    def _variable(self, path: str) -> ManifestVariable:
+        metadata = self.metadata[f"{path}/.zarray"]
+        check_zarr_v2(metadata)
+        notes = self._noted("arrays", path)
+        attributes = self._attributes(path, notes)
+        dims = _dims(metadata["shape"], attributes.pop(DIMENSIONS, None))
+        manifest = self.chunks(path, chunk_grid(metadata))
+        if metadata["dtype"] == "|O":
+            values, fill = varying_from_zarr_v2(metadata, manifest)
+            if fill is not None:
+                attributes["_FillValue"] = fill
+            data, encoding = values.settled()
+            return ManifestVariable(dims, data, attributes, encoding)
+        array = array_from_zarr_v2(metadata, manifest)
+        fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
+        if fill is not None:
+            # as xarray reads Zarr v2: its fill value is the netCDF attribute, whatever that says
+            attributes["_FillValue"] = fill
+        encoding = restored_encoding(array, dims, notes, self.source.url)
+        return ManifestVariable(dims, array, attributes, encoding)
+
+
+def member_of(document: object, key: str) -> object:
+    """Return what a JSON object has under a key, None of anything else."""
+    return document.get(key) if isinstance(document, Mapping) else None
+
+
+def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
+    dims = named_axes(shape, [None] * len(shape)) if names is None else tuple(names)
+    if len(dims) != len(shape):
+        raise FormatError(f"dimensions {dims} for an array of shape {shape}")
+    return dims
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def files_with_chunks(manifest: ChunkManifest) -> Iterable[SourceFile]:
+    """Return the files that chunks lie in, not those that are only known."""
+    return manifest.pruned().sources

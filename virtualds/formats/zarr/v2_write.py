@@ -1,0 +1,299 @@
+"""Groups of variables into Zarr v2 hierarchies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import recfunctions
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import with_one_fill
+from virtualds.arrays.fill import same_scalar
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.bounds import Buffer
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.vlen_text import checked_text, encoded_text
+from virtualds.errors import UnsupportedError, cannot_hold
+from virtualds.formats.zarr.encoding_notes import declared
+from virtualds.formats.zarr.strings import TEXT
+from virtualds.formats.zarr.v2_metadata import ZarrArray, chunk_grid, to_zarr_v2
+from virtualds.formats.zarr.v2_obstacles import obstacles
+from virtualds.formats.zarr.v2_read import DIMENSIONS, files_with_chunks
+from virtualds.formats.zarr.v2_types import (
+    dtype_from_zarr_v2,
+    dtype_to_zarr_v2,
+    fill_to_attribute,
+    fill_to_zarr_v2,
+    is_exact,
+)
+from virtualds.json_values import to_json
+from virtualds.source_file import SourceFile
+
+REMEDY = (
+    "load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), or "
+    "write the files that differ to sets of their own; a pickle of the dataset holds it as it is"
+)
+"""What to do about what a hierarchy cannot hold."""
+
+
+MOST_INLINE = 2**20
+"""Bytes that missing chunks of one array may take when they have to be written out."""
+
+
+@dataclass
+class Hierarchy:
+    """A group and all below it as a Zarr v2 hierarchy.
+
+    Parameters
+    ----------
+    metadata : dict of str to JSON values
+        By key: ``.zgroup``, ``a/.zattrs``, ``a/v/.zarray`` and so on.
+    manifests : dict of str to ChunkManifest
+        By path of the array. A value in memory is one inline chunk.
+    notes : dict
+        What the metadata cannot say: ``files`` (url to size, mtime, etag), ``groups`` and
+        ``arrays`` by path.
+    """
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    manifests: dict[str, ChunkManifest] = field(default_factory=dict)
+    notes: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"files": {}, "groups": {}, "arrays": {}}
+    )
+
+    @classmethod
+    def of(
+        cls,
+        group: ManifestGroup,
+        url: str,
+        format: str,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]] = files_with_chunks,
+    ) -> Hierarchy:
+        """Return the hierarchy that holds a group.
+
+        ``url`` and ``format`` say in errors what was to be written; ``sources`` says in which files
+        the chunks of an array lie that are to be noted.
+
+        Raises
+        ------
+        UnsupportedError
+            Variables that Zarr v2 metadata cannot describe; all of them are named.
+        """
+        found = cls()
+        problems = [p for path, part in group.walk() for p in found._add_group(path, part, sources)]
+        if problems:
+            raise cannot_hold(url, format, problems, REMEDY)
+        return found
+
+    def _add_group(
+        self,
+        path: str,
+        group: ManifestGroup,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]],
+    ) -> Iterable[str]:
+        """Add a group, and yield what does not fit."""
+        prefix = f"{path}/" if path else ""
+        self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
+        try:
+            attributes, types = to_json(group.attributes)
+        except UnsupportedError as error:
+            yield f"{path or 'the dataset'}: {error}"
+            return
+        self.metadata[f"{prefix}.zattrs"] = attributes
+        notes: dict[str, Any] = {"attributes": types} if types else {}
+        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
+            notes["unlimited_dims"] = unlimited
+        if notes:
+            self.notes["groups"][path] = notes
+        for name, variable in group.variables.items():
+            found = []
+            if isinstance(variable.data, ManifestArray):
+                array = with_one_fill(variable.data)
+                variable, found = replace(variable, data=array), obstacles(array)
+            try:
+                if not found:
+                    self._add_variable(prefix + name, variable, sources)
+            except UnsupportedError as error:
+                found = [str(error)]
+            yield from (f"{prefix}{name}: {reason}" for reason in found)
+
+    def _add_variable(
+        self,
+        path: str,
+        variable: ManifestVariable,
+        sources: Callable[[ChunkManifest], Iterable[SourceFile]],
+    ) -> None:
+        attributes = dict(variable.attributes)
+        if isinstance(variable.data, ManifestArray):
+            metadata, manifest = _array(variable.data, attributes)
+        else:
+            metadata, manifest = _values(variable.read())
+        for file in sources(manifest):
+            self.note(file)
+        fill = attributes.get("_FillValue")
+        dtype = dtype_from_zarr_v2(metadata["dtype"])
+        settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
+        if settled:
+            metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
+            # xarray takes the fill value of Zarr v2 for it; who turns v2 into v3 looks here
+            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
+        plain, types = to_json(attributes)
+        if settled:
+            types.pop("_FillValue", None)
+        self.metadata[f"{path}/.zarray"] = metadata
+        self.metadata[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
+        self.manifests[path] = manifest
+        notes = declared(variable, _as_stored(variable)) | ({"attributes": types} if types else {})
+        if notes:
+            self.notes["arrays"][path] = notes
+
+    def note(self, file: SourceFile) -> None:
+        """Note the fingerprint of a file.
+
+        Raises
+        ------
+        UnsupportedError
+            Another fingerprint of it is noted already.
+        """
+        found = list(file.fingerprint)
+        noted = self.notes["files"].setdefault(file.url, found)
+        if noted != found:
+            raise UnsupportedError(
+                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{noted} and {found}); scan it again"
+            )
+
+    def noted(self) -> dict[str, Any]:
+        """Return the notes as they are written: what is empty is left out."""
+        filled = {name: part for name, part in self.notes.items() if part}
+        return {"files": {}} | filled
+
+
+def _array(
+    array: ManifestArray, attributes: Mapping[str, Any]
+) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata and the chunks of a virtual array."""
+    found = to_zarr_v2(array)
+    # an attribute of another dtype stays an attribute: it fills nothing
+    known = attributes.get("_FillValue")
+    known = known if is_exact(known, found.pipeline.dtype) else None
+    if _reads_as(found.pipeline.fill_value, known):
+        return found.metadata, found.manifest
+    return found.metadata, _missing_written_out(found)
+
+
+def _missing_written_out(array: ZarrArray) -> ChunkManifest:
+    """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
+
+    They take ``fill_value`` for the attribute ``_FillValue``; the fill value of HDF5 is none.
+    """
+    manifest = array.manifest.loaded()
+    missing = manifest.file == MISSING
+    count = np.count_nonzero(missing)
+    if not count:
+        return manifest
+    chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
+    data = _encoded(chunk, array.pipeline)
+    if count * len(data) > MOST_INLINE:
+        raise UnsupportedError(
+            f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
+            f"is not its _FillValue; this format has no place for such a fill value"
+        )
+    return ChunkManifest.build(
+        manifest.shape,
+        files=manifest.files,
+        file=np.where(missing, INLINE, manifest.file),
+        offset=np.where(missing, len(manifest.inline), manifest.offset),
+        length=np.where(missing, len(data), manifest.length),
+        checksum=np.where(missing, np.uint64(0), manifest.checksum),
+        inline=(*manifest.inline, data),
+    )
+
+
+def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
+    """Return the metadata of values in memory, and the one chunk that holds them inline."""
+    if values.dtype.names:
+        values = _without_gaps(values)
+    metadata: dict[str, Any] = {
+        "zarr_format": 2,
+        "shape": list(values.shape),
+        "chunks": [max(n, 1) for n in values.shape],
+        "dtype": dtype_to_zarr_v2(values.dtype),
+        "compressor": None,
+        "filters": None,
+        "fill_value": None,
+        "order": "C",
+        "dimension_separator": ".",
+    }
+    data = values.tobytes()
+    if values.dtype.kind in "OUT":
+        metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
+        data = encoded_text(checked_text(values))
+    grid = chunk_grid(metadata)
+    return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
+
+
+def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values of a compound type without bytes between its members."""
+    if values.dtype.hasobject:
+        raise UnsupportedError(
+            f"its members {values.dtype} hold strings or arrays of varying length, for which "
+            f"Zarr v2 has no form; leave the variable out with ds.drop_vars"
+        )
+    return recfunctions.repack_fields(values, recurse=True)
+
+
+def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
+    """Return the array that readers will find."""
+    data = variable.data
+    if isinstance(data, ManifestArray):
+        return data
+    return (
+        None
+        if data.dtype.hasobject
+        else ManifestArray.from_values(np.empty(data.shape, data.dtype))
+    )
+
+
+def _reads_as(fill: Any, attribute: Any) -> bool:
+    """Say whether missing chunks read alike for a reader that knows only the attribute."""
+    if attribute is None:
+        kind = np.asarray(fill).dtype
+        # a negative zero is another number
+        return bool(np.isnat(fill)) if kind.kind in "mM" else same_scalar(fill, np.zeros((), kind))
+    return same_scalar(fill, attribute)
+
+
+def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
+    """Encode one chunk; filters of arrays need to know what it is one of."""
+    import numcodecs
+
+    data: Any = chunk
+    for codec in pipeline.codecs:
+        try:
+            data = numcodecs.get_codec(codec.to_zarr_v2()).encode(data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnsupportedError(
+                f"its missing chunks have a fill value that would have to be encoded, which cannot "
+                f"be done with {codec.zarr_v2_id}; load the variable first"
+            ) from error
+    found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
+    if _decoded(found, pipeline) != chunk.tobytes():
+        raise UnsupportedError(
+            f"its missing chunks read as {pipeline.fill_value}, which "
+            f"{[codec.to_zarr_v2()['id'] for codec in pipeline.codecs]} would round to another "
+            f"value; load the variable first"
+        )
+    return found
+
+
+def _decoded(data: Buffer, pipeline: CodecPipeline) -> bytes:
+    for codec in reversed(pipeline.codecs):
+        data = codec.decode(data, None)
+    return bytes(data)

@@ -1,0 +1,331 @@
+"""Virtual arrays to and from Zarr v3 array metadata and parts of manifests.
+
+What plain Zarr can say is said in plain Zarr: one pipeline as codecs, chunks as a regular or a
+``rectilinear`` grid. What it cannot say (several pipelines, CF packing that differs between files,
+hidden elements of chunks, several fragments) stands under the chunk grid `FRAGMENTS` and the codec
+`PIPELINES`, names of extensions that a reader has to understand, as ``docs/formats/zarr-v3.md``
+specifies them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import groupby
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import default_fill
+from virtualds.chunks.axis import ChunkAxis, RegularAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs import codec_from_zarr_v3
+from virtualds.codecs.cf_packing import Decoding, Packing
+from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.pipeline import CodecPipeline, Hidden
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
+from virtualds.formats.zarr.data_types import (
+    data_type_from_v3,
+    data_type_to_v3,
+    fill_value_from_v3,
+    fill_value_to_v3,
+)
+from virtualds.formats.zarr.v2_obstacles import all_fill
+from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2
+from virtualds.formats.zarr.v3_metadata import axes_from_v3, grid_to_v3, origins_in_grid
+from virtualds.json_values import from_json, to_json
+
+
+class Part(NamedTuple):
+    """Chunks of a manifest: where they lie in the grid of a fragment."""
+
+    fragment: int
+    origin: tuple[int, ...]
+    manifest: ChunkManifest
+
+
+FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
+"""Names of our extensions: a chunk grid, a codec, and a data type."""
+
+
+MOST_EMPTY = 2**20
+"""Slabs of an axis that may show no element."""
+
+
+Manifests = Callable[[list[tuple[int, ...]], int], list[Part]]
+"""Says where chunks lie: takes the grids of fragments, and the number of pipelines, 0 if plain."""
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
+    """Describe an array as Zarr v3 does, as plainly as can be.
+
+    Returns
+    -------
+    metadata : dict
+        The content of ``zarr.json``, without attributes, dimensions and storage transformers.
+    parts : list of Part
+        Where the chunks lie.
+
+    Raises
+    ------
+    UnsupportedError
+        Its values have another form on every machine, or cannot be read at all.
+    """
+    if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
+        raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
+    return _plain(array) or extended_to_v3(array)
+
+
+def is_extended(metadata: Mapping[str, Any]) -> bool:
+    """Say whether an array uses our extensions."""
+    grid = metadata.get("chunk_grid")
+    return isinstance(grid, Mapping) and grid.get("name") == FRAGMENTS
+
+
+def _plain(array: ManifestArray) -> tuple[dict[str, Any], list[Part]] | None:
+    """Describe an array in plain Zarr; None if it is more than that."""
+    if len(array.pipelines) > 1:
+        return None
+    pipeline = array.pipelines[0] if array.fragments else all_fill(array)
+    same = pipeline.packing is None and pipeline.decoded_dtype == array.dtype.newbyteorder("=")
+    kind = data_type_to_v3(pipeline.dtype)
+    grid = grid_to_v3(array) if same and kind is not None else None
+    if grid is None:
+        return None
+    codecs = codecs_to_v3(pipeline, array.ndim, grid["configuration"].get("chunk_shape"))
+    if codecs is None:
+        return None
+    metadata = _metadata(array.shape, kind, grid, pipeline.fill_value, pipeline.dtype, codecs)
+    origins = origins_in_grid(array, axes_from_v3(array.shape, grid))
+    parts = [Part(0, o, f.manifest) for o, f in zip(origins, array.fragments, strict=True)]
+    return metadata, parts
+
+
+def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
+    """Describe an array exactly, fragment by fragment, as `array_to_v3` does where it has to."""
+    kind = data_type_to_v3(array.dtype)
+    if kind is None:
+        kind = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(array.dtype)}}
+    fragments = [
+        {"start": list(f.start), "axes": [_axis_to_json(axis) for axis in f.axes]}
+        for f in array.fragments
+    ]
+    grid = {"name": FRAGMENTS, "configuration": {"fragments": fragments}}
+    pipelines = [_pipeline_to_json(p) for p in array.pipelines]
+    codecs = [{"name": PIPELINES, "configuration": {"pipelines": pipelines}}]
+    metadata = _metadata(array.shape, kind, grid, array.fill_value, array.dtype, codecs)
+    parts = [
+        Part(number, (0,) * array.ndim, f.manifest) for number, f in enumerate(array.fragments)
+    ]
+    return metadata, parts
+
+
+def _metadata(
+    shape: tuple[int, ...], kind: Any, grid: Any, fill: Any, dtype: np.dtype[Any], codecs: Any
+) -> dict[str, Any]:
+    extended = isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": kind,
+        "chunk_grid": grid,
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": _bytes_to_json(fill, dtype) if extended else fill_value_to_v3(fill, dtype),
+        "codecs": codecs,
+    }
+
+
+def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
+    if isinstance(axis, RegularAxis):
+        return {"size": axis.length, "chunk": axis.step, "hidden": axis.hidden, "last": axis.last}
+    slabs = axis.slabs()
+    columns = {"lengths": np.diff(slabs.edges), "stored": slabs.encoded, "hidden": slabs.inset}
+    return {name: _run_lengths(column.tolist()) for name, column in columns.items()}
+
+
+def _run_lengths(values: list[int]) -> list[list[int]]:
+    return [[value, len(list(run))] for value, run in groupby(values)]
+
+
+def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
+    layout = [
+        {"length": e.length, "index": e.index} if isinstance(e, Hidden) else e
+        for e in pipeline.layout
+    ]
+    found = {
+        "dtype": dtype_to_json(pipeline.dtype),
+        "codecs": [codec.to_zarr_v3(pipeline.dtype.itemsize) for codec in pipeline.codecs],
+        "fill": None if pipeline.fill is None else base64.b64encode(pipeline.fill).decode(),
+        "layout": layout,
+    }
+    if pipeline.packing is not None:
+        found["packing"] = _packing_to_json(pipeline.packing)
+    return found
+
+
+def _packing_to_json(packing: Decoding) -> dict[str, Any]:
+    attributes, types = to_json(packing.attributes)
+    return {"dtype": packing.dtype.str, "attributes": attributes, "types": types}
+
+
+def dtype_to_json(dtype: np.dtype[Any]) -> Any:
+    """Return any dtype without objects, with the bytes between members of compound ones."""
+    if dtype.names is None:
+        return dtype_to_zarr_v2(dtype)
+    members = []
+    for name in dtype.names:
+        kind, offset = dtype.fields[name][:2]  # type: ignore[index]
+        members.append([name, dtype_to_json(kind.base), list(kind.shape), offset])
+    return {"itemsize": dtype.itemsize, "members": members}
+
+
+def _bytes_to_json(value: Any, dtype: np.dtype[Any]) -> str:
+    return base64.b64encode(np.asarray(value).astype(dtype).tobytes()).decode()
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> ManifestArray:
+    """Return the array that metadata describe.
+
+    Parameters
+    ----------
+    metadata : mapping
+        The content of ``zarr.json``.
+    manifests : callable
+        Where the chunks lie.
+
+    Raises
+    ------
+    FormatError
+        The metadata make no sense.
+    UnsupportedError
+        They say what is not known.
+    """
+    shape = tuple(metadata["shape"])
+    if is_extended(metadata):
+        return _array_of_fragments(shape, metadata, manifests)
+    pipeline = pipeline_from_v3(metadata)
+    axes = axes_from_v3(shape, metadata["chunk_grid"])
+    grid = tuple(axis.nchunks for axis in axes)
+    parts = manifests([grid], 0) if prod(grid) else []
+    if len(parts) == 1 and parts[0].manifest.shape == grid:
+        return ManifestArray.of_fragment(placed(parts[0], axes), pipeline)
+    fragments = tuple(placed(part, axes) for part in parts)
+    return ManifestArray(
+        shape, pipeline.decoded_dtype, pipeline.missing_value, (pipeline,), fragments
+    )
+
+
+def placed(part: Part, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()) -> Fragment:
+    """Return the fragment that a part of the chunks of some axes is."""
+    start = start or (0,) * len(axes)
+    if part.manifest.shape == tuple(axis.nchunks for axis in axes):
+        return Fragment(start, axes, part.manifest)
+    begin, cut = [], []
+    for axis, first, count in zip(axes, part.origin, part.manifest.shape, strict=True):
+        edges = axis.slabs(first, first + count).edges
+        low, high = int(edges[0]), int(edges[-1])
+        begin.append(low)
+        cut.append(axis.crop(low, high)[0])
+    begin = [a + b for a, b in zip(begin, start, strict=True)]
+    return Fragment(tuple(begin), tuple(cut), part.manifest)
+
+
+def _array_of_fragments(
+    shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
+) -> ManifestArray:
+    said = [
+        (
+            tuple(f["start"]),
+            tuple(_axis_from_json(a, n) for a, n in zip(f["axes"], shape, strict=True)),
+        )
+        for f in metadata["chunk_grid"]["configuration"]["fragments"]
+    ]
+    [codec] = metadata["codecs"]
+    if codec["name"] != PIPELINES:
+        raise UnsupportedError(f"codec {codec['name']!r} in an array of fragments")
+    pipelines = tuple(map(_pipeline_from_json, codec["configuration"]["pipelines"]))
+    kind = metadata["data_type"]
+    if isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE:
+        dtype = dtype_from_json(kind["configuration"]["dtype"])
+        fill = np.frombuffer(base64.b64decode(metadata["fill_value"]), dtype)[0]
+    else:
+        dtype = data_type_from_v3(kind)
+        fill = fill_value_from_v3(metadata["fill_value"], dtype)
+    count = max(len(pipelines), 1)
+    parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
+    fragments = [placed(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
+    if fragments and not pipelines:
+        raise FormatError("chunks, and no pipeline that decodes them")
+    found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
+    return replace(found, fill_value=fill)
+
+
+def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
+    """Return how an axis of a fragment is cut, of an array that has ``size`` elements along it."""
+    if "size" in said:
+        numbers = [said[name] for name in ("size", "chunk", "hidden", "last")]
+        if any(type(n) is not int for n in numbers):
+            raise FormatError(f"{dict(said)} is no cut of an axis; the metadata is damaged")
+        return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
+    names = ("lengths", "stored", "hidden")
+    runs = [np.array(said[name]).reshape(-1, 2) for name in names]
+    # before anything takes memory that there are not elements for
+    whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
+    counts = {sum(run[:, 1].tolist()) for run in runs}
+    if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
+        raise FormatError(
+            f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
+            f"{said['hidden']!r:.80} are no cut of an axis of {size}; the metadata is damaged"
+        )
+    return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
+
+
+def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
+    dtype = dtype_from_json(said["dtype"])
+    codecs = tuple(
+        codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
+    )
+    layout = tuple(
+        Hidden(e["length"], e["index"]) if isinstance(e, Mapping) else int(e)
+        for e in said["layout"]
+    )
+    fill = None if said["fill"] is None else base64.b64decode(said["fill"])
+    packing = _packing_from_json(said["packing"], dtype) if "packing" in said else None
+    return CodecPipeline(dtype, codecs, fill, layout, packing)
+
+
+def _packing_from_json(said: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:
+    types = said["types"]
+    attributes = {n: from_json(v, types.get(n)) for n, v in said["attributes"].items()}
+    dtype = np.dtype(said["dtype"])
+    if dtype.kind in "mM":
+        return TimePacking.from_attributes(attributes, dtype)
+    return Packing.from_attributes(stored, attributes, dtype)
+
+
+def dtype_from_json(said: Any) -> np.dtype[Any]:
+    """Return the dtype that `dtype_to_json` describes."""
+    if not isinstance(said, Mapping):
+        return dtype_from_zarr_v2(said)
+    names, kinds, shapes, offsets = zip(*said["members"], strict=True)
+    formats = [(dtype_from_json(k), tuple(s)) for k, s in zip(kinds, shapes, strict=True)]
+    spelled: Any = {
+        "names": list(names),
+        "formats": formats,
+        "offsets": list(offsets),
+        "itemsize": said["itemsize"],
+    }
+    found: np.dtype[Any] = np.dtype(spelled)
+    return found

@@ -1,0 +1,163 @@
+"""Groups of the metadata of a Zarr v3 hierarchy, wherever its chunks lie."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, group_path, named_axes
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.undecodable import variable_or_problem
+from virtualds.formats.zarr.document import CONSOLIDATED
+from virtualds.formats.zarr.encoding_notes import restored_encoding
+from virtualds.formats.zarr.shards import without_shards
+from virtualds.formats.zarr.strings import is_varying, varying_from_v3
+from virtualds.formats.zarr.v2_types import fill_from_attribute
+from virtualds.formats.zarr.v3_arrays import Manifests, array_from_v3
+from virtualds.formats.zarr.v3_metadata import check_extras, check_zarr_v3
+from virtualds.json_values import from_json
+
+GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
+"""Keys that the metadata of a group may have."""
+
+
+class Members(NamedTuple):
+    """The names of what a group holds, in order."""
+
+    arrays: dict[str, None]
+    groups: dict[str, None]
+
+
+@dataclass(frozen=True)
+class NodesReader:
+    """Makes groups of the metadata of all nodes.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder, for errors.
+    nodes : mapping of str to mapping
+        Metadata by path; that of the root is under ``""``.
+    notes : mapping
+        What plain Zarr cannot say: ``arrays`` and ``groups``, by path.
+    parts_of : callable
+        Takes path and metadata of an array, and returns what says where its chunks lie.
+    skip : set of str
+        Names of variables to leave out.
+    """
+
+    root: str
+    nodes: Mapping[str, Mapping[str, Any]]
+    notes: Mapping[str, Any]
+    parts_of: Callable[[str, Mapping[str, Any]], Manifests]
+    skip: frozenset[str] = frozenset()
+
+    def group(self, path: str | None) -> ManifestGroup:
+        """Return the group at a path with everything below it.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is no such group.
+        FormatError
+            The metadata make no sense.
+        UnsupportedError
+            They say what is not known.
+        """
+        try:
+            if odd := [n for n in self.nodes if n and {"", ".", ".."} & set(n.split("/"))]:
+                raise FormatError(
+                    f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
+                    f"is damaged"
+                )
+            return self._group(group_path(path, lambda p: self._members[p].groups))
+        except MALFORMED as error:
+            if isinstance(error, VirtualdsError):
+                raise
+            raise malformed(self.root, error) from error
+
+    @cached_property
+    def _members(self) -> Mapping[str, Members]:
+        """What every group holds, by path: a look at all nodes for each would take its time."""
+        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        for key, node in self.nodes.items():
+            names = key.split("/") if key else []
+            for depth, name in enumerate(names, 1):
+                holder = found["/".join(names[: depth - 1])]
+                if depth < len(names) or node.get("node_type") == "group":
+                    holder.groups[name] = None
+                else:
+                    holder.arrays[name] = None
+        return found
+
+    def _group(self, path: str) -> ManifestGroup:
+        prefix = f"{path}/" if path else ""
+        here = self._members[path]
+        problems: dict[str, VirtualdsError] = {}
+        variables = {
+            name: self._named_variable(prefix + name, self.nodes[prefix + name], problems)
+            for name in here.arrays
+            if name not in self.skip
+        }
+        notes = self._noted("groups", path)
+        attributes = self._group_attributes(path, notes)
+        groups = {name: self._group(prefix + name) for name in here.groups}
+        encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
+        try:
+            return ManifestGroup(variables, attributes, groups, encoding, problems)
+        except FormatError as error:
+            error.add_note(f"group /{path} of {self.root}")
+            raise
+
+    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+        node = self.nodes.get(path, {"zarr_format": 3})
+        try:
+            if node.get("zarr_format") != 3:
+                raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
+            check_extras(node, GROUP_KEYS)
+            return self._attributes(node, notes)
+        except VirtualdsError as error:
+            error.add_note(f"group /{path} of {self.root}")
+            raise
+
+    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
+        return found
+
+    def _attributes(self, node: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+        types = notes.get("attributes", {})
+        found = node.get("attributes") or {}
+        return {name: from_json(value, types.get(name)) for name, value in found.items()}
+
+    def _named_variable(
+        self, path: str, node: Mapping[str, Any], problems: dict[str, VirtualdsError]
+    ) -> ManifestVariable:
+        def read() -> ManifestVariable:
+            check_zarr_v3(node)
+            return self._variable(path, node)
+
+        shape, names = node.get("shape"), node.get("dimension_names")
+        return variable_or_problem(read, path, self.root, shape, names, problems)
+
+    def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
+        notes = self._noted("arrays", path)
+        attributes = self._attributes(node, notes)
+        dims = _dims(node)
+        node, parts = without_shards(node, self.parts_of(path, node))
+        if is_varying(node):
+            data, encoding = varying_from_v3(node, parts).settled()
+            return ManifestVariable(dims, data, attributes, encoding)
+        array = array_from_v3(node, parts)
+        if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):
+            attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
+        encoding = restored_encoding(array, dims, notes, self.root)
+        return ManifestVariable(dims, array, attributes, encoding)
+
+
+def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
+    shape = node["shape"]
+    return named_axes(shape, node.get("dimension_names") or [None] * len(shape))

@@ -1,0 +1,99 @@
+"""Values in memory as native arrays of Zarr v3: plain chunks that any reader of Zarr reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.codecs.vlen_text import checked_text, encoded_text
+from virtualds.formats.zarr.data_types import data_type_to_v3, fill_value_to_v3
+
+TEXT = "string"
+"""The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
+COMPRESSED_FROM = 4096
+"""Bytes of an array from which on its chunks are compressed."""
+CHUNK = 2**26
+"""Bytes that a chunk has at most, where its rows are shorter."""
+ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+
+
+class NativeArray(NamedTuple):
+    """An array as plain Zarr: the content of ``zarr.json``, and its chunks by their places."""
+
+    metadata: dict[str, Any]
+    chunks: Iterator[tuple[tuple[int, ...], bytes]]
+
+
+def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
+    """Describe values in memory; None if plain Zarr has no form for them.
+
+    Raises
+    ------
+    UnsupportedError
+        There is something else among their strings.
+    """
+    text = values.dtype.kind in "OUT"
+    kind = TEXT if text else data_type_to_v3(values.dtype)
+    if kind is None:
+        return None
+    if text:
+        values = checked_text(values)
+    rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
+    shape = [max(n, 1) for n in values.shape]
+    if shape:
+        shape[0] = min(shape[0], max(CHUNK // rows, 1))
+    codecs: list[dict[str, Any]] = [_bytes_codec(values.dtype)]
+    if values.nbytes >= COMPRESSED_FROM:
+        codecs.append(ZSTD)
+    metadata = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(values.shape),
+        "data_type": kind,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": "" if text else fill_value_to_v3(_zero(values.dtype), values.dtype),
+        "codecs": codecs,
+    }
+    return NativeArray(metadata, _chunks(values, tuple(shape), len(codecs) > 1))
+
+
+def _zero(dtype: np.dtype[Any]) -> Any:
+    return np.zeros((), dtype)[()]
+
+
+def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
+    if dtype.kind == "O":
+        return {"name": "vlen-utf8"}
+    if dtype.itemsize == 1 or (dtype.kind in "SV" and not dtype.names):
+        return {"name": "bytes"}
+    order = "big" if dtype.str.startswith(">") else "little"
+    return {"name": "bytes", "configuration": {"endian": order}}
+
+
+def _chunks(
+    values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
+) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    """Yield chunks, those at the edge padded, as they are stored."""
+    import numcodecs
+
+    grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]
+    for place in product(*map(range, grid)):
+        box: Any = tuple(slice(i * c, i * c + c) for i, c in zip(place, shape, strict=True))
+        # the ellipsis keeps a string without axes an array
+        block = values[(*box, ...)]
+        if block.shape != shape:
+            padding = [(0, c - n) for c, n in zip(shape, block.shape, strict=True)]
+            rest = "" if values.dtype.kind == "O" else _zero(values.dtype)
+            whole = np.full(shape, rest, values.dtype)
+            whole[
+                tuple(slice(0, c - after) for c, (_, after) in zip(shape, padding, strict=True))
+            ] = block
+            block = whole
+        text = values.dtype.kind == "O"
+        data = encoded_text(block) if text else block.tobytes()
+        yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

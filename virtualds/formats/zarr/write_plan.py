@@ -1,0 +1,207 @@
+"""What there is to write of a group, before any of it is written: nodes, and where chunks lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
+from virtualds.formats.zarr.document import Document, is_node_path, values_folder
+from virtualds.formats.zarr.encoding_notes import declared
+from virtualds.formats.zarr.v2_obstacles import obstacles
+from virtualds.formats.zarr.v2_types import fill_to_attribute, is_exact
+from virtualds.formats.zarr.v3_arrays import Part, array_to_v3
+from virtualds.formats.zarr.values import NativeArray, values_to_v3
+from virtualds.json_values import to_json
+
+
+@dataclass(frozen=True)
+class PlannedArray:
+    """An array that is to be written: its metadata, and its chunks or references.
+
+    Of one that is ``known``, everything but its metadata stands in the set already.
+    """
+
+    metadata: dict[str, Any]
+    parts: list[Part]
+    values: NativeArray | None
+    known: bool = False
+
+
+class Plan(NamedTuple):
+    """What there is to write.
+
+    ``nodes`` are groups, as their metadata, and arrays, by path; ``notes`` is what Zarr cannot say
+    of them, as in `Document`.
+    """
+
+    nodes: dict[str, dict[str, Any] | PlannedArray]
+    notes: dict[str, dict[str, Any]]
+
+
+def plan(
+    group: ManifestGroup,
+    root: str,
+    before: Document | None = None,
+    form: str = "zarr-v3",
+    grids: tuple[str, ...] = (),
+) -> Plan:
+    """Return what there is to write of a group.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    root : str
+        Url of the folder that it is to be.
+    before : Document, optional
+        The snapshot of the set that is there.
+    form : str
+        Name of the format, for errors.
+    grids : tuple of str
+        For a format that holds plain Zarr only: the chunk grids that it may have.
+
+    Raises
+    ------
+    UnsupportedError
+        The variables that Zarr v3 has no form for; all of them are named.
+    """
+    planner = _Planner(root, before, grids)
+    planned = list(planner.planned(group))
+    if problems := [problem for _, _, found in planned for problem in found]:
+        raise cannot_hold(
+            root,
+            form,
+            problems,
+            "load these variables before writing (ds.virtual.load()), or leave them out "
+            "(ds.drop_vars)",
+        )
+    return Plan({path: node for path, node, _ in planned}, planner.notes)
+
+
+@contextmanager
+def zarr_v3_suggested(group: ManifestGroup, url: str) -> Iterator[None]:
+    """Say of a group that another format cannot hold whether zarr-v3 can."""
+    try:
+        yield
+    except UnsupportedError as error:
+        try:
+            plan(group, url)
+        except VirtualdsError:
+            raise error from None
+        raise UnsupportedError(
+            f"{error}\nor write it as zarr-v3, which holds all of it: give it a name that ends in "
+            f".zarr, or pass format='zarr-v3'"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Planner:
+    """Plans nodes one by one, and takes notes."""
+
+    root: str
+    before: Document | None
+    grids: tuple[str, ...] = ()
+    notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
+
+    def planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
+        """Yield every node: its path, what it is, and what of it does not fit."""
+        for path, part in group.walk():
+            prefix = f"{path}/" if path else ""
+            try:
+                yield path, self._group(path, part), []
+            except UnsupportedError as error:
+                yield path, None, [f"{path or 'the dataset'}: {error}"]
+            for name, variable in part.variables.items():
+                try:
+                    yield prefix + name, self._variable(prefix + name, variable), []
+                except UnsupportedError as error:
+                    yield prefix + name, None, [f"{prefix}{name}: {error}"]
+
+    def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+        if path:
+            _check_name(path)
+        attributes, types = to_json(group.attributes)
+        notes: dict[str, Any] = {"attributes": types} if types else {}
+        if unlimited := sorted(group.encoding.get("unlimited_dims", ())):
+            notes["unlimited_dims"] = unlimited
+        if notes:
+            self.notes["groups"][path] = notes
+        return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+    def _variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
+        _check_name(path)
+        data = variable.data if isinstance(variable.data, ManifestArray) else None
+        values, parts = None, list[Part]()
+        if data is None:
+            read = variable.read()
+            values = values_to_v3(read)
+            if values is None and read.dtype.hasobject:
+                raise UnsupportedError(
+                    f"its members {read.dtype} hold strings or arrays of varying length, for which "
+                    f"Zarr has no form; leave the variable out with ds.drop_vars"
+                )
+            if values is None:
+                data = ManifestArray.from_values(read)
+        known = data is not None and self._known_values(path, data)
+        if values is not None:
+            metadata = values.metadata
+        elif known and self.before is not None:
+            metadata = self.before.nodes[path]
+        elif data is not None:
+            # files that nothing refers to any more may have changed
+            metadata, parts = array_to_v3(data.pruned())
+            self._check_grid(metadata["chunk_grid"]["name"], data)
+        attributes, notes = self._attributes(variable, data)
+        if notes:
+            self.notes["arrays"][path] = notes
+        metadata = metadata | {
+            "attributes": attributes,
+            "dimension_names": list(variable.dims),
+            "storage_transformers": metadata.get("storage_transformers", []),
+        }
+        return PlannedArray(metadata, parts, values, bool(known))
+
+    def _check_grid(self, name: str, array: ManifestArray) -> None:
+        """Refuse an array that is more than the plain Zarr of a format."""
+        if self.grids and name not in self.grids:
+            found = obstacles(array) or ["Zarr has no plain form for how it is stored"]
+            if name == "rectilinear":
+                found.append("rectilinear=True writes it for those who have that grid")
+            raise UnsupportedError("; ".join(found))
+
+    def _known_values(self, path: str, array: ManifestArray) -> bool:
+        """Say whether an array is just the values that stand at its place already."""
+        noted = self.before.notes.get("values", {}).get(path) if self.before else None
+        if noted is None or self.before is None or len(array.fragments) != 1:
+            return False
+        same = list(array.shape) == self.before.nodes[path]["shape"]
+        folder = f"{self.root}/{values_folder(path, noted)}"
+        manifest = array.manifest.loaded()
+        urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
+        return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
+
+    def _attributes(
+        self, variable: ManifestVariable, data: ManifestArray | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return attributes as JSON, and what JSON and references do not show."""
+        attributes = dict(variable.attributes)
+        dtype = data.dtype if data is not None else variable.data.dtype
+        fill = attributes.get("_FillValue")
+        exact = fill is not None and is_exact(fill, dtype)
+        if exact:
+            # as xarray spells it in Zarr v3
+            attributes["_FillValue"] = fill_to_attribute(fill, dtype)
+        plain, types = to_json(attributes)
+        if exact:
+            types.pop("_FillValue", None)
+        notes = declared(variable, data)
+        return plain, notes | ({"attributes": types} if types else {})
+
+
+def _check_name(path: str) -> None:
+    if not is_node_path(path):
+        raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")

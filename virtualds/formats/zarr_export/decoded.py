@@ -1,0 +1,148 @@
+"""What the metadata of an array say whose chunks are decoded before plain Zarr shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import recfunctions
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import Data
+from virtualds.chunks.fragment import Fragment
+from virtualds.codecs.vlen_text import checked_text
+from virtualds.errors import UnsupportedError
+from virtualds.formats.zarr.data_types import data_type_to_v3, fill_value_to_v3
+from virtualds.formats.zarr.v3_metadata import grid_to_v3
+from virtualds.formats.zarr.values import TEXT
+
+CHUNK = 2**24
+"""Bytes that a decoded chunk has at most, where its array does not say how it is cut."""
+UNWIELDY = 2**26
+"""Bytes from which on chunks that are not compressed are cut smaller."""
+
+
+def packed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values without bytes between the members of compound ones, which mean nothing."""
+    if values.dtype.names is None:
+        return values
+    found: npt.NDArray[Any] = recfunctions.repack_fields(values, recurse=True)
+    return found
+
+
+def decoded_metadata(data: Data) -> dict[str, Any]:
+    """Return the metadata of decoded values, all but the chunk grid.
+
+    Raises
+    ------
+    UnsupportedError
+        Zarr has no such data type.
+    """
+    text = _is_text(data)
+    dtype = packed(np.empty(0, data.dtype)).dtype
+    kind = TEXT if text else data_type_to_v3(dtype)
+    if kind is None:
+        raise UnsupportedError(
+            f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
+        )
+    fill = data.fill_value if isinstance(data, ManifestArray) else np.zeros((), data.dtype)
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(data.shape),
+        "data_type": kind,
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": "" if text else fill_value_to_v3(packed(np.asarray(fill, data.dtype)), dtype),
+        "codecs": [_array_to_bytes(dtype, text)],
+    }
+
+
+def _is_text(data: Data) -> bool:
+    """Say whether values are strings of any length.
+
+    Raises
+    ------
+    UnsupportedError
+        They are other objects.
+    """
+    if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
+        return False
+    if isinstance(data, np.ndarray):
+        checked_text(data)
+    elif dict(data.dtype.metadata or {}).get("element_type") is not str:
+        raise UnsupportedError(
+            f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
+        )
+    return True
+
+
+def _array_to_bytes(dtype: np.dtype[Any], text: bool) -> dict[str, Any]:
+    if text:
+        return {"name": "vlen-utf8"}
+    if dtype.itemsize == 1 or (dtype.kind in "SV" and not dtype.names):
+        return {"name": "bytes"}
+    return {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
+    """Yield chunk grids for decoded values, best first: that of the sources, or a regular one."""
+    lengths = _regular_chunks(data)
+    if isinstance(data, ManifestArray):
+        if is_unwieldy(data):
+            lengths = _cut_smaller(lengths, data.dtype.itemsize)
+        elif (own := grid_to_v3(data)) is not None:
+            yield own
+    yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
+
+
+def is_unwieldy(array: ManifestArray) -> bool:
+    """Say whether a part of a chunk is to be had without the rest, and the rest is large.
+
+    Whoever reads Zarr reads chunks whole; netCDF files without chunks are one chunk each.
+    """
+    if any(pipeline.codecs for pipeline in array.pipelines):
+        return False
+    largest = (
+        prod(int(axis.slabs().encoded.max(initial=0)) for axis in fragment.axes)
+        for fragment in array.fragments
+    )
+    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY
+
+
+def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
+    """Cut chunks along their first axes, so that they stay runs of bytes."""
+    lengths = list(lengths)
+    for axis, length in enumerate(lengths):
+        nbytes = prod(lengths) * itemsize
+        if nbytes > CHUNK:
+            lengths[axis] = max(length * CHUNK // nbytes, 1)
+    return lengths
+
+
+def _regular_chunks(data: Data) -> list[int]:
+    """Return the shape of chunks on a regular grid that meet few chunks of the sources twice.
+
+    Where the sources are cut regularly, they are cut alike; along any other axis a chunk is as long
+    as the longest one there, and then as many times that as `CHUNK` holds.
+    """
+    virtual = isinstance(data, ManifestArray)
+    fragments = data.fragments if isinstance(data, ManifestArray) else ()
+    lengths = [max(n, 1) if i or virtual else 1 for i, n in enumerate(data.shape)]
+    for axis, size in enumerate(data.shape):
+        longest = max((int(f.axes[axis].lengths.max(initial=1)) for f in fragments), default=0)
+        lengths[axis] = max(min(longest or lengths[axis], size), 1)
+    for axis, size in enumerate(data.shape):
+        if fragments and _is_aligned(fragments, axis, lengths[axis], size):
+            continue
+        nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
+        lengths[axis] = max(min(lengths[axis] * max(CHUNK // nbytes, 1), size), 1)
+    return lengths
+
+
+def _is_aligned(fragments: tuple[Fragment, ...], axis: int, length: int, size: int) -> bool:
+    """Say whether chunks begin and end at multiples of a length, or where the array ends."""
+    cuts = np.concatenate([f.start[axis] + f.axes[axis].slabs().edges for f in fragments])
+    return bool(((cuts % length == 0) | (cuts == size)).all())

@@ -1,0 +1,179 @@
+"""A group as the keys and values of a Zarr v3 hierarchy, which any reader of Zarr reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.formats.zarr.document import MARKER, consolidated
+from virtualds.formats.zarr_export.arrays import WHOLE, Objection, Place, Refused, Served, served
+from virtualds.json_values import to_json
+
+CHUNKS = "c"
+"""What keys of chunks begin with, below the path of their array."""
+
+
+@dataclass(frozen=True)
+class ZarrView:
+    r"""The hierarchy below a group: documents that are made here, and chunks.
+
+    Parameters
+    ----------
+    groups : dict of str to dict
+        Attributes of every group by path; the root is under ``""``.
+    arrays : dict of str to Passed, Decoded or Refused
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from virtualds.arrays.group import ManifestVariable
+    >>> group = ManifestGroup({"x": ManifestVariable(("x",), np.arange(3, dtype="u1"))})
+    >>> view = ZarrView.of(group, lambda metadata: None)
+    >>> list(view.keys()), view.get("x/c/0")
+    (['zarr.json', 'x/zarr.json', 'x/c/0'], b'\x00\x01\x02')
+    """
+
+    groups: Mapping[str, dict[str, Any]]
+    arrays: Mapping[str, Served | Refused]
+
+    @classmethod
+    def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
+        """Return the hierarchy of a group for a reader, who says what it cannot read.
+
+        Raises
+        ------
+        UnsupportedError
+            An attribute of a group has no form in JSON.
+        """
+        groups, arrays = {}, {}
+        for path, part in group.walk():
+            groups[path] = to_json(part.attributes)[0]
+            for name, variable in part.variables.items():
+                below = f"{path}/{name}" if path else name
+                arrays[below] = served(below, variable, objection)
+        return cls(groups, arrays)
+
+    # ------------------------------------------------------------------ values
+
+    def get(self, key: str, wanted: slice = WHOLE) -> bytes | None:
+        """Return what a key stands for, None if there is no such key.
+
+        Raises
+        ------
+        ReadError
+            The bytes of a chunk cannot be had, have changed, or do not decode.
+        UnsupportedError
+            Zarr cannot hold the array of this key.
+        """
+        if (path := self._documented(key)) is not None:
+            return self._document(path)[wanted]
+        if (found := self._chunk(key)) is not None:
+            array, place = found
+            return array.chunk(place, wanted)
+        return None
+
+    def size(self, key: str) -> int | None:
+        """Return how many bytes a key stands for, None if there is no such key."""
+        if (path := self._documented(key)) is not None:
+            return len(self._document(path))
+        found = self._chunk(key)
+        return None if found is None else found[0].nbytes(found[1])
+
+    def _documented(self, key: str) -> str | None:
+        """Return the node whose metadata a key stands for."""
+        path, _, name = key.rpartition("/")
+        known = name == MARKER and (path in self.groups or path in self.arrays)
+        return path if known else None
+
+    def _document(self, path: str) -> bytes:
+        if path in self.arrays:
+            found = self.arrays[path].metadata
+        else:
+            found = self._group(path) | self._consolidated(path)
+        return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+
+    def _group(self, path: str) -> dict[str, Any]:
+        return {"zarr_format": 3, "node_type": "group", "attributes": self.groups[path]}
+
+    def _consolidated(self, path: str) -> dict[str, Any]:
+        """Return the metadata of all that lies below a group, unless an array of it is refused.
+
+        Whoever then looks for the arrays finds all of them, and learns of that one why.
+        """
+        prefix = f"{path}/" if path else ""
+        below = {key: array for key, array in self.arrays.items() if key.startswith(prefix)}
+        if any(isinstance(array, Refused) for array in below.values()):
+            return {}
+        nodes = {key: self._group(key) for key in self.groups if key and key.startswith(prefix)}
+        nodes |= {key: array.metadata for key, array in below.items()}
+        said = {key.removeprefix(prefix): node for key, node in nodes.items()}
+        return consolidated(said)
+
+    def _chunk(self, key: str) -> tuple[Served, Place] | None:
+        """Return the array and the place that the key of a chunk means."""
+        parts = key.split("/")
+        for at in (i for i, part in enumerate(parts) if part == CHUNKS):
+            array = self.arrays.get("/".join(parts[:at]))
+            place = _place(parts[at + 1 :])
+            if array is None or place is None or isinstance(array, Refused):
+                continue
+            if len(place) == len(array.metadata["shape"]):
+                return array, place
+        return None
+
+    # ------------------------------------------------------------------ keys
+
+    def exists(self, key: str) -> bool:
+        """Say whether there is a key; the chunks of decoded arrays are all there."""
+        if self._documented(key) is not None:
+            return True
+        found = self._chunk(key)
+        return found is not None and found[0].has(found[1])
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield all keys that begin with a prefix; chunks that are missing have none."""
+        for path in (*self.groups, *self.arrays):
+            key = _joined(path, MARKER)
+            if key.startswith(prefix):
+                yield key
+        for path, array in self.arrays.items():
+            begin = _joined(path, CHUNKS)
+            if isinstance(array, Refused) or not _overlap(begin, prefix):
+                continue
+            for place in array.places():
+                key = "/".join((begin, *map(str, place)))
+                if key.startswith(prefix):
+                    yield key
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield what lies directly below a folder, each once."""
+        path = folder.strip("/")
+        prefix = f"{path}/" if path else ""
+        if path in self.groups:
+            nodes = [key for key in (*self.groups, *self.arrays) if key]
+            below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
+            yield from dict.fromkeys([MARKER, *(key.partition("/")[0] for key in below)])
+        elif path in self.arrays:
+            yield from (MARKER, CHUNKS)
+        else:
+            found = (key.removeprefix(prefix) for key in self.keys(prefix))
+            yield from dict.fromkeys(key.partition("/")[0] for key in found)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Say whether one is the beginning of the other."""
+    return one.startswith(other) or other.startswith(one)
+
+
+def _place(parts: list[str]) -> Place | None:
+    """Return the indices that the rest of a key is, None if it is something else."""
+    if all(part.isdecimal() and str(int(part)) == part for part in parts):
+        return tuple(map(int, parts))
+    return None

@@ -1,0 +1,251 @@
+"""Zarr v3 hierarchies in which virtual arrays, as chunk manifests, lie beside native ones.
+
+The layout is specified in ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
+proposal (zarr-specs issue 287) and the Zarr core specification 3. The root ``zarr.json`` holds the
+metadata of everything; replacing it is the one step that makes a new snapshot. No other file that
+it needs is ever written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.formats.zarr.chunk_keys import with_manifest_keys
+from virtualds.formats.zarr.document import Document, new_snapshot, snapshot_path
+from virtualds.formats.zarr.write_plan import plan
+from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_parts, remove_parts
+from virtualds.formats.zarr_manifests.read import Found, SetReader, found_for, present
+from virtualds.formats.zarr_manifests.snapshots import all_nodes, let_go, opened, swap, write_nodes
+from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
+from virtualds.source_file import StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+
+MANIFESTS = ("inline", "json", "parquet")
+"""The forms of manifests, by how many chunks they are for."""
+
+
+def write(
+    group: ManifestGroup,
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    manifest: str | None = None,
+    relative_paths: bool = False,
+) -> None:
+    """Write a reference set, or a new snapshot of one: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    url : str
+        Of the folder.
+    options : StorageOptions, optional
+        Access options of the target.
+    replace : bool
+        Whether an existing set may be replaced. Anything else of this name is left alone.
+    manifest : {"inline", "json", "parquet"}, optional
+        The form of chunk manifests; by default by the number of chunks.
+    relative_paths : bool
+        Whether paths of sources are written relative to the set, where they can be.
+
+    Raises
+    ------
+    UnsupportedError
+        Variables that the format has no form for; all of them are named.
+    FileExistsError
+        There is something of this name, and it is no set or may not be replaced.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    ValueError
+        There is no such form of manifests.
+    """
+    root = url.rstrip("/")
+    if manifest not in (None, *MANIFESTS):
+        raise ValueError(f"manifest {manifest!r}: there are {', '.join(map(repr, MANIFESTS))}")
+    found = found_for(root, options, replace)
+    _commit(_writing(group), root, options, found, manifest, relative_paths)
+
+
+def begin_parts(
+    url: str,
+    options: StorageOptions | None = None,
+    *,
+    replace: bool = True,
+    relative_paths: bool = False,
+) -> PartsFolder:
+    """Return where many processes may write the parts of manifests of one snapshot.
+
+    Parameters
+    ----------
+    url, options, replace, relative_paths
+        As in `write`.
+
+    Raises
+    ------
+    FileExistsError
+        There is something of this name, and it is no set or may not be replaced.
+    """
+    root = url.rstrip("/")
+    found_for(root, options, replace)
+    store_for(root).demand_conditions(root, options)
+    return PartsFolder(root, options, new_snapshot()[0], relative_paths)
+
+
+def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = True) -> None:
+    """Write a set of which others have written parts: all of it, or nothing.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+        Arrays of it are what `virtualds.formats.zarr_manifests.parallel_write.write_parts` gave back.
+    place : PartsFolder
+    replace : bool
+        As in `write`.
+
+    Raises
+    ------
+    UnsupportedError, FileExistsError, ConflictError
+        As `write`.
+    ReadError
+        A part is gone.
+    """
+    found = found_for(place.root, place.options, replace)
+    made = _writing(group)
+    _commit(made, place.root, place.options, found, None, place.relative_paths, place)
+
+
+def abandon_parts(place: PartsFolder) -> None:
+    """Remove what was written for a snapshot, unless it is there all the same."""
+    found = present(place.root, place.options)
+    known = [] if found is None else [name for name, _ in found.document.history]
+    # an error may have come after the commit, or in place of the news of it
+    if place.snapshot not in known:
+        remove_parts(place, is_set=found is not None)
+
+
+def check_writable(
+    group: ManifestGroup, url: str, options: StorageOptions | None = None, *, replace: bool = True
+) -> None:
+    """Raise what `write` would raise before it writes anything.
+
+    Raises
+    ------
+    UnsupportedError, FileExistsError
+        As `write`.
+    """
+    root = url.rstrip("/")
+    found = found_for(root, options, replace)
+    store_for(root).demand_conditions(root, options)
+    plan(group, root, found.document if found else None)
+
+
+def update(
+    url: str,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    allow: Allowed = ANYWHERE,
+    *,
+    manifest: str | None = None,
+    relative_paths: bool | None = None,
+) -> None:
+    """Write what becomes of a set as a new snapshot; what stays as it is is not written again.
+
+    Parameters
+    ----------
+    url, options, manifest, relative_paths
+        As in `write`; by default paths are written as they were.
+    change : callable
+        Takes the whole set and returns what it is to be.
+    allow : Allowed
+        Where the files that it refers to may lie.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    root = url.rstrip("/")
+    found = Found(*opened(root, options))
+    reader = SetReader(root, options, found.document, frozenset(), allow)
+    relative = found.document.notes.get("relative_paths", False)
+    relative = relative if relative_paths is None else relative_paths
+    before = reader.group(None)
+    if (after := change(before)) is not before:
+        _commit(_writing(after), root, options, found, manifest, relative)
+
+
+def upgrade(url: str, options: StorageOptions | None = None) -> bool:
+    """Write the metadata of a set as they are written now; say whether they were not so already.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    root = url.rstrip("/")
+    found = Found(*opened(root, options))
+    before = all_nodes(root, options, found.document)
+    nodes = {path: with_manifest_keys(node) for path, node in before.items()}
+    if nodes == before:
+        return False
+    document = Document(nodes, dict(found.document.notes))
+    # the copies come first: nobody would look for them again who was killed behind the commit
+    write_nodes(root, options, document, found.document)
+    _commit(lambda writer: document, root, options, found)
+    return True
+
+
+def _writing(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
+    """Return what makes the document of a group, and writes the files that it needs."""
+    return lambda writer: writer.write(group)
+
+
+def _commit(
+    made: Callable[[SnapshotWriter], Document],
+    root: str,
+    options: StorageOptions | None,
+    found: Found | None,
+    manifest: str | None = None,
+    relative_paths: bool = False,
+    parts: PartsFolder | None = None,
+) -> None:
+    """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
+    store_for(root).demand_conditions(root, options)
+    name, time = new_snapshot()
+    name = parts.snapshot if parts else name
+    before = found.document if found else None
+    writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
+    try:
+        document = made(writer)
+        waste = check_parts(parts, document) if parts else []
+        document.notes.update(snapshot=name, time=time, history=before.history if before else [])
+        writer.put(snapshot_path(name), document.text())
+        swap(root, options, document, found.version if found else None)
+    except BaseException:
+        writer.undo()
+        raise
+    write_nodes(root, options, document, before)
+    store_for(root).remove([f"{root}/{path}" for path in waste], options)
+
+
+# ---------------------------------------------------------------------- history
+
+
+def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
+    """Return the ids and times of all snapshots, the newest last."""
+    return opened(url.rstrip("/"), options)[0].history
+
+
+def expire(
+    url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
+) -> list[str]:
+    """Let go of snapshots and of what only they need; return their ids."""
+    return let_go(url.rstrip("/"), options, keep, older_than)

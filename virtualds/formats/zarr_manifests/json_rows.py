@@ -1,0 +1,201 @@
+"""Entries of a JSON manifest, checked one by one and gathered as columns."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.errors import FormatError, ReadError
+from virtualds.formats.referenced_files import UNKNOWN
+from virtualds.source_file import PRESENT, SourceFile
+
+Fingerprint = tuple[int | None, int | None, str | None]
+"""Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
+
+
+NO_ROWS: tuple[tuple[int, ...], ...] = ((),) * (1 + len(COLUMNS))
+"""The columns of entries, when there are none."""
+
+
+HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+
+
+class SetFiles(Protocol):
+    """What a manifest needs to know of the set that it belongs to."""
+
+    root: str
+
+    def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
+        """Return the file that a path of the set means."""
+
+    def size(self, file: SourceFile) -> int:
+        """Return the length of a file that is a chunk as a whole."""
+
+    def document(self, path: str) -> Any:
+        """Return a JSON file of the set."""
+
+    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` makes, and keep it for a while."""
+
+
+class Told(NamedTuple):
+    """What the entries of one fragment say.
+
+    ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each.
+    ``measured`` are entries without a length, by the number of their chunk, ``prefixes`` pairs of
+    the beginning of a key and the path that stands for it, and ``sources`` fingerprints by path.
+    """
+
+    numbers: Ints
+    manifest: ChunkManifest
+    measured: Mapping[int, Mapping[str, Any]]
+    prefixes: list[tuple[str, str]]
+    sources: Mapping[str, Any]
+
+    def rows(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Return the rows of chunks of these numbers, and which of them have one."""
+        row = np.searchsorted(self.numbers, ids)
+        return row, np.append(self.numbers, -1)[row] == ids
+
+    def chunks(self, row: Ints, known: npt.NDArray[np.bool_]) -> ChunkManifest:
+        """Return the chunks of these rows; those without one are missing."""
+        if known.all():
+            whole = row.size == self.numbers.size and (row == np.arange(row.size)).all()
+            return self.manifest if whole else self.manifest.at(row).pruned()
+        found = self.manifest.at(row[known]).pruned()
+        # what is missing has the first pipeline
+        ended = ChunkManifest.concatenate([found, ChunkManifest.missing((1,))], 0)
+        return ended.at(np.where(known, np.cumsum(known) - 1, found.size))
+
+
+class RowBuilder:
+    """Entries on their way to be a manifest.
+
+    Parameters
+    ----------
+    store : SetFiles
+    sources : mapping
+        Fingerprints of files by their paths.
+    pipelines : int
+        How many there are.
+    """
+
+    def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
+        self._pipelines = pipelines
+        self._store = store
+        self._sources = sources
+        self._numbers: dict[str, int] = {}
+        self._files: list[SourceFile] = []
+        self._inline: list[bytes] = []
+        self._rows: list[tuple[int, ...]] = []
+        self._measured: dict[int, Mapping[str, Any]] = {}
+        self.prefixes: list[tuple[str, str]] = []
+
+    def add(self, number: int, entry: Any) -> None:
+        """Add the entry of a chunk."""
+        if not isinstance(entry, Mapping):
+            raise TypeError("it is no object")
+        decoding = _natural(entry.get("pipeline", 0)), _checksum(entry.get("checksum"))
+        if decoding[0] >= self._pipelines:
+            raise ValueError(f"there are {self._pipelines} pipelines")
+        if "data" in entry:
+            self._inline.append(base64.b64decode(entry["data"], validate=True))
+            place = (INLINE, len(self._inline) - 1, len(self._inline[-1]))
+        elif "path" not in entry:
+            place, decoding = (MISSING, 0, 0), (decoding[0], 0)
+        elif entry.get("length") is None:
+            demand_text(entry["path"]), _natural(entry.get("offset", 0))
+            self._measured[number] = entry
+            return
+        else:
+            offset, length = _natural(entry.get("offset", 0)), _natural(entry["length"])
+            place = (self._file(entry["path"]), offset, length)
+        self._rows.append((number, *place, *decoding))
+
+    def size(self, entry: Mapping[str, Any]) -> int | None:
+        """Return the length of the file of an entry, None if it is not there and need not be."""
+        file = self._store.file(entry["path"], self._sources.get(entry["path"], UNKNOWN))
+        try:
+            return self._store.size(file)
+        except ReadError as error:
+            if "may_be_absent" in entry and isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+    def length(self, entry: Mapping[str, Any]) -> int | None:
+        """Return the length of the rest of a file, None if it is not there and need not be.
+
+        Raises
+        ------
+        FormatError
+            Nothing is left of it.
+        """
+        if (size := self.size(entry)) is None:
+            return None
+        length: int = size - entry.get("offset", 0)
+        if length <= 0:
+            raise FormatError(
+                f"{entry['path']}: it has {size} bytes, and a chunk is said to begin at "
+                f"{size - length}; scan it anew"
+            )
+        return length
+
+    def _file(self, path: Any) -> int:
+        if demand_text(path) not in self._numbers:
+            self._files.append(self._store.file(path, self._sources.get(path, UNKNOWN)))
+            self._numbers[path] = len(self._files) - 1
+        return self._numbers[path]
+
+    def told(self) -> Told:
+        """Return what the entries say.
+
+        Raises
+        ------
+        FormatError
+            Two of them are of one chunk, or one cannot be right.
+        """
+        self._rows.sort()
+        numbers = np.array([row[0] for row in self._rows], np.int64)
+        if (numbers[1:] == numbers[:-1]).any():
+            raise FormatError("two entries are of one chunk; the set is damaged")
+        return Told(numbers, self._manifest(), self._measured, self.prefixes, self._sources)
+
+    def _manifest(self) -> ChunkManifest:
+        shape = (len(self._rows),)
+        _, file, offset, length, *decoding = zip(*self._rows, strict=True) if shape[0] else NO_ROWS
+        if len(self._files) == 1 and not any(map(any, (file, *decoding))):
+            return ChunkManifest.in_file(shape, self._files[0], offset, length)
+        named = dict(zip(COLUMNS, (file, offset, length, *decoding), strict=True))
+        columns = {name: np.array(column, np.int64) for name, column in named.items()}
+        return ChunkManifest.build(shape, files=self._files, inline=self._inline, **columns)
+
+
+def _natural(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} is no number of bytes, or of a pipeline")
+    return value
+
+
+def demand_text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is no path")
+    return value
+
+
+def _checksum(text: Any) -> int:
+    """Return a checksum as a number; those of other algorithms are nothing that is verified."""
+    if text is None:
+        return 0
+    algorithm, _, digits = text.partition(":")
+    if algorithm != "crc32":
+        return 0
+    if len(digits) != 8 or not set(digits) <= HEXADECIMAL:
+        raise ValueError(f"{text!r} is no checksum")
+    return PRESENT + int(digits, 16)

@@ -1,0 +1,220 @@
+"""Chunk manifests in JSON: objects whose keys are chunks, or prefixes of the keys of chunks.
+
+The form is that of ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer" proposal
+(zarr-specs issue 287). Nothing is measured, and no file is judged, before somebody asks for a chunk
+of it, unless all references stand in the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.referenced_files import MALFORMED, UNKNOWN
+from virtualds.formats.zarr.chunk_keys import ChunkKeys
+from virtualds.formats.zarr_manifests.json_rows import RowBuilder, SetFiles, Told, demand_text
+from virtualds.reading.prefetch import gathered
+from virtualds.source_file import SourceFile
+from virtualds.stores.access_rules import absolute
+
+SPARSE = 16
+"""Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
+
+
+@dataclass(frozen=True)
+class JsonTable:
+    """References in a JSON object, by keys of chunks.
+
+    Parameters
+    ----------
+    store : SetFiles
+    manifest : str or mapping
+        Path of the file in the set, or the object itself.
+    grid : tuple of int
+        Chunks per axis.
+    prefix : str
+        What keys begin with.
+    key : ChunkKeys
+        Keys of chunks below the folder of the array, for entries that map a prefix of them.
+    sources : str or mapping, optional
+        Fingerprints of files by their paths, or where in the set these stand.
+    has_pipelines : bool
+        Whether entries may say how their chunk decodes.
+    pipelines : int
+        How many there are.
+    """
+
+    store: SetFiles
+    manifest: Any
+    grid: tuple[int, ...]
+    prefix: str
+    key: ChunkKeys
+    sources: Any = None
+    has_pipelines: bool = False
+    pipelines: int = 1
+
+    def __hash__(self) -> int:
+        return hash((self.store, self.grid, self.prefix))
+
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """The object that the manifest is."""
+        found = self.manifest
+        if isinstance(found, str):
+            found = self.store.document(found)
+        if not isinstance(found, Mapping):
+            raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
+        return found
+
+    @property
+    def fingerprints(self) -> Mapping[str, Any]:
+        """What is known of files by their paths."""
+        known = self.sources or {}
+        if isinstance(known, str):
+            known = self.store.document(known)
+        if not isinstance(known, Mapping):
+            raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
+        return known
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether an entry stands for all keys that begin with its own."""
+        return bool(self._told().prefixes)
+
+    def manifested(self) -> ChunkManifest:
+        """Return the manifest: lazy unless all of it stands in the metadata."""
+        if not isinstance(self.manifest, str):
+            told, count = self._told(), prod(self.grid)
+            is_dense = count <= SPARSE * (told.numbers.size + 1)
+            if is_dense and not told.measured and not told.prefixes:
+                return told.chunks(*told.rows(np.arange(count))).reshape(self.grid)
+        return LazyManifest(self, self.grid)
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        told, flat = self._told(), ids.ravel()
+        row, known = told.rows(flat)
+        found = told.chunks(row, known)
+        if told.measured or told.prefixes:
+            found = self._with_measured(found, flat, known, told)
+        return found.reshape(ids.shape)
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files that entries name, but those below prefixes."""
+        told = self._told()
+        paths = dict.fromkeys(entry["path"] for entry in told.measured.values())
+        measured = (self.store.file(path, told.sources.get(path, UNKNOWN)) for path in paths)
+        return tuple(dict.fromkeys([*told.manifest.files, *measured]))
+
+    def catalogue(self) -> None:
+        """Return nothing: entries have to be looked through."""
+
+    @property
+    def _where(self) -> str:
+        name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
+        return f"{self.store.root}/{name}"
+
+    def _told(self) -> Told:
+        if isinstance(self.manifest, str):
+            found: Told = self.store.kept((self.manifest, self.prefix), self._read)
+            return found
+        return self._read()
+
+    def _read(self) -> Told:
+        """Return what the entries of the fragment say.
+
+        Raises
+        ------
+        FormatError
+            They are not of the form that is specified.
+        """
+        rows = RowBuilder(self.store, self.fingerprints, self.pipelines)
+        for name, entry in self.entries.items():
+            self._read_entry(name, entry, rows)
+        try:
+            return rows.told()
+        except VirtualdsError as error:
+            error.add_note(f"manifest {self._where}")
+            raise
+
+    def _read_entry(self, name: str, entry: Any, rows: RowBuilder) -> None:
+        try:
+            if name.endswith("/"):
+                if self.prefix:
+                    raise FormatError("an array of fragments has no keys that could begin so")
+                rows.prefixes.append((name.removeprefix("./"), demand_text(entry["path"])))
+            elif name.startswith(self.prefix):
+                rows.add(self._number(name[len(self.prefix) :]), entry)
+        except VirtualdsError as error:
+            error.add_note(f"entry {name!r} of {self._where}")
+            raise
+        except MALFORMED as error:
+            raise FormatError(
+                f"{self._where}: entry {name!r} is {entry!r:.80}, which makes no sense ({error}); "
+                f"the set is damaged"
+            ) from error
+
+    def _number(self, key: str) -> int:
+        """Return the number of a chunk in its grid."""
+        parts = key.split(".") if self.grid else []
+        if not all(p.isascii() and p.isdecimal() for p in parts) or not (self.grid or key == "0"):
+            raise FormatError(f"{key!r} is no key of a chunk")
+        place = tuple(map(int, parts))
+        if len(place) != len(self.grid) or any(
+            i >= n for i, n in zip(place, self.grid, strict=True)
+        ):
+            raise FormatError(f"chunk {key!r} lies outside the grid {self.grid}")
+        number = 0
+        for i, n in zip(place, self.grid, strict=True):
+            number = number * n + i
+        return number
+
+    # ------------------------------------------------------------------ what has to be measured
+
+    def _with_measured(
+        self, found: ChunkManifest, ids: Ints, known: Any, told: Told
+    ) -> ChunkManifest:
+        """Add the chunks that are the rest of a file, whose length the store knows."""
+        rows = RowBuilder(self.store, told.sources, self.pipelines)
+        entries: list[tuple[int, Mapping[str, Any]]] = []
+        for row in np.flatnonzero(~known).tolist():
+            number = int(ids[row])
+            if entry := told.measured.get(number) or self._prefixed(number, told.prefixes):
+                entries.append((row, entry))
+
+        def measured(one: tuple[int, Mapping[str, Any]]) -> int | None:
+            row, entry = one
+            try:
+                return rows.length(entry)
+            except VirtualdsError as error:
+                error.add_note(f"chunk {int(ids[row])} of {self._where}")
+                raise
+
+        lengths = gathered(
+            entries, lambda one: absolute(one[1]["path"], f"{self.store.root}/"), measured
+        )
+        for (row, entry), length in zip(entries, lengths, strict=True):
+            if length is not None:
+                rows.add(row, {**entry, "length": length})
+        added = rows.told()
+        places = np.arange(ids.size)
+        places[added.numbers] = ids.size + np.arange(added.numbers.size)
+        return ChunkManifest.concatenate([found, added.manifest], 0).at(places)
+
+    def _prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
+        """Return what stands for the longest prefix of a chunk's key, None if there is none."""
+        place = tuple(int(i) for i in np.unravel_index(number, self.grid)) if self.grid else ()
+        key = self.key(place)
+        fitting = [pair for pair in prefixes if key.startswith(pair[0])]
+        if not fitting:
+            return None
+        prefix, path = max(fitting, key=lambda pair: len(pair[0]))
+        return {"path": path + key[len(prefix) :], "may_be_absent": True}

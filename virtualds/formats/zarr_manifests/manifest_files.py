@@ -1,0 +1,211 @@
+"""The files of chunk manifests: entries of JSON, records of Parquet, and tables of sources."""
+
+from __future__ import annotations
+
+import base64
+import os.path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from operator import is_
+from typing import Any
+
+import numpy as np
+
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import walked
+from virtualds.errors import UnsupportedError
+from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr_manifests.json_rows import Fingerprint
+from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
+from virtualds.source_file import PRESENT, SourceFile
+
+
+def written_path(root: str, url: str, *, relative: bool = False) -> str:
+    """Return what is written for a url: a path inside the set, or seen from it, or the url.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    url : str
+    relative : bool
+        Whether paths outside of the set are written as they are seen from it, where they can be.
+    """
+    if url.startswith(f"{root}/"):
+        return f".{url[len(root) :]}"
+    if not relative or url.split("/")[:3] != root.split("/")[:3]:
+        return url
+    return os.path.relpath(url, root).replace(os.sep, "/")
+
+
+class Numbering:
+    """The table of sources of one snapshot, which grows as references are written.
+
+    Parameters
+    ----------
+    name : callable
+        Takes a url to the path that is written for it.
+    """
+
+    def __init__(self, name: Callable[[str], str]) -> None:
+        self.name = name
+        self.files: dict[str, SourceFile] = {}
+        self._numbers: dict[str, int] = {}
+        self._together: dict[tuple[int, ...], tuple[tuple[SourceFile, ...], list[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def number(self, file: SourceFile) -> int:
+        """Return the number of a file.
+
+        Raises
+        ------
+        UnsupportedError
+            It is there already, with another fingerprint.
+        """
+        known = self.files.setdefault(file.url, file)
+        if known.fingerprint != file.fingerprint:
+            raise UnsupportedError(
+                f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
+                f"{known.fingerprint} and {file.fingerprint}); scan it again"
+            )
+        return self._numbers.setdefault(file.url, len(self._numbers))
+
+    def numbers(self, files: tuple[SourceFile, ...]) -> list[int]:
+        """Return the numbers of files; arrays that share theirs are asked for them in turn.
+
+        Raises
+        ------
+        UnsupportedError
+            One is there already, with another fingerprint.
+        """
+        key = (len(files), *map(id, files[:1] + files[-1:]))
+        known, numbers = self._together.get(key, ((), []))
+        if len(known) != len(files) or not all(map(is_, known, files)):
+            numbers = list(map(self.number, files))
+            self._together[key] = files, numbers
+        return numbers
+
+
+def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str, Fingerprint]:
+    """Return what is known of the files of parts, by the paths that are written for them."""
+    known = Numbering(name)
+    for part in parts:
+        for file in part.manifest.sources:
+            known.number(file)
+    return {name(f.url): f.fingerprint for f in known.files.values() if any(f.fingerprint)}
+
+
+def entries(
+    parts: Iterable[Part], name: Callable[[str], str], numbered: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the chunks of parts as entries of JSON.
+
+    Parameters
+    ----------
+    parts : iterable of Part
+    name : callable
+        Takes a url to the path that is written for it.
+    numbered : bool
+        Whether keys begin with the number of the fragment.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        manifest = part.manifest.loaded()
+        paths = [name(file.url) for file in manifest.files]
+        places = product(
+            *(range(o, o + n) for o, n in zip(part.origin, manifest.shape, strict=True))
+        )
+        columns = ("file", "offset", "length", "pipeline", "checksum")
+        rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
+        for place, row in zip(places, rows, strict=True):
+            key = ".".join(map(str, place)) or "0"
+            found[f"{part.fragment}.{key}" if numbered else key] = _as_entry(row, paths, manifest)
+    return found
+
+
+def _as_entry(
+    row: tuple[int, int, int, int, int], paths: list[str], manifest: ChunkManifest
+) -> dict[str, Any]:
+    file, offset, length, pipeline, checksum = row
+    found: dict[str, Any] = {"pipeline": pipeline} if pipeline else {}
+    if file == MISSING:
+        return found
+    if file == INLINE:
+        found["data"] = base64.b64encode(manifest.inline[offset]).decode()
+    else:
+        found |= {"path": paths[file], "offset": offset, "length": length}
+    return found | ({"checksum": f"crc32:{checksum - PRESENT:08x}"} if checksum else {})
+
+
+def records(manifest: ChunkManifest, sources: Numbering, pipelines: bool) -> Iterator[bytes]:
+    """Yield the records of a table of all chunks of a manifest, in C order.
+
+    Parameters
+    ----------
+    manifest : ChunkManifest
+    sources : Numbering
+    pipelines : bool
+        Whether rows are to say how they decode.
+    """
+    for _, rows in walked(manifest, most=RECORD_SIZE):
+        yield _record(rows.pruned(), sources, pipelines)
+
+
+def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:
+    import pyarrow as pa
+
+    # negative codes count from the end, so that they stand for themselves
+    known = np.array([*sources.numbers(rows.files), INLINE, MISSING], np.int32)
+    held = rows.file == INLINE
+    there = rows.file >= 0
+    columns: dict[str, Any] = {
+        "source": known[rows.file],
+        "offset": np.where(there, rows.offset, 0),
+        "length": np.where(rows.file == MISSING, 0, rows.length),
+    }
+    if pipelines:
+        columns["pipeline"] = np.asarray(rows.pipeline, np.uint16)
+    if rows.checksum.any():
+        columns["checksum"] = np.asarray(rows.checksum, np.uint64)
+    arrays = {name: pa.array(column) for name, column in columns.items()}
+    if held.any():
+        data: list[bytes | None] = [None] * rows.size
+        for row, number in zip(
+            np.flatnonzero(held).tolist(), rows.offset[held].tolist(), strict=True
+        ):
+            data[row] = rows.inline[number]
+        arrays["data"] = pa.array(data, pa.binary())
+    return _parquet(arrays, ("source", "offset", "length"))
+
+
+def source_records(sources: Numbering) -> Iterator[bytes]:
+    """Yield the records of the table of files, with their fingerprints."""
+    import pyarrow as pa
+
+    files = list(sources.files.values())
+    kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
+    for first in range(0, len(files), RECORD_SIZE):
+        some = files[first : first + RECORD_SIZE]
+        values = [[sources.name(f.url), *f.fingerprint] for f in some]
+        columns = zip(*values, strict=True)
+        yield _parquet({n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ())
+
+
+def _parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
+    """Return columns as a Parquet file; what rises in steps is written as its differences."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table(dict(arrays)),
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in arrays if name in ("etag", "pipeline")],
+        column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+        write_statistics=False,
+    )
+    return bytes(sink.getvalue())

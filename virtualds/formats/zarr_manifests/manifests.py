@@ -1,0 +1,279 @@
+"""The chunk manifests of one set: which tables there are, and the files that they lie in.
+
+The formats are those of ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
+proposal (zarr-specs issue 287). Opening a set reads none of them but those that stand in the
+metadata; each comes back as a lazy manifest, whose references are read when somebody needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from math import prod
+from typing import Any
+
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.record_cache import RecordCache, opened_once, opening
+from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable
+from virtualds.formats.zarr.chunk_keys import ChunkKeys
+from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr_manifests.json_rows import Fingerprint
+from virtualds.formats.zarr_manifests.json_table import JsonTable
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, Sources, columns_of
+from virtualds.json_values import parsed
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+
+JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
+"""Names of the storage transformers."""
+
+
+KEPT = 24
+"""Records, of references and of sources, that one set keeps in memory."""
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class StoredManifests:
+    """The manifests of one set, of which the records used last are kept.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    options : StorageOptions, optional
+    allow : Allowed
+        Where the files that the set refers to may lie.
+    """
+
+    def __init__(
+        self, root: str, options: StorageOptions | None, allow: Allowed = ANYWHERE
+    ) -> None:
+        self.root = root
+        self.options = options
+        self.allow = allow
+        self._opening = opening()
+        self._open()
+
+    def _open(self) -> None:
+        # relative paths are seen from the folder of the set
+        beginning = SourceFile(f"{self.root}/zarr.json", options=self.options)
+        self._files = ReferencedFiles(beginning, {}, self.allow)
+        # what the set itself holds needs no permission, as long as it stays in its folder
+        within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
+        self._own = ReferencedFiles(beginning, {}, Allowed(within))
+        self._kept: RecordCache[Any] = RecordCache(KEPT)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle where the manifests lie, not what is kept of them."""
+        return {"root": self.root, "options": self.options, "allow": self.allow}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__getstate__() | {"_opening": self._opening}
+        return opened_once, (StoredManifests, self._opening, state)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        return ("virtualds-set", *map(normalize_token, self.__getstate__().values()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoredManifests) and self.__getstate__() == other.__getstate__()
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
+        """Return the file that a path of the set means."""
+        files = self._own if _is_inside(path) else self._files
+        return files.file_with(path, fingerprint)
+
+    def size(self, file: SourceFile) -> int:
+        """Return the length of a file that is a chunk as a whole."""
+        return self._files.size(file) or 0
+
+    def read(self, path: str) -> bytes:
+        """Return a file of the set.
+
+        Raises
+        ------
+        ReadError
+            It cannot be had.
+        """
+        url = f"{self.root}/{path}"
+        try:
+            return store_for(url).read_all(url, self.options)
+        except FileNotFoundError as error:
+            raise ReadError(
+                f"{url}: it is gone; its snapshot has expired, or the set is damaged: open it again"
+            ) from error
+        except OSError as error:
+            raise unreachable(url, error) from error
+
+    def record(self, path: str) -> dict[str, Any]:
+        """Return the columns of a record: integers as arrays, the rest as Arrow has it."""
+        found: dict[str, Any] = self._kept.get(
+            path, lambda: columns_of(self.read(path), f"{self.root}/{path}")
+        )
+        return found
+
+    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` makes, and keep it for a while."""
+        return self._kept.get(name, read)
+
+    def document(self, path: str) -> Any:
+        """Return a JSON file of the set."""
+        return self._kept.get(path, lambda: parsed(self.read(path), f"{self.root}/{path}"))
+
+    # ------------------------------------------------------------------ manifests
+
+    def parts(
+        self,
+        folder: str,
+        transformer: Mapping[str, Any],
+        grids: list[tuple[int, ...]],
+        numbered: int,
+        key: ChunkKeys,
+    ) -> list[Part]:
+        """Return what a storage transformer says of the chunks of an array.
+
+        Parameters
+        ----------
+        folder : str
+            Path of the array in the set.
+        transformer : mapping
+            An item of ``storage_transformers``.
+        grids : list of tuple of int
+            Chunks per axis of every fragment.
+        numbered : int
+            How many pipelines an array of fragments has, whose number keys begin with; else 0.
+        key : callable
+            Keys of chunks, for prefixes.
+
+        Raises
+        ------
+        UnsupportedError
+            It is none that is known.
+        """
+        name, said = transformer.get("name"), transformer.get("configuration", {})
+        if name == PARQUET_MANIFEST:
+            return [self._tabled(folder, part, grids, numbered) for part in said["parts"]]
+        if name != JSON_MANIFEST:
+            raise UnsupportedError(
+                f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
+                f"known; a newer virtualds may know it"
+            )
+        manifest = said["manifest"]
+        if isinstance(manifest, str):
+            manifest = inside(folder, manifest)
+        known = said.get("sources")
+        if isinstance(known, str):
+            known = inside(folder, known)
+        tables = (
+            JsonTable(
+                self,
+                manifest,
+                grid,
+                f"{n}." if numbered else "",
+                key,
+                known,
+                bool(numbered),
+                max(numbered, 1),
+            )
+            for n, grid in enumerate(grids)
+        )
+        return [Part(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
+
+    def _tabled(
+        self,
+        folder: str,
+        part: Mapping[str, Any],
+        grids: list[tuple[int, ...]],
+        numbered: int,
+    ) -> Part:
+        fragment = _naturals([part.get("fragment", 0)])[0]
+        shape, origin = _naturals(part["shape"]), _naturals(part["origin"])
+        if fragment >= len(grids):
+            raise FormatError(f"{folder}: chunks of fragment {fragment}; there are {len(grids)}")
+        grid = grids[fragment]
+        if len(origin) != len(grid) or any(
+            o + n > g for o, n, g in zip(origin, shape, grid, strict=True)
+        ):
+            raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
+        said = part["table"]
+        renumbered = part.get("pipelines")
+        numbers = None if renumbered is None else _naturals(renumbered)
+        if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):
+            raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
+        table = ParquetTable(
+            self,
+            inside(folder, said["path"]),
+            _naturals([said["rows"]])[0],
+            sources_of(folder, said["sources"]),
+            bool(said.get("pipelines", False)),
+            max(numbered, 1) if numbers is None else len(numbers),
+        )
+        strides, first = _integers(part["strides"]), _naturals([part["first"]])[0]
+        ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
+        low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
+        if prod(shape) and not 0 <= low <= high < table.rows:
+            raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
+        return Part(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
+
+
+def _is_inside(path: str) -> bool:
+    """Say whether a path is one of a file that lies in the folder of the set."""
+    try:
+        return path.startswith("./") and bool(inside("", path))
+    except FormatError:
+        return False
+
+
+def sources_of(folder: str, said: Any) -> Sources:
+    """Return the table of files that the metadata of an array name."""
+    path, count = said
+    return Sources(inside(folder, path), _naturals([count])[0])
+
+
+def _integers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
+        raise FormatError(f"{values!r:.80} are no integers; the set is damaged")
+    return tuple(values)
+
+
+def _naturals(values: Any) -> tuple[int, ...]:
+    if any(n < 0 for n in _integers(values)):
+        raise FormatError(f"{values!r:.80} are less than nothing; the set is damaged")
+    return tuple(values)
+
+
+def inside(folder: str, path: str) -> str:
+    """Return a path, relative to the folder of an array, as one relative to the set.
+
+    Raises
+    ------
+    FormatError
+        It leads out of the set.
+    """
+    parts: list[str] = [p for p in folder.split("/") if p]
+    for part in path.split("/"):
+        if part == "..":
+            if not parts:
+                raise FormatError(f"{path!r}, seen from {folder!r}, leads out of the set")
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    if "\\" in path or path.startswith("/"):
+        raise FormatError(f"{path!r} is no path inside the set")
+    return "/".join(parts)
+
+
+def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the storage transformer of a manifest that stands in the metadata."""
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}

@@ -1,0 +1,198 @@
+"""Parts of manifests that many processes write into one set, before one of them commits it.
+
+Each call writes tables of its own under a name that no other call has, and gives back arrays whose
+references lie there. They are an ordinary part of the set once a snapshot names them; until then,
+and for those of a call whose outcome was lost, they are waste that carries the id of a snapshot.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.errors import ReadError
+from virtualds.formats.zarr.document import FOLDER, Document
+from virtualds.formats.zarr_manifests.manifest_files import (
+    Numbering,
+    records,
+    source_records,
+    written_path,
+)
+from virtualds.formats.zarr_manifests.manifests import (
+    PARQUET_MANIFEST,
+    StoredManifests,
+    inside,
+    sources_of,
+)
+from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable, Sources
+from virtualds.source_file import StorageOptions
+from virtualds.stores import store_for
+from virtualds.urls import scheme_of
+
+
+class PartsFolder(NamedTuple):
+    """Where the parts of a snapshot are written that nobody has committed yet."""
+
+    root: str
+    options: StorageOptions | None
+    snapshot: str
+    relative_paths: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The path of the folder in the set."""
+        return parts_folder(self.snapshot)
+
+
+def parts_folder(snapshot: str) -> str:
+    """Return the path of the folder that holds the parts of a snapshot."""
+    return f"{FOLDER}/{snapshot}/parts"
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write_parts(
+    arrays: Mapping[Any, ManifestArray], place: PartsFolder
+) -> dict[Any, ManifestArray]:
+    """Write the references of arrays that lie in no set, and return arrays that refer to them.
+
+    Parameters
+    ----------
+    arrays : mapping of ManifestArray
+    place : PartsFolder
+
+    Raises
+    ------
+    UnsupportedError
+        A file was scanned twice, and had changed in between.
+    """
+    pruned = {name: array.pruned() for name, array in arrays.items()}
+    writer = _PartWriter(place)
+    folders = {name: writer.tables(array) for name, array in pruned.items()}
+    # written last: what files there are is known when all tables are
+    sources = writer.sources()
+    store = StoredManifests(place.root, place.options)
+    return {name: _moved(array, folders[name], store, sources) for name, array in pruned.items()}
+
+
+def holds_table(table: ReferenceTable, place: PartsFolder) -> bool:
+    """Say whether a table of references lies in the set that parts are written for."""
+    return isinstance(table, ParquetTable) and table.store.root == place.root
+
+
+def _moved(
+    array: ManifestArray,
+    folders: Mapping[int, str],
+    store: StoredManifests,
+    sources: Sources,
+) -> ManifestArray:
+    """Return an array whose fragments refer to the tables that were written, by their numbers."""
+    fragments = list(array.fragments)
+    count = len(array.pipelines)
+    for number, folder in folders.items():
+        manifest = fragments[number].manifest
+        table = ParquetTable(store, folder, manifest.size, sources, count > 1, max(count, 1))
+        moved = LazyManifest(table, manifest.shape)
+        fragments[number] = replace(fragments[number], manifest=moved)
+    return replace(array, fragments=tuple(fragments))
+
+
+class _PartWriter:
+    """Writes tables that count one table of files, into a folder that nobody else has."""
+
+    def __init__(self, place: PartsFolder) -> None:
+        self._place = place
+        self._folder = f"{place.folder}/{secrets.token_hex(8)}"
+        self._sources = Numbering(
+            lambda url: written_path(place.root, url, relative=place.relative_paths)
+        )
+        self._tables = 0
+
+    def tables(self, array: ManifestArray) -> dict[int, str]:
+        """Write the manifests of an array that lie in no set; return folders by fragment."""
+        return {
+            number: self._table(fragment.manifest.loaded(), len(array.pipelines) > 1)
+            for number, fragment in enumerate(array.fragments)
+            if not fragment.manifest.is_in_set
+        }
+
+    def _table(self, manifest: ChunkManifest, pipelines: bool) -> str:
+        """Write the records of a manifest, and return the folder that they lie in."""
+        folder = f"{self._folder}/{self._tables}"
+        self._tables += 1
+        self._put(folder, records(manifest, self._sources, pipelines))
+        return folder
+
+    def sources(self) -> Sources:
+        """Write the table of files."""
+        folder = f"{self._folder}/sources"
+        self._put(folder, source_records(self._sources))
+        return Sources(folder, len(self._sources))
+
+    def _put(self, folder: str, files: Iterator[bytes]) -> None:
+        store = store_for(self._place.root)
+        for number, data in enumerate(files):
+            url = f"{self._place.root}/{folder}/{number}.parquet"
+            store.write_file(url, data, self._place.options)
+
+
+# ---------------------------------------------------------------------- what was written
+
+
+def written_parts(place: PartsFolder) -> list[str]:
+    """Return the paths, in the set, of all files of parts."""
+    found = store_for(place.root).list_files(f"{place.root}/{place.folder}", place.options)
+    return [f"{place.folder}/{listed.path}" for listed in found]
+
+
+def remove_parts(place: PartsFolder, is_set: bool) -> None:
+    """Remove all parts, and, where there is no set yet, the folders that they lie in."""
+    store = store_for(place.root)
+    files = [f"{place.root}/{path}" for path in written_parts(place)]
+    if files and scheme_of(place.root) == "file":
+        # a name that nobody has, in the folder that stays
+        above = place.root if is_set else place.root.rpartition("/")[0]
+        files.append(f"{above}/{place.snapshot}")
+    store.remove(files, place.options)
+
+
+def check_parts(place: PartsFolder, document: Document) -> list[str]:
+    """Return the files of parts that a document does not need, if all that it needs are there.
+
+    Raises
+    ------
+    ReadError
+        A part is gone: somebody has removed it.
+    """
+    there = set(written_parts(place))
+    needed = {path for path in _needed(document) if path.startswith(f"{place.folder}/")}
+    if lost := sorted(needed - there):
+        raise ReadError(
+            f"{place.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
+            f"have written, nothing has been committed; let nobody remove files of the set while "
+            f"it is written, and build it again"
+        )
+    return sorted(there - needed)
+
+
+def _needed(document: Document) -> Iterator[str]:
+    """Yield the paths of all records that the tables of a document consist of."""
+    for path, node in document.nodes.items():
+        for transformer in node.get("storage_transformers") or ():
+            if transformer["name"] != PARQUET_MANIFEST:
+                continue
+            for part in transformer["configuration"]["parts"]:
+                table = part["table"]
+                yield from _records(inside(path, table["path"]), table["rows"])
+                yield from _records(*sources_of(path, table["sources"]))
+
+
+def _records(folder: str, rows: int) -> Iterator[str]:
+    return (f"{folder}/{number}.parquet" for number in range(-(-rows // RECORD_SIZE)))

@@ -1,0 +1,204 @@
+"""Chunk manifests in Parquet: records of references, and of the files that these count.
+
+The form is that of ``docs/formats/zarr-v3.md``. Both are tables of any number of rows, cut into
+files of `RECORD_SIZE`, which are read when somebody needs one of their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, distinct
+from virtualds.chunks.record_cache import parquet_table, rows_of_records
+from virtualds.chunks.reference_table import Catalogue
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.referenced_files import MALFORMED, UNKNOWN
+from virtualds.formats.zarr_manifests.json_rows import Fingerprint
+from virtualds.source_file import SourceFile
+
+RECORD_SIZE = 100_000
+"""Rows in a record of a table."""
+SHARED = 1000
+"""Files from which on it pays that arrays share them."""
+
+
+class SetRecords(Protocol):
+    """What a table needs to know of the set that it lies in."""
+
+    root: str
+
+    def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
+        """Return the file that a path of the set means."""
+
+    def record(self, path: str) -> dict[str, Any]:
+        """Return the columns of a record, as `columns_of` makes them."""
+
+    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+        """Return what ``read`` makes, and keep it for a while."""
+
+
+class Sources(NamedTuple):
+    """The table of files that a manifest counts: its folder, and how many rows it has."""
+
+    folder: str
+    rows: int
+
+    def fingerprints(self, store: SetRecords, numbers: Ints) -> list[tuple[str, Fingerprint]]:
+        """Return paths and fingerprints of files by their numbers."""
+        found: list[tuple[str, Fingerprint]] = []
+        for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
+            path = f"{self.folder}/{record}.parquet"
+            rows = np.array(list(some)) % RECORD_SIZE
+            last = record * RECORD_SIZE + int(rows.max())
+            if not 0 <= last < self.rows:
+                raise FormatError(
+                    f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}; "
+                    f"the set is damaged"
+                )
+            found += _source_rows(store.record(path), rows, f"{store.root}/{path}")
+        return found
+
+    def catalogue(self, store: SetRecords) -> Catalogue:
+        """Return what the table says of all its files at once, for all arrays that ask for it."""
+        name = (store.root, self.folder, self.rows)
+        found: Catalogue = store.kept(name, lambda: Catalogue(name[:2], *self._summed(store)))
+        return found
+
+    def _summed(self, store: SetRecords) -> tuple[int, int | None, str | None]:
+        """Return how many files there are, their bytes if all are known, and the first."""
+        import pyarrow.compute as pc
+
+        nbytes: int | None = 0
+        for begin in range(0, self.rows, RECORD_SIZE):
+            path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
+            sizes = store.record(path).get("size")
+            wanted = min(self.rows - begin, RECORD_SIZE)
+            if sizes is None or len(sizes) < wanted:
+                raise FormatError(
+                    f"{store.root}/{path}: it has not the sizes of {wanted} sources; the set is "
+                    f"damaged"
+                )
+            sizes = sizes.slice(0, wanted)
+            known = nbytes is not None and not sizes.null_count
+            nbytes = nbytes + pc.sum(sizes).as_py() if known else None
+        first = self.fingerprints(store, np.arange(min(self.rows, 1)))
+        return self.rows, nbytes, first[0][0] if first else None
+
+    def files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
+        """Return files by their numbers; many of them once for all arrays that ask for the same."""
+
+        def made() -> tuple[SourceFile, ...]:
+            return tuple(store.file(*one) for one in self.fingerprints(store, numbers))
+
+        if numbers.size < SHARED:
+            return made()
+        found: tuple[SourceFile, ...] = store.kept((self.folder, numbers.tobytes()), made)
+        return found
+
+
+@dataclass(frozen=True)
+class ParquetTable:
+    """References in records of Parquet.
+
+    Parameters
+    ----------
+    store : SetRecords
+    folder : str
+        Where in the set the records lie.
+    rows : int
+        How many there are.
+    sources : Sources
+    has_pipelines : bool
+        Whether rows say how they decode.
+    pipelines : int
+        How many ways there are.
+    """
+
+    store: SetRecords
+    folder: str
+    rows: int
+    sources: Sources
+    has_pipelines: bool = False
+    pipelines: int = 1
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the rows of these numbers, in their shape, with the files that they lie in."""
+        return rows_of_records(ids, RECORD_SIZE, self._record)
+
+    def listed(self) -> tuple[SourceFile, ...]:
+        """Return all files of the table of sources."""
+        return self.sources.files(self.store, np.arange(self.sources.rows))
+
+    def catalogue(self) -> Catalogue:
+        """Return what the table of sources says of all files at once."""
+        return self.sources.catalogue(self.store)
+
+    def _record(self, number: int, rows: Ints) -> ChunkManifest:
+        path = f"{self.folder}/{number}.parquet"
+        try:
+            columns = self.store.record(path)
+            return self._manifest(columns, rows)
+        except VirtualdsError as error:
+            error.add_note(f"record {path} of {self.store.root}")
+            raise
+        except MALFORMED as error:
+            raise FormatError(
+                f"{self.store.root}/{path}: it is no record of references ({error}); the set is "
+                f"damaged"
+            ) from error
+
+    def _manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
+        source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
+        used = distinct(source[source >= 0], self.sources.rows)
+        file = np.where(source >= 0, np.searchsorted(used, source), source)
+        held = np.flatnonzero(source == INLINE)
+        inline = [columns["data"][int(rows[k])].as_py() for k in held.tolist()]
+        if None in inline:
+            raise ValueError("a chunk that stands in it has no data")
+        pipeline = columns["pipeline"][rows] if self.has_pipelines else np.zeros(rows.shape, int)
+        if pipeline.size and not 0 <= pipeline.min() <= pipeline.max() < self.pipelines:
+            raise ValueError(f"pipelines {pipeline.min()} to {pipeline.max()} of {self.pipelines}")
+        return ChunkManifest.build(
+            rows.shape,
+            files=self.sources.files(self.store, used),
+            inline=inline,
+            file=file,
+            offset=np.where(source == INLINE, np.cumsum(source == INLINE) - 1, offset),
+            length=length,
+            pipeline=pipeline,
+            checksum=columns["checksum"][rows] if "checksum" in columns else 0,
+        )
+
+
+def _source_rows(columns: Mapping[str, Any], rows: Ints, url: str) -> list[tuple[str, Fingerprint]]:
+    """Return paths and fingerprints from a record of a table of sources."""
+    try:
+        values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
+    except MALFORMED as error:
+        raise FormatError(
+            f"{url}: it is no record of sources ({error}); the set is damaged"
+        ) from error
+    if not all(isinstance(path, str) and path for path in values[0]):
+        raise FormatError(f"{url}: it has sources without a path; the set is damaged")
+    rows_of_it = zip(*values, strict=True)
+    return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
+
+
+def columns_of(data: bytes, url: str) -> dict[str, Any]:
+    """Return the columns of a record: integers as arrays, what may be absent as Arrow has it."""
+    import pyarrow as pa
+
+    table = parquet_table(data, url)
+    found = {}
+    for name in table.column_names:
+        column = table[name]
+        plain = pa.types.is_integer(column.type) and name not in ("size", "mtime")
+        found[name] = column.to_numpy() if plain else column
+    return found

@@ -1,0 +1,268 @@
+"""Plain Zarr stores, version 2 and 3: every chunk is a file, referred to as a whole.
+
+One listing of the store says which chunks there are, and how long. What is opened is therefore the
+store as it is now: chunks that are written later are missing, and those that are replaced are
+refused where the store tells files apart. A store that cannot be listed (a plain web server) is
+read by its consolidated metadata, and its chunks are looked for when somebody needs them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import NativeReader, Parser
+from virtualds.bounds import demand_table
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.zarr.chunk_keys import ChunkKeys, Separated, chunk_key
+from virtualds.formats.zarr.v2_read import HierarchyReader
+from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.formats.zarr_manifests.manifests import StoredManifests, json_manifest
+from virtualds.json_values import parsed
+from virtualds.reading.prefetch import gathered
+from virtualds.source_file import SourceFile
+from virtualds.stores import store_for
+from virtualds.stores.store import Listed
+from virtualds.urls import below, name_of
+
+V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY = "zarr.json", ".zmetadata", ".zgroup", ".zarray"
+MARKERS = (V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY)
+"""Files that make a folder a store, in the order in which they are looked for."""
+V2_ATTRIBUTES = ".zattrs"
+
+
+def detect(marker: bytes) -> bool:
+    """Say whether the marker of a folder is that of a Zarr store."""
+    return b'"zarr_format"' in marker or b'"zarr_consolidated_format"' in marker
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the structure of a store, and which chunks it has now.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder, of a group or of a single array, which is then named like the folder.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such store or group.
+    FormatError
+        The metadata make no sense.
+    UnsupportedError
+        It can be neither listed nor read without a listing.
+    """
+    if group is not None and not isinstance(group, str):
+        raise ValueError(f"group must be a string or None, got {group!r}")
+    group = _normalised(group)
+    store = _Store(source)
+    read_version = _read_v3 if store.marker == V3 else _read_v2
+    try:
+        return read_version(store, frozenset(skip), group)
+    except MALFORMED as error:
+        if isinstance(error, VirtualdsError):
+            raise
+        raise malformed(store.root, error) from error
+
+
+def _normalised(group: str | None) -> str | None:
+    """Return a path as both versions of Zarr have it ("Logical storage paths")."""
+    parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
+    if {".", ".."} & set(parts):
+        raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
+    return "/".join(parts) or None
+
+
+class _Store:
+    """The files of a store.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    """
+
+    def __init__(self, source: SourceFile) -> None:
+        self.source = source._replace(url=source.url.rstrip("/"))
+        self.root, self.options = self.source.url, source.options
+        listing = self._listing()
+        self.files = [listed.file for listed in listing]
+        self.paths = [listed.path for listed in listing]
+        here = set(MARKERS).intersection(self.paths)
+        known = [marker for marker in MARKERS if marker in here]
+        self.marker, self.document = self._found_marker(known or MARKERS)
+        # if it is there, and the listing knows nothing of it, nor would it know of chunks
+        self.is_listed = bool(known)
+
+    def _listing(self) -> list[Listed]:
+        try:
+            return store_for(self.root).list_files(self.root, self.options)
+        except (PermissionError, NotImplementedError):
+            # to read files and to list them are two permissions
+            return []
+
+    def _found_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
+        for marker in markers:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                return marker, self.json(marker)
+        raise FileNotFoundError(
+            f"{self.root}: there is no Zarr store, none of {', '.join(MARKERS)}; check the path"
+        )
+
+    def json(self, path: str) -> Any:
+        """Return a file of metadata."""
+        url = below(self.root, path)
+        return parsed(store_for(url).read_all(url, self.options), url)
+
+    def all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Return all files of metadata of these names.
+
+        Raises
+        ------
+        UnsupportedError
+            They cannot be listed.
+        """
+        if not self.is_listed:
+            raise UnsupportedError(
+                f"{self.root}: it cannot be listed, and its metadata are not consolidated; "
+                f"consolidate them (zarr.consolidate_metadata), or name a store that can be listed"
+            )
+        wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
+        others = [path for path in wanted if path != self.marker]
+        read = gathered(others, lambda path: self.root, self.json)
+        documents = dict(zip(others, read, strict=True)) | {self.marker: self.document}
+        return {path: documents[path] for path in wanted}
+
+    @property
+    def name(self) -> str:
+        """What a single array is called: like its folder."""
+        return name_of(self.root).removesuffix(".zarr") or "array"
+
+    def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
+        """Return the manifest of an array: whole files, and what is not there is missing."""
+        if not self.is_listed:
+            everything = json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
+            unlisted = StoredManifests(self.root, self.options)
+            [part] = unlisted.parts(folder, everything, [grid], 0, keys)
+            return part.manifest
+        prefix = f"{folder}/" if folder else ""
+        first = bisect_left(self.paths, prefix)
+        files: list[SourceFile] = []
+        places: list[tuple[int, ...]] = []
+        for number in range(first, len(self.paths)):
+            path = self.paths[number]
+            if not path.startswith(prefix):
+                break
+            place = keys.place(path[len(prefix) :], len(grid))
+            if place is None or any(i >= n for i, n in zip(place, grid, strict=True)):
+                # metadata, something else, or a chunk beyond the end of an array that was cut
+                continue
+            places.append(place)
+            files.append(self.files[number])
+        files = gathered(files, lambda file: file.url if file.size is None else None, _measured)
+        if not places:
+            return ChunkManifest.missing(grid)
+        demand_table(grid, len(places), f"array {folder!r}")
+        file = np.full(grid, MISSING, np.int32)
+        length = np.zeros(grid, np.int64)
+        for number, (place, chunk) in enumerate(zip(places, files, strict=True)):
+            file[place], length[place] = number, chunk.size or 0
+        return ChunkManifest.build(grid, files=files, file=file, length=length)
+
+
+def _measured(file: SourceFile) -> SourceFile:
+    """Return a file with its size, which not every listing tells."""
+    if file.size is not None:
+        return file
+    return store_for(file.url).describe(file.url, file.options)
+
+
+# ---------------------------------------------------------------------- version 3
+
+
+def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
+    root, folder_of = store.document, dict[str, str]()
+    if root.get("zarr_format") != 3:
+        raise FormatError(f"{store.root}/{V3}: it is no metadata of Zarr v3; the store is damaged")
+    nodes: dict[str, Any]
+    if root.get("node_type") == "array":
+        nodes = {"": {"zarr_format": 3, "node_type": "group"}, store.name: root}
+        folder_of[store.name] = ""
+    elif (consolidated := root.get("consolidated_metadata")) is not None:
+        nodes = {"": root, **consolidated["metadata"]}
+    else:
+        found = store.all_json((V3,))
+        nodes = {path.removesuffix(V3).rstrip("/"): node for path, node in found.items()}
+    parts_of = partial(_parts_of, store, folder_of)
+    return NodesReader(store.root, nodes, {}, parts_of, skip).group(group)
+
+
+def _parts_of(
+    store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
+) -> Manifests:
+    """Return what says where the chunks of an array lie."""
+    transformers = [t for t in node.get("storage_transformers") or () if _is_needed(t)]
+    if transformers:
+        raise UnsupportedError(
+            f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
+            "open the store with parser='zarr-v3'"
+        )
+    keys = chunk_key(node)
+
+    def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[Part]:
+        [grid] = grids
+        return [Part(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))]
+
+    return parts
+
+
+def _is_needed(extension: Any) -> bool:
+    return not isinstance(extension, Mapping) or extension.get("must_understand") is not False
+
+
+# ---------------------------------------------------------------------- version 2
+
+
+def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
+    folder_of: dict[str, str] = {}
+    if store.marker == V2_CONSOLIDATED:
+        metadata = store.document["metadata"]
+    elif store.marker == V2_ARRAY:
+        metadata = {f"{store.name}/{V2_ARRAY}": store.document}
+        with suppress(FileNotFoundError):
+            metadata[f"{store.name}/{V2_ATTRIBUTES}"] = store.json(V2_ATTRIBUTES)
+        folder_of[store.name] = ""
+    else:
+        metadata = store.all_json((V2_GROUP, V2_ARRAY, V2_ATTRIBUTES))
+
+    def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
+        separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
+        return store.chunks(folder_of.get(path, path), Separated("v2", separator), grid)
+
+    return HierarchyReader(store.source, metadata, {}, chunks, skip).tree(group)
+
+
+PARSER = Parser(
+    "zarr",
+    # no suffix: what is called so may as well be a reference set
+    (),
+    detect,
+    read,
+    markers=MARKERS,
+    natives=(NativeReader("zarr", engine="zarr", remote=True),),
+)

@@ -1,0 +1,171 @@
+"""Reading a set of Zarr v3 metadata and chunk manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.errors import FormatError, exists_already
+from virtualds.formats.zarr.chunk_keys import chunk_key, without_manifest_keys
+from virtualds.formats.zarr.document import FOLDER, MARKER, NOTES, Document, entries_of_values
+from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.v3_groups import NodesReader
+from virtualds.formats.zarr_manifests.manifests import StoredManifests, json_manifest
+from virtualds.formats.zarr_manifests.snapshots import all_nodes, opened
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.access_rules import ANYWHERE, Allowed
+
+
+def detect(marker: bytes) -> bool:
+    """Say whether the root ``zarr.json`` of a folder is that of a set; plain Zarr has one too."""
+    ours = f'"{NOTES}"'.encode() in marker or b'"chunk-manifest-' in marker
+    return ours and b'"node_type"' in marker
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    allow: Allowed = ANYWHERE,
+    snapshot: str | None = None,
+) -> ManifestGroup:
+    """Read a reference set: its metadata now, manifests when somebody needs them.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The folder.
+    group : str, optional
+        Path of a group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+    allow : Allowed
+        Where the files that it refers to may lie.
+    snapshot : str, optional
+        Id of an earlier snapshot; by default the newest.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group or snapshot.
+    FormatError
+        It is no reference set.
+    UnsupportedError
+        It uses an extension that is not known.
+    AccessError
+        It refers to files that it may not name.
+    """
+    root = source.url.rstrip("/")
+    document, _ = opened(root, source.options, snapshot)
+    return SetReader(root, source.options, document, frozenset(skip), allow).group(group)
+
+
+class SetReader:
+    """Makes groups of the document of a set.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder.
+    options : StorageOptions, optional
+    document : Document
+    skip : set of str
+        Names of variables to leave out.
+    allow : Allowed
+    """
+
+    def __init__(
+        self,
+        root: str,
+        options: StorageOptions | None,
+        document: Document,
+        skip: frozenset[str],
+        allow: Allowed,
+    ) -> None:
+        self._values = document.notes.get("values", {})
+        self._manifests = StoredManifests(root, options, allow)
+        nodes = all_nodes(root, options, document)
+        self._reader = NodesReader(root, nodes, document.notes, self._parts_of, skip)
+
+    def group(self, path: str | None) -> ManifestGroup:
+        """Return the group at a path with everything below it."""
+        return self._reader.group(path)
+
+    def _parts_of(self, path: str, node: Mapping[str, Any]) -> Manifests:
+        """Return what says where the chunks of an array lie."""
+        transformers = node.get("storage_transformers") or []
+        if not transformers:
+            transformer = self._native(path)
+        elif len(transformers) == 1:
+            [transformer] = transformers
+        else:
+            raise FormatError(f"{len(transformers)} storage transformers; one is understood")
+        key = chunk_key(without_manifest_keys(node))
+
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+            return self._manifests.parts(path, transformer, grids, numbered, key)
+
+        return parts
+
+    def _native(self, path: str) -> Mapping[str, Any]:
+        """Return the storage transformer that a native array would have."""
+        noted = self._values.get(path, {})
+        if not noted or noted.get("folder"):
+            # a prefix of all keys; what is not there is missing
+            return json_manifest({"./": {"path": f"./{path}/"}})
+        return json_manifest(entries_of_values(path, noted))
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True)
+class Found:
+    """The snapshot that a writer has seen, and the version of the file that it stands in."""
+
+    document: Document
+    version: str
+
+
+def found_for(root: str, options: StorageOptions | None, replace: bool) -> Found | None:
+    """Return the set that is there, if it may be replaced; None if there is nothing."""
+    found = present(root, options)
+    if found is not None and not replace:
+        raise exists_already(root)
+    return found
+
+
+def present(root: str, options: StorageOptions | None) -> Found | None:
+    """Return the set that is there, None if there is nothing.
+
+    Raises
+    ------
+    FileExistsError
+        There is something else.
+    """
+    store = store_for(root)
+    url = f"{root}/{MARKER}"
+    try:
+        data, version = store.read_version(url, options)
+    except (FileNotFoundError, NotADirectoryError):
+        files = [listed.path for listed in store.list_files(root, options)]
+        if not files or _is_left_over(files):
+            return None
+        data = b""
+    if not detect(data):
+        raise FileExistsError(
+            f"{root}: there is something of this name that is no reference set; remove it, or "
+            f"choose another name"
+        )
+    return Found(Document.parse(data, url), version)
+
+
+def _is_left_over(files: list[str]) -> bool:
+    """Say whether files are what a writer has left that was killed before there was a set."""
+    return any(path.startswith(f"{FOLDER}/") for path in files)

@@ -1,0 +1,235 @@
+"""The snapshots of a set: opening one, making one the newest, and letting old ones go."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from virtualds.formats.zarr.document import (
+    CHUNKS,
+    MARKER,
+    Document,
+    check_node,
+    snapshot_path,
+    values_folder,
+)
+from virtualds.formats.zarr_manifests.manifests import (
+    JSON_MANIFEST,
+    StoredManifests,
+    inside,
+    sources_of,
+)
+from virtualds.json_values import parsed
+from virtualds.source_file import StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.fence import outrun
+from virtualds.stores.store import ChangedError
+
+SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
+"""What `virtualds.formats.zarr.document.new_snapshot` makes."""
+GRACE = timedelta(days=1)
+"""How long files are left alone that no snapshot needs: a writer may be about to commit them."""
+
+
+def opened(
+    root: str, options: StorageOptions | None, snapshot: str | None = None
+) -> tuple[Document, str]:
+    """Return the document of a snapshot, and the name of its version."""
+    url = f"{root}/{MARKER}"
+    data, version = store_for(url).read_version(url, options)
+    document = Document.parse(data, url)
+    if snapshot is None or snapshot == document.snapshot:
+        return document, version
+    names = [name for name, _ in document.history]
+    if snapshot not in names:
+        raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
+    return _kept(root, options, snapshot), version
+
+
+def _kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
+    """Return the document of a snapshot that the history has."""
+    url = f"{root}/{snapshot_path(snapshot)}"
+    return Document.parse(store_for(url).read_all(url, options), url)
+
+
+def all_nodes(
+    root: str, options: StorageOptions | None, document: Document
+) -> dict[str, dict[str, Any]]:
+    """Return the metadata of all nodes of a set, also of one that has not consolidated them."""
+    if document.is_consolidated:
+        return document.nodes
+    store = store_for(root)
+    found = dict(document.nodes)
+    for path, _, _ in store.list_files(root, options):
+        folder, _, name = path.rpartition("/")
+        if name == MARKER and folder and not folder.startswith("__"):
+            url = f"{root}/{path}"
+            found[folder] = parsed(store.read_all(url, options), url)
+            check_node(folder, found[folder], url)
+    return found
+
+
+def swap(
+    root: str, options: StorageOptions | None, document: Document, version: str | None
+) -> None:
+    """Make a document the newest, unless another writer was faster."""
+    url = f"{root}/{MARKER}"
+    try:
+        store_for(url).write_version(url, document.text(), options, version)
+    except ChangedError as error:
+        # a store may have answered a second time, to a request that it had lost sight of
+        if opened(root, options)[0].snapshot != document.snapshot:
+            raise outrun(root) from error
+
+
+def write_nodes(
+    root: str, options: StorageOptions | None, document: Document, before: Document | None
+) -> None:
+    """Write the metadata of every node where readers look who do not know of consolidation.
+
+    They are copies, for convenience: the root document is what holds.
+    """
+    store = store_for(root)
+    known = before.nodes if before else {}
+    for path, node in document.nodes.items():
+        if path and known.get(path) != node:
+            data = json.dumps(node, allow_nan=False, separators=(",", ":")).encode()
+            store.write_file(f"{root}/{path}/{MARKER}", data, options)
+    gone = [path for path in known if path not in document.nodes]
+    store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)
+
+
+# ---------------------------------------------------------------------- letting go
+
+
+def let_go(
+    root: str,
+    options: StorageOptions | None,
+    keep: int,
+    older_than: timedelta | None,
+    grace: timedelta = GRACE,
+) -> list[str]:
+    """Let go of snapshots, and remove the files that no other one needs.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder.
+    options : StorageOptions, optional
+    keep : int
+        How many of the newest stay, at least 1.
+    older_than : timedelta, optional
+        Only snapshots of at least this age go.
+    grace : timedelta
+        Files that belong to no snapshot, old or new, are removed from this age on.
+
+    Returns
+    -------
+    list of str
+        The ids of the snapshots that are gone.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    store_for(root).demand_conditions(root, options)
+    document, version = opened(root, options)
+    now = datetime.now(UTC)
+    earlier = document.history[:-1]
+    going = [
+        name
+        for name, time in earlier[: len(document.history) - keep]
+        if older_than is None or now - datetime.fromisoformat(time) >= older_than
+    ]
+    staying = [(name, time) for name, time in earlier if name not in going]
+    lost = [_kept(root, options, name) for name in going]
+    if going:
+        document.notes["history"] = staying
+        swap(root, options, document, version)
+    write_nodes(root, options, document, None)
+    kept = [document, *(_kept(root, options, name) for name, _ in staying)]
+    _sweep(root, options, kept, lost, set(going), now - grace)
+    return going
+
+
+def _sweep(
+    root: str,
+    options: StorageOptions | None,
+    kept: list[Document],
+    lost: list[Document],
+    gone: set[str],
+    before: datetime,
+) -> None:
+    """Remove files of the set that no snapshot needs, those of unknown writers only if old.
+
+    Only what carries the id of a snapshot, or is named as a chunk of one, is the set's to remove,
+    and chunks by their content, when they are old: a writer may be about to need a new one.
+    """
+    needed = {path for document in kept for path in needed_files(root, options, document)}
+    folders = tuple(path for path in needed if path.endswith("/"))
+    chunks = {path for document in lost for path in _chunks(document)}
+    store = store_for(root)
+    removed = []
+    for path, _, modified in store.list_files(root, options):
+        if path in needed or path.startswith(folders):
+            continue
+        ids = set(SNAPSHOT_ID.findall(path))
+        old = modified is not None and modified < before.timestamp()
+        ours = ids or path.startswith(f"{CHUNKS}/")
+        if path in chunks or not ids.isdisjoint(gone) or (ours and old):
+            removed.append(f"{root}/{path}")
+    store.remove(removed, options)
+
+
+def _chunks(document: Document) -> Iterator[str]:
+    """Yield the paths of the chunks of values."""
+    for path, noted in document.notes.get("values", {}).items():
+        folder = values_folder(path, noted)
+        yield from (f"{folder}/{name}" for name, _, _ in noted["chunks"])
+
+
+def needed_files(root: str, options: StorageOptions | None, document: Document) -> Iterator[str]:
+    """Yield the paths of files and, ending in a slash, of folders that a snapshot needs."""
+    if document.snapshot is not None:
+        yield snapshot_path(document.snapshot)
+    yield from _chunks(document)
+    for path, node in document.nodes.items():
+        for transformer in node.get("storage_transformers") or ():
+            yield from _needed_by(root, options, path, transformer)
+
+
+def _needed_by(
+    root: str, options: StorageOptions | None, folder: str, transformer: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield what a manifest needs: its own files, and those of the set that it refers to."""
+    said = transformer["configuration"]
+    manifests = StoredManifests(root, options)
+    if transformer["name"] == JSON_MANIFEST:
+        manifest = said["manifest"]
+        for path in (manifest, said.get("sources")):
+            if isinstance(path, str):
+                yield inside(folder, path)
+        if isinstance(manifest, str):
+            manifest = manifests.document(inside(folder, manifest))
+        yield from _own(entry.get("path") for entry in manifest.values())
+        return
+    tables = {sources_of(folder, part["table"]["sources"]) for part in said["parts"]}
+    for part in said["parts"]:
+        yield inside(folder, part["table"]["path"]) + "/"
+    for table in tables:
+        yield f"{table.folder}/"
+        known = table.fingerprints(manifests, np.arange(table.rows))
+        yield from _own(path for path, _ in known)
+
+
+def _own(paths: Iterable[str | None]) -> Iterator[str]:
+    """Yield those of the paths that lie in the set."""
+    for path in paths:
+        if path is not None and path.startswith("./"):
+            yield path[2:]

@@ -1,0 +1,339 @@
+"""A group as the files of a new snapshot: what is not in the set already is written beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import c_strides
+from virtualds.formats.zarr.chunk_keys import chunk_key, with_manifest_keys
+from virtualds.formats.zarr.document import FOLDER, Document, entries_of_values
+from virtualds.formats.zarr.v3_arrays import Part, is_extended
+from virtualds.formats.zarr.v3_metadata import axes_from_v3
+from virtualds.formats.zarr.values import NativeArray
+from virtualds.formats.zarr.write_plan import PlannedArray, plan
+from virtualds.formats.zarr_manifests.json_rows import Fingerprint
+from virtualds.formats.zarr_manifests.json_table import JsonTable
+from virtualds.formats.zarr_manifests.manifest_files import (
+    Numbering,
+    entries,
+    fingerprints,
+    records,
+    source_records,
+    written_path,
+)
+from virtualds.formats.zarr_manifests.manifests import (
+    JSON_MANIFEST,
+    PARQUET_MANIFEST,
+    json_manifest,
+)
+from virtualds.formats.zarr_manifests.parallel_write import parts_folder
+from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
+from virtualds.source_file import StorageOptions
+from virtualds.stores import store_for
+from virtualds.stores.store import ChangedError
+from virtualds.urls import scheme_of
+
+MOST_INLINE, MOST_JSON = 16, 4096
+"""Chunks that an array has at most whose manifest stands in the metadata, or in JSON."""
+
+
+@dataclass
+class SnapshotWriter:
+    """Writes the files of one snapshot of a set.
+
+    Parameters
+    ----------
+    root : str
+        Url of the folder of the set.
+    options : StorageOptions, optional
+        Access options of the target.
+    name : str
+        Id of the snapshot, which the names of its files carry.
+    before : Document or None
+        The snapshot that it follows.
+    manifest : {"inline", "json", "parquet"}, optional
+        The form of manifests; by default by the number of chunks.
+    relative_paths : bool
+        Whether paths of sources are written relative to the set.
+    """
+
+    root: str
+    options: StorageOptions | None
+    name: str
+    before: Document | None
+    manifest: str | None = None
+    relative_paths: bool = False
+    written: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._sources = Numbering(self._path)
+        self._tables: list[tuple[str, list[Any]]] = []
+
+    # ------------------------------------------------------------------ the whole
+
+    def write(self, group: ManifestGroup) -> Document:
+        """Write everything but the document itself, and return that.
+
+        Raises
+        ------
+        UnsupportedError
+            Variables that Zarr v3 has no form for; nothing has been written.
+        """
+        planned = plan(group, self.root, self.before)
+        if self.before is None:
+            # who comes later sees that these are the files of a writer, not somebody else's
+            self.put(f"{FOLDER}/{self.name}/begun", b"")
+        nodes = {
+            path: with_manifest_keys(self._written(path, node))
+            for path, node in planned.nodes.items()
+        }
+        self._write_sources()
+        noted = planned.notes | {"values": self._values}
+        notes = {kind: part for kind, part in noted.items() if part}
+        return Document(nodes, notes | {"relative_paths": self.relative_paths})
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file of a name that no other writer uses."""
+        url = f"{self.root}/{path}"
+        self.written.append(url)
+        store_for(url).write_file(url, data, self.options)
+
+    def undo(self) -> None:
+        """Remove what was written, and the folders that this leaves empty."""
+        beside = []
+        if scheme_of(self.root) == "file":
+            # a name that nobody has, in the folder that stays
+            above = self.root.rpartition("/")[0] if self.before is None else self.root
+            beside = [f"{above}/{self.name}"]
+        store_for(self.root).remove([*self.written, *beside], self.options)
+
+    # ------------------------------------------------------------------ writing
+
+    def _written(self, path: str, node: dict[str, Any] | PlannedArray) -> dict[str, Any]:
+        if not isinstance(node, PlannedArray):
+            return dict(node)
+        if node.known and self.before is not None:
+            self._values[path] = self.before.notes["values"][path]
+            return node.metadata
+        if node.values is not None:
+            transformer = self._write_values(path, node.values)
+        elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
+            # what maps prefixes of keys goes by the keys
+            transformer = self._write_prefixes(path, table)
+            keys = node.metadata | {"chunk_key_encoding": table.key.to_json()}
+            return keys | {"storage_transformers": [transformer]}
+        else:
+            transformer = self._write_manifest(path, node)
+        transformers = [] if transformer is None else [transformer]
+        return node.metadata | {"storage_transformers": transformers}
+
+    def _write_values(self, path: str, values: NativeArray) -> dict[str, Any] | None:
+        """Write chunks of values, plain ones if their keys have never been used.
+
+        A key is never written twice: whoever reads an earlier snapshot may still need its chunk.
+        """
+        key = chunk_key(values.metadata)
+        chunks = [(key(place), data) for place, data in values.chunks]
+        now: list[list[Any]] = [
+            [name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks
+        ]
+        known = self.before.notes.get("values", {}).get(path) if self.before else None
+        if known is not None and known["chunks"] == now:
+            folder = known["folder"]
+        elif known is None and self._put_plain(path, chunks):
+            folder = ""
+        else:
+            folder = f"values.{self.name}"
+            for name, data in chunks:
+                self.put(f"{path}/{folder}/{name}", data)
+        noted = self._values[path] = {"folder": folder, "chunks": now}
+        return json_manifest(entries_of_values(path, noted)) if folder else None
+
+    def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
+        """Write chunks where plain Zarr looks for them, unless something is there."""
+        for name, data in chunks:
+            url = f"{self.root}/{path}/{name}"
+            store = store_for(url)
+            try:
+                store.write_version(url, data, self.options, None)
+            except (ChangedError, FileExistsError, NotADirectoryError):
+                # an array of fewer or more axes had a file, or a folder, of this name
+                return False
+            except BaseException:
+                # perhaps somebody else's file, so only the folder goes, if it is empty
+                self.written.append(f"{url.rpartition('/')[0]}/{self.name}")
+                raise
+            self.written.append(url)
+        return True
+
+    def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
+        numbered = is_extended(node.metadata)
+        parts = _compacted(node.parts, self._is_new)
+        forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
+        return forms[self._form(parts)](path, parts, numbered)
+
+    def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
+        """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
+        found = {
+            key: entry | ({"path": self._moved(table, entry["path"])} if "path" in entry else {})
+            for key, entry in table.entries.items()
+        }
+        known = {self._moved(table, name): print for name, print in table.fingerprints.items()}
+        if self.manifest == "json" or len(found) > MOST_INLINE:
+            return self._in_files(path, found, known)
+        return _in_metadata(found, known)
+
+    def _moved(self, table: JsonTable, path: str) -> str:
+        """Return a path of another set as it is written in this one."""
+        end = "/" if path.endswith("/") else ""
+        return self._path(table.store.file(path).url.rstrip("/") + end).rstrip("/") + end
+
+    def _form(self, parts: list[Part]) -> str:
+        if self.manifest is not None:
+            return self.manifest
+        if any(self._own_table(part.manifest) is not None for part in parts):
+            return "parquet"
+        count = sum(part.manifest.size for part in parts)
+        return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
+
+    def _inline(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        return _in_metadata(entries(parts, self._path, numbered), fingerprints(parts, self._path))
+
+    def _json(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        return self._in_files(
+            path, entries(parts, self._path, numbered), fingerprints(parts, self._path)
+        )
+
+    def _in_files(
+        self, path: str, manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, content in (("manifest", manifest), ("sources", known)):
+            file = f"{name}.{self.name}.json"
+            self.put(f"{path}/{file}", json.dumps(content, separators=(",", ":")).encode())
+            found[name] = f"./{file}"
+        return {"name": JSON_MANIFEST, "configuration": found}
+
+    def _parquet(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+        said = []
+        for number, part in enumerate(parts):
+            table = self._stored(path, part.manifest)
+            if table is None:
+                table = self._write_table(path, number, part.manifest, numbered)
+            place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
+            said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
+        return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
+
+    def _write_table(
+        self, path: str, number: int, manifest: ChunkManifest, numbered: bool
+    ) -> dict[str, Any]:
+        folder = f"manifest.{self.name}.{number}"
+        for record, data in enumerate(records(manifest, self._sources, numbered)):
+            self.put(f"{path}/{folder}/{record}.parquet", data)
+        # the number of files is known when everything is written
+        sources = [f"{_up(path)}{FOLDER}/{self.name}/sources", 0]
+        self._tables.append((path, sources))
+        table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
+        if numbered:
+            table["pipelines"] = True
+        return {"table": table, "first": 0, "strides": list(c_strides(manifest.shape))}
+
+    def _write_sources(self) -> None:
+        for number, data in enumerate(source_records(self._sources)):
+            self.put(f"{FOLDER}/{self.name}/sources/{number}.parquet", data)
+        for _, said in self._tables:
+            said[1] = len(self._sources)
+
+    # ------------------------------------------------------------------ what is there already
+
+    def _own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
+        """Return the table of this very set whose rows a manifest counts, if it does."""
+        table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
+        if isinstance(table, ParquetTable) and table.store.root == self.root:
+            return table
+        return None
+
+    def _is_new(self, part: Part) -> bool:
+        """Say whether a part was just written by another process, for this very snapshot."""
+        table = self._own_table(part.manifest)
+        return table is not None and table.folder.startswith(f"{parts_folder(self.name)}/")
+
+    def _stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
+        """Return a part that lies in a table of the set already."""
+        table = self._own_table(manifest)
+        if table is None or not isinstance(manifest, LazyManifest):
+            return None
+        found = manifest.counting
+        said: dict[str, Any] = {
+            "path": _up(path) + table.folder,
+            "rows": table.rows,
+            "sources": [_up(path) + table.sources.folder, table.sources.rows],
+        }
+        if table.has_pipelines:
+            said["pipelines"] = True
+        part = {"table": said, "first": found.first, "strides": list(found.strides)}
+        return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
+
+    def _path(self, url: str) -> str:
+        return written_path(self.root, url, relative=self.relative_paths)
+
+
+def _prefixed(node: PlannedArray) -> JsonTable | None:
+    """Return the table that all chunks of an array are those of, if it maps prefixes of keys."""
+    if len(node.parts) != 1 or is_extended(node.metadata):
+        return None
+    [part] = node.parts
+    counted = part.manifest.counting if isinstance(part.manifest, LazyManifest) else None
+    if counted is None or not isinstance(counted.table, JsonTable):
+        return None
+    table = counted.table
+    axes = axes_from_v3(node.metadata["shape"], node.metadata["chunk_grid"])
+    # the same chunks under the same keys, and no others
+    same = tuple(axis.nchunks for axis in axes) == table.grid
+    same = same and counted == LazyManifest(table, table.grid).counting
+    return table if same and table.has_prefixes and not table.prefix else None
+
+
+def _in_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
+    sources = {"sources": known} if known else {}
+    return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
+
+
+def _up(path: str) -> str:
+    """Return the way from the folder of an array to that of the set."""
+    return "../" * (path.count("/") + 1)
+
+
+def _compacted(parts: list[Part], is_new: Callable[[Part], bool]) -> list[Part]:
+    """Join neighbours that are small, so that small additions do not leave many small tables.
+
+    What workers have just written is left to them: to join it, all of it would be read again here.
+    """
+    found: list[Part] = []
+    for part in parts:
+        joins = bool(found) and not is_new(found[-1]) and not is_new(part)
+        axis = _joint(found[-1], part) if joins else None
+        if axis is None:
+            found.append(part)
+        else:
+            joined = ChunkManifest.concatenate([found[-1].manifest, part.manifest], axis)
+            found[-1] = found[-1]._replace(manifest=joined)
+    return found
+
+
+def _joint(left: Part, right: Part) -> int | None:
+    """Return the axis along which two parts, one of them small, fit into a record, or None."""
+    sizes = sorted((left.manifest.size, right.manifest.size))
+    if left.fragment != right.fragment or sum(sizes) > RECORD_SIZE or sizes[0] > MOST_JSON:
+        return None
+    sides = zip(left.origin, left.manifest.shape, right.origin, right.manifest.shape, strict=True)
+    axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
+    return axes[0][0] if len(axes) == 1 and axes[0][1] else None
