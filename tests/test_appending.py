@@ -16,7 +16,7 @@ import xarray as xr
 from transforms import assert_identical
 
 import virtualds
-from virtualds.formats import FORMATS
+from virtualds.datasets.registry import FORMATS
 
 SUFFIXES = {
     form.name: form.suffixes[0]

@@ -23,9 +23,9 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.datasets.registry import FORMATS
 from virtualds.demo import run_demo
 from virtualds.description import describe
-from virtualds.formats import FORMATS
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.tree_accessor import VirtualDataTreeAccessor
 from virtualds_cli import options

@@ -21,8 +21,8 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.arrays.array import ManifestArray
-from virtualds.dataset import group_from_dataset
-from virtualds.formats import FORMATS
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.registry import FORMATS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

@@ -14,12 +14,13 @@ import xarray as xr
 from cases import CASES, Archive
 
 import virtualds
-from virtualds import ManifestArray, dataset
-from virtualds.api import open_group
+from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.dataset import virtual_dataset
-from virtualds.decoding.outline import Outlines
-from virtualds.detection import Location
+from virtualds.datasets import to_dataset
+from virtualds.datasets.decoding_cache import Outlines
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.to_dataset import virtual_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -29,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "OUTLINES", Outlines())
+    monkeypatch.setattr(to_dataset, "OUTLINES", Outlines())
 
 
 def described(ds: xr.Dataset) -> Any:

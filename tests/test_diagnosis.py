@@ -17,10 +17,10 @@ from transforms import assert_identical
 from virtual_arrays import no_reads
 
 import virtualds
+from virtualds.datasets.structure import Fact, first_difference, structure
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.meanings import MEANINGS, TOGETHER
 from virtualds.diagnosis.verdicts import HOLD
-from virtualds.structure import Fact, first_difference, structure
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

@@ -19,7 +19,7 @@ from fuzz.readers import NATIVES
 from fuzz.seeds import SEEDS
 from products import few_quick
 
-from virtualds.detection import READERS
+from virtualds.datasets.location import READERS
 
 TESTS = Path(__file__).parent
 CASES = 15

@@ -25,8 +25,8 @@ from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, check_length
 from virtualds.codecs.registry import Registry
 from virtualds.codecs.zlib import Zlib
-from virtualds.formats import FORMATS
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.registry import FORMATS
 
 NUMBER, COMPRESSION = 400, 40400
 """Numbers that HDF5 keeps for tests, and TIFF for private use."""

@@ -15,8 +15,8 @@ import xarray as xr
 
 import virtualds
 from virtualds.arrays.parser import NativeReader, ReadNative, stored_values
-from virtualds.formats import FORMATS, Format
-from virtualds.parsers import GROUP, plugins
+from virtualds.datasets.registry import FORMATS, GROUP, plugins
+from virtualds.formats import Format
 
 LINE = "toy = toy_parser:parser"
 VALUES = np.linspace(-1, 1, 12, dtype="<f4").reshape(4, 3)

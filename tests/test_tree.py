@@ -23,7 +23,7 @@ from trees import TREES, Forest, parts_of_a_model, written_by_xarray
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.formats import FORMATS
+from virtualds.datasets.registry import FORMATS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

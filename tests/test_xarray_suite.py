@@ -18,9 +18,9 @@ from xarray.tests.conftest import time_unit, use_dask
 from xarray.tests.test_backends import DatasetIOBase
 from xarray.tests.test_backends import TestNetCDF4Data as NetCDF4Suite
 
-from virtualds.api import open_group
 from virtualds.arrays.group import ManifestGroup
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 from virtualds.formats.kerchunk import json
 
 __all__ = ["time_unit", "use_dask"]

@@ -21,12 +21,12 @@ from virtual_arrays import counted_reads
 
 import virtualds
 from virtualds import ManifestArray, ManifestGroup, ManifestVariable, ReadError, UnsupportedError
-from virtualds.api import open_group
 from virtualds.arrays.group import Data
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.zarr_adapter import Origin, VirtualStore
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
-from virtualds.zarr_adapter import Origin, VirtualStore
 
 zarr = pytest.importorskip("zarr", minversion="3.0", reason="the store is one of zarr-python 3")
 from zarr.abc.store import (  # noqa: E402
@@ -528,7 +528,7 @@ def test_a_set_may_name_allowed_files_only(archive: Archive, tmp_path: Path) -> 
 
 
 def test_it_is_optional(monkeypatch: pytest.MonkeyPatch, archive: Archive) -> None:
-    monkeypatch.delitem(sys.modules, "virtualds.zarr_adapter")
+    monkeypatch.delitem(sys.modules, "virtualds.datasets.zarr_adapter")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'virtualds\[zarr\]'"):
         virtualds.zarr_store(archive.path("contiguous"))

@@ -6,7 +6,6 @@
 """
 
 from virtualds.accessor import VirtualDatasetAccessor as _accessor
-from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.comparison import Comparison as _comparison
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
@@ -21,6 +20,13 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
+from virtualds.datasets.convert import convert
+from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
+from virtualds.datasets.open_flat import open_flat
+from virtualds.datasets.snapshots import expire_snapshots, snapshots
+from virtualds.datasets.upgrade import upgrade
+from virtualds.datasets.write import drop_sources
+from virtualds.datasets.zarr_store import zarr_store
 from virtualds.diagnosis import diagnose
 from virtualds.diagnosis.report import Diagnosis, Difference, Era
 from virtualds.errors import (
@@ -32,15 +38,11 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
 )
-from virtualds.flat import open_flat
 from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
-from virtualds.upgrading import upgrade
 from virtualds.verification.report import Verification
-from virtualds.writing import convert, drop_sources, expire_snapshots, snapshots
-from virtualds.zarr_python import zarr_store
 
 # importing these registers ``ds.virtual``, ``tree.virtual`` and what numpy's functions do with
 # virtual arrays

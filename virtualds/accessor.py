@@ -10,25 +10,25 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.api import open_virtual_dataset
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import move_sources, prefix_changer, table_of_sources
 from virtualds.build_report import BuildReport
-from virtualds.dataset import group_from_dataset
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.keywords import strict
+from virtualds.datasets.lazy import is_unread
+from virtualds.datasets.materialize import materialize
+from virtualds.datasets.open import open_virtual_dataset
+from virtualds.datasets.references_behind import virtual_behind, with_variables
+from virtualds.datasets.structure import describe_gaps
+from virtualds.datasets.to_lazy import lazy_copy
+from virtualds.datasets.write import write_manifest
 from virtualds.errors import VirtualdsError
-from virtualds.keywords import strict
-from virtualds.lazy import is_unread
-from virtualds.lazy_copy import lazy_copy
-from virtualds.materialize import materialize
-from virtualds.references_behind import virtual_behind, with_variables
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.errors import storing
-from virtualds.structure import describe_gaps
 from virtualds.urls import normalise_url
 from virtualds.verification import verified
 from virtualds.verification.report import Verification
-from virtualds.writing import write_manifest
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.api import open_group
-from virtualds.dataset import lazy_dataset
-from virtualds.detection import Location, is_set_folder
-from virtualds.formats import format_of_object
+from virtualds.datasets.keywords import arguments, names_of, strict
+from virtualds.datasets.location import Location, is_set_folder
+from virtualds.datasets.open import open_group
+from virtualds.datasets.registry import format_of_object
+from virtualds.datasets.to_dataset import lazy_dataset
+from virtualds.datasets.tree import lazy_datasets, tree_of
 from virtualds.formats.undecodable import decoded
-from virtualds.keywords import arguments, names_of, strict
 from virtualds.stores.access_rules import Allow
-from virtualds.tree import lazy_datasets, tree_of
 from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xarray as xr
 
-from virtualds.api import open_virtual_dataset, open_virtual_datatree
 from virtualds.building.arrangement import Arrangement, Overlap
 from virtualds.building.build import Build
 from virtualds.building.combining import Combination
@@ -22,9 +21,10 @@ from virtualds.building.stored_file import decoded, open_stored
 from virtualds.building.target import Target, abandoning
 from virtualds.building.whole import Whole
 from virtualds.building.workers import workers_for
-from virtualds.dataset import Loadable
+from virtualds.datasets.keywords import strict
+from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
+from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
-from virtualds.keywords import strict
 from virtualds.stores.access_rules import Allow
 
 if TYPE_CHECKING:

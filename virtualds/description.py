@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
-from virtualds.api import open_group
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import Catalogue
-from virtualds.dataset import Loadable
-from virtualds.detection import Location, reader_of
+from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.open import open_group
+from virtualds.datasets.tree import virtual_tree
+from virtualds.datasets.what_to_load import Loadable
+from virtualds.datasets.write import snapshot_table
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.scan_cache import scanning
-from virtualds.tree import virtual_tree
-from virtualds.writing import snapshot_table
 
 LOOKED_THROUGH = 2**21
 """References that are looked through for their files, where a set does not list these."""

@@ -10,20 +10,20 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessor import VirtualDatasetAccessor
-from virtualds.api import open_virtual_datatree
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import prefix_changer, table_of_sources
 from virtualds.build_report import BuildReport
+from virtualds.datasets.keywords import strict
+from virtualds.datasets.materialize import materialize
+from virtualds.datasets.open import open_virtual_datatree
+from virtualds.datasets.tree import group_from_tree
+from virtualds.datasets.write import write_tree
 from virtualds.errors import VirtualdsError
-from virtualds.keywords import strict
-from virtualds.materialize import materialize
 from virtualds.source_file import StorageOptions
 from virtualds.stores.errors import storing
-from virtualds.tree import group_from_tree
 from virtualds.urls import normalise_url
 from virtualds.verification import verified
 from virtualds.verification.report import Verification
-from virtualds.writing import write_tree
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """What becomes of the dataset of a group."""

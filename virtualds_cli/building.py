@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.console import RenderableType
 
-    from virtualds.writing import Added
+    from virtualds.datasets.write import Added
 
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
-from virtualds.api import dataset_of
 from virtualds.building import stored_file
 from virtualds.building.alike import Alike, UnlikeError
 from virtualds.building.by_stretches import StretchJob
 from virtualds.building.combining import Combination
 from virtualds.building.opening import Job
 from virtualds.building.stored_file import Member, StoredFile, open_stored
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import dataset_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

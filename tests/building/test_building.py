@@ -29,7 +29,7 @@ from small_archive import halved, refusing, write
 import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
 from virtualds.building import processes
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
 from virtualds.stores.retry import LONGEST_WAIT
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")

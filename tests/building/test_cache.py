@@ -16,7 +16,7 @@ from range_server import faulty_server
 from small_archive import halved, write
 
 import virtualds
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
 
 FILES = 6
 
@@ -68,7 +68,8 @@ def test_files_are_not_looked_into_again(
     open_all(files, cache=cache)
     opened = []
     monkeypatch.setattr(
-        "virtualds.detection.reader_of", lambda *args: opened.append(args) or pytest.fail("opened")
+        "virtualds.datasets.location.reader_of",
+        lambda *args: opened.append(args) or pytest.fail("opened"),
     )
     open_all(files, cache=cache)
     assert not opened

@@ -20,8 +20,8 @@ from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.building.kept_group import MAGIC, from_bytes, to_bytes
 from virtualds.building.preparing import job_for
-from virtualds.detection import Location
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.location import Location
 from virtualds.source_file import StorageOptions
 
 CHOICES: dict[str, Any] = {

@@ -24,11 +24,11 @@ from zarr_stores import v3
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
-from virtualds.api import open_group
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs import libraries
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 from virtualds.formats.kerchunk import entries
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.source_file import SourceFile

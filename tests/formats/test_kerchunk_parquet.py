@@ -30,18 +30,18 @@ from virtualds import (
     ReadError,
     UnsupportedError,
 )
-from virtualds.api import open_group
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.write import check_target
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
 from virtualds.formats.kerchunk import records as kerchunk_records
 from virtualds.formats.kerchunk import write_record
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
-from virtualds.writing import check_target
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 

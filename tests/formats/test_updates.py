@@ -27,8 +27,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 import virtualds
 from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup
-from virtualds.dataset import group_from_dataset, virtual_dataset
-from virtualds.formats import FORMATS, Format
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.to_dataset import virtual_dataset
+from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.fsspec import FsspecStore

@@ -19,10 +19,10 @@ from transforms import without_gaps
 
 import virtualds
 from virtualds import ConflictError, FormatError, UnsupportedError
-from virtualds.api import open_group
 from virtualds.chunks.columns import INLINE
-from virtualds.detection import Location
-from virtualds.writing import check_target
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.write import check_target
 
 icechunk = peer("icechunk")
 zarr = pytest.importorskip("zarr", reason="Icechunk needs it")

@@ -25,9 +25,9 @@ from transforms import without_gaps
 
 import virtualds
 from virtualds import FormatError, ReadError, UnsupportedError
-from virtualds.api import open_group
 from virtualds.chunks.columns import MISSING
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 
 zarr = pytest.importorskip("zarr", reason="zarr-python is the other side")
 reference = pytest.importorskip("fsspec.implementations.reference", reason="zarr-python needs it")

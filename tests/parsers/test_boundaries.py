@@ -19,7 +19,7 @@ from counting_server import counting_server
 
 import virtualds
 from virtualds import FormatError
-from virtualds.detection import FEW
+from virtualds.datasets.location import FEW
 from virtualds.stores.archive_index import AHEAD, Index, tar_index, zip_index
 from virtualds.stores.block_cache import FIRST, PAGE
 

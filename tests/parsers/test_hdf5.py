@@ -24,9 +24,9 @@ from transforms import bits
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
-from virtualds.api import open_group
 from virtualds.arrays.group import ManifestGroup
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 from virtualds.parsers import hdf5
 
 HDF5 = [name for name, case in CASES.items() if case.source == "hdf5"]

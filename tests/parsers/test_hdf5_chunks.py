@@ -15,8 +15,8 @@ from range_server import range_server
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
-from virtualds.api import open_group
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 
 LIBVERS = ("earliest", "v108", "v110", "latest")
 FILTERS = (None, "gzip")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from virtualds import FormatError
-from virtualds.api import open_group
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 
 NUMBER, LENGTH, DATA = 16, 24, 32
 """Where the first object of a collection has its number, its length and its bytes (III.E)."""

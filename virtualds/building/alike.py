@@ -20,7 +20,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.building.combining import WRONG, Combination
 from virtualds.building.stored_file import Member, StoredFile, Stretch, joined_stretches, sample
-from virtualds.decoding.part import (
+from virtualds.datasets.decoding import (
     MisfitError,
     Part,
     all_decode_alike,
@@ -28,7 +28,7 @@ from virtualds.decoding.part import (
     indexed,
     same_attributes,
 )
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
 
 FEWEST = 3
 """Files of which there are more than those that datasets are made of."""

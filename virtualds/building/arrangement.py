@@ -15,8 +15,8 @@ import pandas as pd
 
 from virtualds.building.extents import Extent
 from virtualds.building.sequence import Line, Piece
+from virtualds.datasets.keywords import check_choice
 from virtualds.errors import CombineError
-from virtualds.keywords import check_choice
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")

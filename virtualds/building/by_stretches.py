@@ -17,7 +17,7 @@ from virtualds.building.decoded_file import as_stored
 from virtualds.building.opening import Item, Job, Outcome
 from virtualds.building.stored_file import Member, StoredFile, Stretch
 from virtualds.building.target import Target
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
 
 SMALLEST, MOST = 8, 256
 """Files that are opened together to be written: parts of few are many small files in the set."""

@@ -19,15 +19,16 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from virtualds.api import open_group
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.building.kept_group import from_bytes, refusal, to_bytes
-from virtualds.dataset import NO_NAME, Loadable
-from virtualds.decoding.part import encoding_of
-from virtualds.detection import Location
+from virtualds.datasets.decoding import encoding_of
+from virtualds.datasets.keywords import names_of
+from virtualds.datasets.lazy import is_unread, virtual_data
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.to_dataset import NO_NAME
+from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.keywords import names_of
-from virtualds.lazy import is_unread, virtual_data
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for

@@ -9,9 +9,9 @@ from typing import Any
 import xarray as xr
 
 from virtualds.building.arrangement import by_rows, is_ragged, leaves
+from virtualds.datasets.keywords import check_choice, meant
+from virtualds.datasets.structure import first_difference
 from virtualds.errors import CombineError, VirtualdsError, without_secrets
-from virtualds.keywords import check_choice, meant
-from virtualds.structure import first_difference
 
 Combine = Callable[[list[Any]], Any]
 """Takes datasets, nested as it wants them, and returns one."""

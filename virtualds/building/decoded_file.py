@@ -14,9 +14,9 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.building.stored_file import Member, StoredFile
-from virtualds.decoding.outline import Outline, Outlines
-from virtualds.decoding.part import Part, indexed
-from virtualds.lazy import is_unread, virtual_data
+from virtualds.datasets.decoding import Part, indexed
+from virtualds.datasets.decoding_cache import Outline, Outlines
+from virtualds.datasets.lazy import is_unread, virtual_data
 
 _OUTLINES = Outlines()
 """Datasets of one structure share their outline, and it is pickled once for all of them."""

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.lazy import is_unread, virtual_data
+from virtualds.datasets.lazy import is_unread, virtual_data
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from virtualds.formats import format_of_object
+from virtualds.datasets.registry import format_of_object
 from virtualds.stores.glob import matching
 from virtualds.urls import normalise_url, scheme_of
 

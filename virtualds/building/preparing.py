@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from virtualds.api import dataset_of, datatree_of, open_virtual_datatree
 from virtualds.building.cache import FileCache, choices_of, scanned
 from virtualds.building.combining import Combination
 from virtualds.building.file_coordinates import FileCoordinates, Source
 from virtualds.building.opening import Job, Opened, Step
-from virtualds.keywords import check_choice
+from virtualds.datasets.keywords import check_choice
+from virtualds.datasets.open import dataset_of, datatree_of, open_virtual_datatree
 from virtualds.source_file import StorageOptions
 from virtualds.urls import normalise_url
 

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.api import dataset_of, open_group
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.dataset import Loadable, known_outline
-from virtualds.decoding.outline import Outline
-from virtualds.detection import Location
+from virtualds.datasets.decoding_cache import Outline
+from virtualds.datasets.keywords import names_of
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import dataset_of, open_group
+from virtualds.datasets.to_dataset import known_outline
+from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
-from virtualds.keywords import names_of
-from virtualds.lazy import virtual_data
 from virtualds.options import get_options
 
 

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.dataset import group_from_dataset
-from virtualds.detection import Location, format_for
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.location import Location, format_for
+from virtualds.datasets.registry import FORMATS
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.formats import FORMATS, Parts
+from virtualds.formats import Parts
 from virtualds.formats.admission import demand_admissible, demand_unsigned
 from virtualds.stores.errors import storing
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from virtualds.api import open_virtual_dataset
 from virtualds.building.arrangement import Arrangement
 from virtualds.building.combining import CHOICES, Combination, check_name
 from virtualds.building.file_coordinates import Source
@@ -19,13 +18,14 @@ from virtualds.building.preparing import job_for, steps_for
 from virtualds.building.progress import Wanted
 from virtualds.building.workers import workers_for
 from virtualds.combine import OF_XARRAY, RETRIES, open_virtual_mfdataset
+from virtualds.datasets.keywords import arguments, strict
+from virtualds.datasets.open import open_virtual_dataset
+from virtualds.datasets.structure import SIZE
 from virtualds.diagnosis.findings import differences_of, eras_of, formats_for
 from virtualds.diagnosis.joining import Joining, guessed
 from virtualds.diagnosis.report import Diagnosis
 from virtualds.diagnosis.survey import Look, Survey, surveyed
 from virtualds.diagnosis.verdicts import Trial
-from virtualds.keywords import arguments, strict
-from virtualds.structure import SIZE
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 """What tells nothing of two files: a trial must never write a set."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.structure import CALENDAR, CHUNKS, DTYPE, PRESENCE, SIZE, Fact, Facts
+from virtualds.datasets.structure import CALENDAR, CHUNKS, DTYPE, PRESENCE, SIZE, Fact, Facts
 
 MOST_VALUES = 32
 """Texts of a fact up to which each makes a row, and an era, of its own."""

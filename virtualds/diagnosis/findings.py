@@ -8,13 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from virtualds.building.opening import FAULTS
-from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
-from virtualds.diagnosis.joining import Placed, Span, disordered, gaps, overlapping
-from virtualds.diagnosis.meanings import GAP, OPENING, ORDER, OVERLAP, Change, Pair
-from virtualds.diagnosis.report import VERDICTS, Difference, Era
-from virtualds.diagnosis.survey import Survey
-from virtualds.diagnosis.verdicts import HOLD, Trial, combining, judged, refused_by
-from virtualds.structure import (
+from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
     CHUNKS,
@@ -32,6 +26,12 @@ from virtualds.structure import (
     Fact,
     text_of,
 )
+from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
+from virtualds.diagnosis.joining import Placed, Span, disordered, gaps, overlapping
+from virtualds.diagnosis.meanings import GAP, OPENING, ORDER, OVERLAP, Change, Pair
+from virtualds.diagnosis.report import VERDICTS, Difference, Era
+from virtualds.diagnosis.survey import Survey
+from virtualds.diagnosis.verdicts import HOLD, Trial, combining, judged, refused_by
 
 OWN = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """What files may have each for themselves; such texts are no eras."""

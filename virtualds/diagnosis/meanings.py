@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from virtualds.structure import (
+from virtualds.datasets.structure import (
     ATTRIBUTE,
     CALENDAR,
     CHUNKS,

@@ -15,10 +15,10 @@ from virtualds.build_report import LeftOut
 from virtualds.building.opening import Outcome, Step, Work
 from virtualds.building.progress import Count, Wanted, teller
 from virtualds.building.workers import Workers
+from virtualds.datasets.structure import Facts, structure
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.joining import Placed, Span, spans
 from virtualds.diagnosis.verdicts import told
-from virtualds.structure import Facts, structure
 
 
 class Examined(NamedTuple):

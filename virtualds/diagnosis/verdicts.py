@@ -18,7 +18,18 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.building.opening import FAULTS
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.dataset import group_from_dataset
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.structure import (
+    CHUNKS,
+    DIMENSIONS,
+    DTYPE,
+    PRESENCE,
+    ROLE,
+    SIZE,
+    VALUES,
+    Fact,
+)
 from virtualds.diagnosis.meanings import (
     MEANINGS,
     ORDER,
@@ -33,8 +44,6 @@ from virtualds.diagnosis.report import Difference, Verdict
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.formats.zarr.write_plan import plan
-from virtualds.lazy import virtual_data
-from virtualds.structure import CHUNKS, DIMENSIONS, DTYPE, PRESENCE, ROLE, SIZE, VALUES, Fact
 
 
 @dataclass(frozen=True)

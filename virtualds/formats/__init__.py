@@ -10,14 +10,6 @@ from typing import Any, NamedTuple, Protocol
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
-from virtualds.formats import icechunk, zarr_manifests
-from virtualds.formats.icechunk import target, write
-from virtualds.formats.kerchunk import json, parquet, parquet_append
-from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
-from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
-from virtualds.formats.zarr.document import MARKER as ZARR_JSON
-from virtualds.formats.zarr_manifests import read
-from virtualds.formats.zarr_manifests.parallel_write import holds_table, write_parts
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, Allowed
 
@@ -153,70 +145,6 @@ class Format:
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None
-
-
-FORMATS: tuple[Format, ...] = (
-    Format(
-        "kerchunk-json",
-        (".json", ".json.gz", ".json.zst"),
-        json.detect,
-        json.read,
-        json.write,
-        json.update,
-        choices=("templates",),
-    ),
-    Format(
-        "kerchunk-parquet",
-        (".parquet", ".parq"),
-        parquet.detect,
-        parquet.read,
-        parquet.write,
-        parquet_append.update,
-        markers=(ZMETADATA,),
-        choices=("record_size",),
-    ),
-    Format(
-        "zarr-v3",
-        (".zarr",),
-        read.detect,
-        read.read,
-        zarr_manifests.write,
-        zarr_manifests.update,
-        markers=(ZARR_JSON,),
-        first_written=(ZARR_FOLDER,),
-        choices=("manifest", "relative_paths"),
-        upgrade=zarr_manifests.upgrade,
-        history=History(zarr_manifests.history, zarr_manifests.expire),
-        parts=Parts(
-            zarr_manifests.begin_parts,
-            write_parts,
-            zarr_manifests.commit_parts,
-            zarr_manifests.abandon_parts,
-            holds_table,
-        ),
-    ),
-    Format(
-        "icechunk",
-        (".icechunk",),
-        icechunk.detect,
-        icechunk.read,
-        write.write,
-        write.update,
-        markers=icechunk.MARKERS,
-        first_written=icechunk.FOLDERS,
-        choices=("message", "branch", "rectilinear"),
-        history=History(icechunk.history, icechunk.expire),
-        library="icechunk",
-        read_object=icechunk.read_object,
-        holds=target.holds,
-    ),
-)
-
-
-def format_of_object(opened: Any) -> Format | None:
-    """Return the format whose library an object comes from, None of a path or anything else."""
-    library = type(opened).__module__.partition(".")[0]
-    return next((form for form in FORMATS if form.library == library), None)
 
 
 def replaces_by(mode: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from virtualds.keywords import check_choice
+from virtualds.datasets.keywords import check_choice
 from virtualds.source_file import SourceFile
 from virtualds.verification.comparison import Comparison, compare
 from virtualds.verification.fingerprints import States, states_of

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
+from virtualds.datasets.registry import COMPLAINTS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import get_options
-from virtualds.parsers import COMPLAINTS
 from virtualds.reading.threads import cores
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of

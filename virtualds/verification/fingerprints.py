@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from virtualds.datasets.registry import COMPLAINTS
 from virtualds.errors import VirtualdsError
-from virtualds.parsers import COMPLAINTS
 from virtualds.reading.prefetch import Ahead, Way
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for

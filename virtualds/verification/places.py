@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.api import open_group
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeRegion, Parser
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
-from virtualds.detection import Location, reader_of
+from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.open import open_group
 from virtualds.errors import FormatError
 from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
 from virtualds.reading.decode import Decoder

@@ -60,7 +60,7 @@ def append(
 
     The files of SET are not scanned again. If SET does not exist, it is created.
     """
-    from virtualds.writing import check_target, write_manifest
+    from virtualds.datasets.write import check_target, write_manifest
 
     begun = time.perf_counter()
     writing = said(options, WRITING) | {"mode": mode, "append_dim": dim}

@@ -40,7 +40,7 @@ def convert(source: str, target: str, **options: Any) -> None:
     hold a variable, the error names the variable, and nothing is written.
     """
     import virtualds
-    from virtualds.writing import check_target
+    from virtualds.datasets.write import check_target
 
     begun = time.perf_counter()
     chosen = said(options, CONVERTING)

@@ -55,7 +55,7 @@ def scan(
     The suffix of the target chooses the format: .json, .parquet, .zarr or .icechunk. The target is
     checked before any file is opened, and is written completely or not at all.
     """
-    from virtualds.writing import check_target
+    from virtualds.datasets.write import check_target
 
     begun = time.perf_counter()
     writing = said(options, WRITING)

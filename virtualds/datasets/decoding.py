@@ -22,8 +22,8 @@ from virtualds.arrays.fill import default_fill
 from virtualds.arrays.group import ManifestVariable
 from virtualds.chunks.alignment import preferred
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
+from virtualds.datasets.lazy import lazily
 from virtualds.errors import VirtualdsError
-from virtualds.lazy import lazily
 
 OWN_ENCODING = ("source", "preferred_chunks")
 """Encoding that a variable takes from its own file: the name of it, and what may be changed."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.parser import Parser
+from virtualds.datasets.registry import FORMATS, PARSERS, format_of_object, plugins, recognises
 from virtualds.errors import FormatError, without_secrets
-from virtualds.formats import FORMATS, Format, format_of_object
-from virtualds.parsers import PARSERS, plugins, recognises
+from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import store_for
 from virtualds.stores.archive_index import is_tar, is_zip

@@ -14,10 +14,10 @@ import xarray as xr
 from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import in_plain_files
-from virtualds.dataset import virtual_dataset
+from virtualds.datasets.keywords import strict
+from virtualds.datasets.to_dataset import virtual_dataset
 from virtualds.errors import FormatError
 from virtualds.formats.undecodable import decoded
-from virtualds.keywords import strict
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.errors import opening
 from virtualds.stores.scan_cache import described

@@ -1,40 +1,30 @@
-"""Copies of the bytes that a dataset refers to, as they are: nothing is decoded.
-
-Two layouts. ``content`` is a zarr-v3 set whose chunks lie inside it under their own hash, so that
-equal chunks lie there once, and what an interrupted copy has brought over is not copied again.
-``chunks`` is a plain Zarr v3 store: every chunk lies where any reader of Zarr looks for it.
-"""
+"""Copying the chunks of a dataset into a plain Zarr store."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import COLUMNS, INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
-from virtualds.formats import replaces_by, zarr_manifests
 from virtualds.formats.zarr.chunk_keys import chunk_key
-from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidated
+from virtualds.formats.zarr.document import MARKER, consolidated
 from virtualds.formats.zarr.v2_obstacles import obstacles
 from virtualds.formats.zarr.v3_arrays import is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan
-from virtualds.formats.zarr_manifests.snapshots import GRACE, needed_files, opened
 from virtualds.reading.threads import cores, run_all
-from virtualds.source_file import SourceFile, StorageOptions, checksum_of, mismatch
+from virtualds.source_file import StorageOptions, mismatch
 from virtualds.stores import store_for
 from virtualds.stores.store import ChangedError, StoreError
 
@@ -42,26 +32,10 @@ BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
 """What is held in memory at a time, unless one chunk alone is more."""
 
 
-def materialize(
-    group: ManifestGroup,
-    url: str,
-    options: StorageOptions | None = None,
-    *,
-    layout: str = "content",
-    mode: str = "w-",
-    checksums: bool = True,
-) -> None:
-    """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
-    replaces = replaces_by(mode)
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout {layout!r}: there are {', '.join(map(repr, LAYOUTS))}")
-    LAYOUTS[layout](group, url.rstrip("/"), options, checksums, replaces)
-
-
 # ---------------------------------------------------------------------- reading bytes
 
 
-class _References:
+class References:
     """The chunks of a manifest, in C order.
 
     Parameters
@@ -140,128 +114,10 @@ class _References:
         return error
 
 
-# ---------------------------------------------------------------------- by content
-
-
-class _Copy(NamedTuple):
-    """A chunk that lies under its hash: path in the set, bytes, checksum."""
-
-    path: str
-    length: int
-    checksum: int
-
-
-class _ContentCopier:
-    """Puts chunks into a set under their hashes.
-
-    Parameters
-    ----------
-    root : str
-        Url of the set.
-    options : StorageOptions, optional
-    checksums : bool
-        Whether references to the copies get checksums.
-    """
-
-    def __init__(self, root: str, options: StorageOptions | None, checksums: bool) -> None:
-        self._root, self._options, self._checksums = root, options, checksums
-        self._present = _present_chunks(root, options)
-
-    def group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
-        """Return a group that refers to copies, and make those."""
-        prefix = f"{path}/" if path else ""
-        variables = {n: self._variable(prefix + n, v) for n, v in group.variables.items()}
-        groups = {n: self.group(g, prefix + n) for n, g in group.groups.items()}
-        return replace(group, variables=variables, groups=groups)
-
-    def _variable(self, path: str, variable: ManifestVariable) -> ManifestVariable:
-        array = variable.data
-        if not isinstance(array, ManifestArray):
-            return variable
-        fragments = tuple(
-            replace(f, manifest=self._manifest(_References(f.manifest, path)))
-            for f in array.fragments
-        )
-        return replace(variable, data=replace(array, fragments=fragments))
-
-    def _manifest(self, references: _References) -> ChunkManifest:
-        ids, which = references.distinct()
-        copies: dict[int, _Copy] = {}
-
-        def copy(batch: Ints) -> None:
-            for one, data in zip(batch.tolist(), references.fetch(batch), strict=True):
-                copies[one] = self._put(data)
-
-        run_all(references.batches(ids), copy)
-        return self._referring(references, [copies[one] for one in ids.tolist()], which)
-
-    def _put(self, data: bytes) -> _Copy:
-        """Write bytes under their hash, unless they lie there already."""
-        digest = hashlib.sha256(data).hexdigest()
-        path = f"{CHUNKS}/{digest[:2]}/{digest}"
-        # some stores show a file that was being written when its writer was killed
-        if self._present.get(path) != len(data):
-            url = f"{self._root}/{path}"
-            store_for(url).write_file(url, data, self._options)
-            self._present[path] = len(data)
-        return _Copy(path, len(data), checksum_of(data) if self._checksums else 0)
-
-    def _referring(
-        self, references: _References, copies: list[_Copy], which: Ints
-    ) -> ChunkManifest:
-        """Return a manifest of copies where there were chunks of files."""
-        old = references.manifest
-        there = references.file >= 0
-        numbers = {path: n for n, path in enumerate(dict.fromkeys(c.path for c in copies))}
-        columns = {name: getattr(old, name).ravel().copy() for name in COLUMNS}
-        columns["file"][there] = np.array([numbers[c.path] for c in copies], np.int32)[which]
-        columns["offset"][there] = 0
-        if self._checksums:
-            columns["checksum"][there] = np.array([c.checksum for c in copies], np.uint64)[which]
-        # their names are their fingerprints
-        files = [SourceFile(f"{self._root}/{path}", options=self._options) for path in numbers]
-        shaped = {name: column.reshape(old.shape) for name, column in columns.items()}
-        return ChunkManifest.build(old.shape, files=files, inline=old.inline, **shaped)
-
-
-def _present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
-    """Return the chunks that a set holds by their paths, with their sizes.
-
-    Old ones that its newest snapshot does not need are none: whoever lets go of snapshots may be
-    about to remove them.
-    """
-    listed = store_for(root).list_files(f"{root}/{CHUNKS}", options)
-    found = {f"{CHUNKS}/{one.path}": one for one in listed}
-    try:
-        document, _ = opened(root, options)
-    except (FileNotFoundError, NotADirectoryError):
-        return {path: one.file.size for path, one in found.items()}
-    needed = set(needed_files(root, options, document))
-    recent = time.time() - GRACE.total_seconds() / 2
-    return {
-        path: one.file.size
-        for path, one in found.items()
-        if path in needed or one.modified is None or one.modified > recent
-    }
-
-
-def _by_content(
-    group: ManifestGroup,
-    root: str,
-    options: StorageOptions | None,
-    checksums: bool,
-    replaces: bool,
-) -> None:
-    """Make a zarr-v3 set of a group, with all chunks inside."""
-    zarr_manifests.check_writable(group, root, options, replace=replaces)
-    copied = _ContentCopier(root, options, checksums).group(group)
-    zarr_manifests.write(copied, root, options, replace=replaces)
-
-
 # ---------------------------------------------------------------------- as plain Zarr
 
 
-def _as_plain_zarr(
+def as_plain_zarr(
     group: ManifestGroup,
     root: str,
     options: StorageOptions | None,
@@ -359,9 +215,9 @@ def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]
         for place, data in node.values.chunks:
             put(f"{path}/{key(place)}", data)
     for _, origin, manifest in node.parts:
-        references = _References(manifest, path)
+        references = References(manifest, path)
 
-        def copy(batch: Ints, references: _References = references, origin: Any = origin) -> None:
+        def copy(batch: Ints, references: References = references, origin: Any = origin) -> None:
             shape = references.manifest.shape
             places = (
                 np.stack(np.unravel_index(batch, shape), axis=1) if shape else [()] * len(batch)
@@ -393,10 +249,3 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
 
 def _as_json(node: Mapping[str, Any]) -> bytes:
     return json.dumps(node, allow_nan=False, indent=2).encode()
-
-
-LAYOUTS: dict[str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bool], None]] = {
-    "content": _by_content,
-    "chunks": _as_plain_zarr,
-}
-"""How copies may lie."""

@@ -9,8 +9,8 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.alignment import preferred, snapped
-from virtualds.lazy import lazily
-from virtualds.references_behind import with_variables
+from virtualds.datasets.lazy import lazily
+from virtualds.datasets.references_behind import with_variables
 
 
 def lazy_copy(

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from virtualds.detection import Location, format_there
+from virtualds.datasets.conflicts import settling_conflicts
+from virtualds.datasets.location import Location, format_there
 from virtualds.stores.errors import storing
-from virtualds.writing import settling_conflicts
 
 
 def upgrade(

@@ -18,8 +18,8 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.indexing import selected
+from virtualds.datasets.lazy import Layers, layers_of, lazy_layers, virtual_data
 from virtualds.errors import UnsupportedError
-from virtualds.lazy import Layers, layers_of, lazy_layers, virtual_data
 
 FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What functions of others raise when they are given virtual arrays that cannot be read."""

@@ -17,8 +17,8 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import Codec
-from virtualds.lazy import is_unread, virtual_data
-from virtualds.regular_axis import gaps_of
+from virtualds.datasets.lazy import is_unread, virtual_data
+from virtualds.datasets.regular_axis import gaps_of
 
 PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
     "presence",

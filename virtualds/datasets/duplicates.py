@@ -16,10 +16,10 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import each_once
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.source_positions import arrays_along, blocks_of, urls_along, used_along
 from virtualds.errors import CombineError
-from virtualds.lazy import virtual_data
 from virtualds.source_file import SourceFile
-from virtualds.source_positions import arrays_along, blocks_of, urls_along, used_along
 
 STRETCH = ("url", "offset", "begin", "stop", "place")
 """What is told of a stretch of a stored chunk: where the chunk lies, the elements ``begin`` to

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.decoding.part import Part, encoding_of, noted
+from virtualds.datasets.decoding import Part, encoding_of, noted
 
 
 @dataclass(frozen=True, eq=False)

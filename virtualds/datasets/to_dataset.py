@@ -7,48 +7,49 @@ pipelines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import demand_backed, demand_values
-from virtualds.chunks.columns import each_once
+from virtualds.bounds import demand_backed
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
-from virtualds.codecs.cf_time import TimePacking, may_be_finer
-from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.decoding.outline import Outline, Outlines, outline_key
-from virtualds.decoding.part import MisfitError, Part, encoding_of, indexed, noted, unpacked
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats.undecodable import (
-    COMPLAINTS,
-    UndecodableError,
-    complaints_about,
-    decoded_together,
+from virtualds.codecs.cf_time import TimePacking
+from virtualds.datasets.decoding import MisfitError, Part, encoding_of, indexed, noted, unpacked
+from virtualds.datasets.decoding_cache import Outline, Outlines, outline_key
+from virtualds.datasets.keywords import names_of
+from virtualds.datasets.lazy import lazily, virtual_data
+from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
+from virtualds.datasets.what_to_load import (
+    Loadable,
+    bytes_in_files,
+    chooser,
+    decodes_as_a_whole,
+    is_in_memory,
+    needs_loading,
+    read_ahead,
 )
-from virtualds.keywords import names_of
-from virtualds.lazy import is_unread, lazily, virtual_data
-from virtualds.loaded_values import TIME_ATTRIBUTES, encoded
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.undecodable import COMPLAINTS, complaints_about, decoded_together
 from virtualds.options import get_options
-from virtualds.references_behind import with_references
-from virtualds.stores.access_rules import is_nameable
 
-Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
-"""Which variables to load: names or glob patterns, a predicate, or None for the default."""
 OUTLINES = Outlines()
 """How groups decoded whose like may come again: an archive is of few structures."""
+
+
 NO_NAME = "__values__"
 """What xarray calls a variable whose name is None when it writes it."""
+
+
 DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
 """What ``decode_cf`` switches."""
+
+
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that need not change a value."""
 
@@ -75,24 +76,11 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
         with complaints_about(str(name)):
             unread = str(name) in group.problems
             if variable.dims == (name,) and not unread:
-                demand_backed(array.nbytes, partial(_bytes_in_files, array), f"variable {name!r}")
+                demand_backed(array.nbytes, partial(bytes_in_files, array), f"variable {name!r}")
             data = array if unread else _decoded_by_chunk(name, stored, array, variable)
         if data is not None:
             variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
     return _dataset(variables, attributes, coordinates, group)
-
-
-def _bytes_in_files(array: ManifestArray) -> int:
-    """Return how many bytes files have for an array, as far as their sizes are known."""
-    total = 0
-    for fragment in array.fragments:
-        manifest = fragment.manifest.loaded()
-        total += sum(map(len, manifest.inline))
-        for number in np.unique(manifest.file[manifest.file >= 0]):
-            wanted = int(manifest.length[manifest.file == number].sum())
-            size = manifest.files[number].size
-            total += wanted if size is None else min(wanted, size)
-    return total
 
 
 def _decoded_by_chunk(
@@ -102,7 +90,7 @@ def _decoded_by_chunk(
 
     xarray would do it in one thread, with the whole selection, step after step.
     """
-    if _decodes_as_a_whole(stored, decoded):
+    if decodes_as_a_whole(stored, decoded):
         return None
     try:
         return virtual_data(_virtual(str(name), stored, array, decoded))
@@ -185,9 +173,9 @@ def _decoded_dataset(
     """Return a group as a dataset, all of it decoded by xarray, and how that was done."""
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _named(group)
-    ahead = _read_ahead(group) if loadable is None else group
+    ahead = read_ahead(group) if loadable is None else group
     variables, attributes, coordinates = _decoded(ahead, decoders)
-    wanted, loaded = _chooser(loadable, coordinates), set()
+    wanted, loaded = chooser(loadable, coordinates), set()
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
         if name in group.problems:
@@ -196,7 +184,7 @@ def _decoded_dataset(
         try:
             is_wanted = wanted(str(name), variable)
             with complaints_about(str(name)):
-                if is_wanted or (loadable is None and _needs_loading(stored, variable)):
+                if is_wanted or (loadable is None and needs_loading(stored, variable)):
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
@@ -258,39 +246,6 @@ def _named(group: ManifestGroup) -> ManifestGroup:
     return replace(group, variables=variables)
 
 
-def _read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read what is loaded in any case once: decoding dates would look at it again and again.
-
-    Raises
-    ------
-    UndecodableError
-        Some of it cannot be loaded: it is too large.
-    """
-    read: dict[str, ManifestVariable] = {}
-    problems: dict[str, VirtualdsError] = {}
-    for name, array in loaded_first(group).items():
-        try:
-            with complaints_about(name):
-                demand_values(array.nbytes, f"variable {name!r}")
-                read[name] = replace(group.variables[name], data=array.read())
-        except UndecodableError as error:
-            problems |= error.problems
-    if problems:
-        raise UndecodableError(problems)
-    return replace(group, variables={**group.variables, **read})
-
-
-def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default whatever they decode to, large ones too."""
-    return {
-        name: v.data
-        for name, v in group.variables.items()
-        if isinstance(v.data, ManifestArray)
-        and v.dims in ((), (name,))
-        and name not in group.problems
-    }
-
-
 def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
     """Return the variables of a group decoded, its attributes, and the names of coordinates.
 
@@ -348,53 +303,11 @@ def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> No
         )
 
 
-def _chooser(loadable: Loadable, coordinates: set[Hashable]) -> Callable[[str, xr.Variable], bool]:
-    """Return what decides whether a variable is loaded.
-
-    The default goes by what a variable is, so that it decides alike for every file of an archive.
-    """
-    if loadable is None:
-        limit = get_options().small_variable
-        return lambda name, v: (
-            v.dims == (name,) or not v.dims or (name in coordinates and v.nbytes <= limit)
-        )
-    if callable(loadable):
-        return loadable
-    patterns = [loadable] if isinstance(loadable, str) else list(loadable)
-    return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
-    """Say whether chunks cannot be decoded one by one, and the whole is not too large to load."""
-    if not isinstance(stored.data, ManifestArray):
-        return False
-    return _decodes_as_a_whole(stored, decoded) and decoded.nbytes <= get_options().load_limit
-
-
-def _decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
-    """Say whether xarray only knows what becomes of a variable once it has all values.
-
-    Characters become strings and dates objects; the unit of a duration may turn out finer than
-    its attribute ``dtype`` says, and what is no number is none of a boolean's two values.
-    """
-    if decoded.dims != stored.dims or decoded.dtype.kind == "O":
-        return True
-    if decoded.dtype.kind == "m" and may_be_finer(stored.attributes, stored.data.dtype):
-        return True
-    numeric = {"_FillValue", "missing_value", "scale_factor", "add_offset"}
-    used = stored.attributes.keys() - decoded.attrs.keys()
-    return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
-
-
-def is_in_memory(variable: xr.Variable) -> bool:
-    return virtual_data(variable) is None
-
-
 def _virtual(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> xr.Variable:
     """Return a decoded variable whose data are virtual and decode to the same."""
-    if _decodes_as_a_whole(stored, decoded):
+    if decodes_as_a_whole(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
             f"{decoded.dtype}, which chunks cannot do one by one; load it with "
@@ -432,96 +345,3 @@ def _packing(
             f"with loadable_variables"
         )
     return packing
-
-
-# ---------------------------------------------------------------------- dataset -> group
-
-
-def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
-    """Return a dataset as a group of variables as they are to be stored.
-
-    Virtual arrays give back the packing that all their chunks share; loaded variables are encoded
-    as their ``encoding`` says, or losslessly where that would change them.
-
-    Raises
-    ------
-    UnsupportedError
-        A variable cannot be encoded without changing its values.
-    """
-    dataset = with_references(dataset)
-    coded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
-    variables = {}
-    for name, variable in coded.items():
-        if name is not None and (not isinstance(name, str) or not name or "/" in name):
-            raise UnsupportedError(
-                f"variable {name!r}: a name in a file is a string without '/'; rename it with "
-                f"ds.rename"
-            )
-        try:
-            variables[NO_NAME if name is None else name] = _stored(str(name), variable)
-        except VirtualdsError as error:
-            error.add_note(f"variable {name!r}")
-            raise
-    _check_urls(variables.values())
-    return ManifestGroup(variables, attributes, encoding=dataset.encoding)
-
-
-def _check_urls(variables: Iterable[ManifestVariable]) -> None:
-    """Refuse files that no set may name, before one is written that nobody could open."""
-    arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
-    manifests = (f.manifest for array in arrays for f in array.fragments)
-    # what lies in a set has been named already
-    tables = each_once(m.listed for m in manifests if not m.is_in_set)
-    for file in chain.from_iterable(tables):
-        if not is_nameable(file.url):
-            raise UnsupportedError(
-                f"{file.url!r}: a name with control characters, as line breaks are, cannot stand "
-                f"in a reference set; rename the file"
-            )
-
-
-def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
-    dims = tuple(str(dim) for dim in variable.dims)
-    if (data := virtual_data(variable)) is not None:
-        array, packed = unpack(data)
-        # what changed no value is known to the encoding alone
-        same = all(p.packing is None for p in array.pipelines)
-        kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
-        return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
-    _check_size(variable)
-    plain = encoded(name, variable)
-    return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
-
-
-def _check_size(variable: xr.Variable) -> None:
-    """Refuse to write out what would have to be read or computed first, and is large."""
-    limit = get_options().load_limit
-    is_lazy = is_unread(variable) or variable.chunks is not None
-    if is_lazy and variable.nbytes > limit:
-        raise UnsupportedError(
-            f"its {variable.nbytes:,} bytes would be read and written inline, more than the limit "
-            f"of {limit:,}; open the source with virtualds.open_virtual_dataset, which keeps "
-            f"references"
-        )
-
-
-def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
-    """Return an array as stored and its packing attributes, if all its chunks share one packing.
-
-    Otherwise the array comes back as it is, with None.
-    """
-    packings = {p.packing for p in array.pipelines}
-    dtypes = {p.dtype for p in array.pipelines}
-    if len(packings) != 1 or len(dtypes) != 1:
-        return array, None
-    packing, dtype = packings.pop(), dtypes.pop()
-    if (packing.dtype if packing else dtype.newbyteorder("=")) != array.dtype:
-        return array, None
-    pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
-    fill = default_fill(dtype)
-    if array.has_gaps:
-        if not array.gaps_read_as_missing:
-            return array, None
-        fill = array.pipelines[0].fill_value
-    plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
-    return plain, dict(packing.attributes) if packing else None

@@ -9,7 +9,9 @@ from typing import Any
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.dataset import Loadable, group_from_dataset, lazy_dataset, virtual_dataset
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.to_dataset import lazy_dataset, virtual_dataset
+from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.undecodable import decoded
 

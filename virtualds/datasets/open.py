@@ -14,19 +14,20 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser, ReadSource
 from virtualds.arrays.sources import in_plain_files
 from virtualds.bounds import loads_unasked
-from virtualds.dataset import Loadable, loaded_first, virtual_dataset
-from virtualds.detection import Found, Location, demand_data, reader_of
+from virtualds.datasets.keywords import check_choice, names_of, strict
+from virtualds.datasets.location import Found, Location, demand_data, reader_of
+from virtualds.datasets.to_dataset import virtual_dataset
+from virtualds.datasets.tree import virtual_tree
+from virtualds.datasets.what_to_load import Loadable, loaded_first
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
 from virtualds.formats.undecodable import ON_ERROR, decided, decoded
-from virtualds.keywords import check_choice, names_of, strict
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow, Allowed
 from virtualds.stores.errors import opening
 from virtualds.stores.scan_cache import fetch_ahead, scanning
 from virtualds.stores.store import Range
-from virtualds.tree import virtual_tree
 from virtualds.urls import scheme_of
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from virtualds.api import open_group
-from virtualds.detection import Location
+from virtualds.datasets.keywords import names_of, strict
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 from virtualds.errors import UnsupportedError
-from virtualds.keywords import names_of, strict
 from virtualds.stores.access_rules import Allow
 
 if TYPE_CHECKING:
-    from virtualds.zarr_adapter import VirtualStore
+    from virtualds.datasets.zarr_adapter import VirtualStore
 
 
 @strict()
@@ -76,7 +76,7 @@ def zarr_store(
     (12, 6, 8)
     """
     try:
-        adapter = import_module("virtualds.zarr_adapter")
+        adapter = import_module("virtualds.datasets.zarr_adapter")
     except ImportError as error:
         raise UnsupportedError(
             f"zarr_store: it needs zarr-python 3 ({error}); pip install 'virtualds[zarr]'"

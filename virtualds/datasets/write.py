@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import os
-import random
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 import xarray as xr
 
-from virtualds.api import open_group
-from virtualds.appending import appended, with_sources_replaced, without_sources
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.dataset import group_from_dataset
-from virtualds.detection import Location, format_by_suffix, format_for, format_there, reader_of
+from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.append import appended, with_sources_replaced, without_sources
+from virtualds.datasets.conflicts import (
+    check_choices,
+    check_conflict,
+    name_missing_set,
+    settling_conflicts,
+)
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.keywords import names_of, strict, suggestion
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.location import Location, format_for, format_there
+from virtualds.datasets.tree import group_from_tree
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
-from virtualds.formats import Format, History, replaces_by
+from virtualds.formats import Format, History
 from virtualds.formats.admission import KEEP_QUERY, demand_admissible, known_of
 from virtualds.formats.undecodable import ON_ERROR
-from virtualds.keywords import arguments, check_types, names_of, strict, suggestion
-from virtualds.lazy import virtual_data
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow, Allowed
-from virtualds.stores.errors import opening, storing
-from virtualds.stores.scan_cache import scanning
-from virtualds.tree import group_from_tree
+from virtualds.stores.errors import storing
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
 """What becomes of a set."""
+
+
 MODES = ("w-", "w", "a", "replace-source")
-ATTEMPTS = 30
-"""How often a change is made again because another writer was faster."""
-PAUSE = 0.05
-"""Seconds that are waited at first, on average; twice as long after every attempt."""
 
 
 class Added(NamedTuple):
@@ -173,7 +170,7 @@ def check_target(
     """
     mode = _settled(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
-    _check_conflict(conflict)
+    check_conflict(conflict)
     Allowed.of(allow)
     location, target = destination_of(url, format, storage_options, choices)
     if mode == "w-":
@@ -232,17 +229,6 @@ def destination_of(
     target = format_for(location, format)
     check_choices(target, choices, check_target)
     return location, target
-
-
-def check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
-    """Refuse options that a format does not have; ``call`` is the function that they are given."""
-    known = [*target.choices, KEEP_QUERY]
-    for name in sorted(choices.keys() - set(known)):
-        raise TypeError(
-            f"{name!r} is no option of {target.name}, which has {known}"
-            f"{suggestion(name, {*known, *arguments(call)} - {name})}"
-        )
-    check_types(choices)
 
 
 def split_choices(
@@ -332,40 +318,6 @@ def _update(
         update(location.target, judged, location.options, Allowed.of(allow), **rest)
 
 
-@contextmanager
-def name_missing_set(location: Location) -> Iterator[None]:
-    """Say of a set that is not there what could be done."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{location.target}: there is no reference set ({error}); check the path, or write "
-            f"one with ds.virtual.to_manifest"
-        ) from error
-
-
-def _check_conflict(conflict: str) -> None:
-    if conflict not in ("raise", "retry"):
-        raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
-
-
-def settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
-    """Make a change to a set, again if wanted and another writer was faster."""
-    _check_conflict(conflict)
-    left = ATTEMPTS if conflict == "retry" else 1
-    pause = PAUSE
-    while True:
-        try:
-            return attempt()
-        except ConflictError:
-            left -= 1
-            if not left:
-                raise
-        # of writers that wait equally long, the same one would lose again
-        time.sleep(random.uniform(0, 2 * pause))
-        pause = min(2 * pause, 5.0)
-
-
 @strict()
 def drop_sources(
     url: str | os.PathLike[str],
@@ -427,200 +379,7 @@ def drop_sources(
     settling_conflicts(attempt, conflict)
 
 
-def convert(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    format: str | None = None,
-    mode: str = "w-",
-    drop_variables: str | Iterable[str] | None = None,
-    allow: Allow = None,
-    storage_options: Mapping[str, Any] | None = None,
-    target_options: Mapping[str, Any] | None = None,
-    **choices: Any,
-) -> None:
-    """Write the references of a file or a set, all its groups, as a set.
-
-    No data are opened but those that a set itself holds, and references that lie in records are
-    read record by record. Nothing is decoded: what `open_virtual_datatree` loads is referred to.
-
-    Parameters
-    ----------
-    source : str or path
-        A source file, or a reference set in any format.
-    target : str or path
-        As for ``ds.virtual.to_manifest``.
-    format : str, optional
-        Name of the format of the target, where the suffix does not say it.
-    mode : {"w-", "w"}
-        ``"w-"`` creates the set, ``"w"`` creates or replaces it.
-    drop_variables : str or iterable of str, optional
-        Variables to leave out of every group that has them.
-    allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
-    storage_options, target_options : dict, optional
-        Access options of the source and of the target, for fsspec.
-    **choices
-        What the format of the target lets one choose.
-
-    Raises
-    ------
-    UnsupportedError
-        The format cannot hold the set; nothing has been written.
-    FormatError
-        The format of the source is not known, or it is damaged.
-    FileNotFoundError
-        There is no such file or set.
-    FileExistsError
-        The target exists and ``mode`` is ``"w-"``.
-
-    Examples
-    --------
-    >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
-    """
-    check_types({"target_options": target_options})
-    replaces = replaces_by(mode)
-    location = Location.of(target, target_options)
-    form = format_for(location, format)
-    check_choices(form, choices, convert)
-    if not replaces:
-        demand_no_set(form, location, choices)
-    origin = Location.of_url(source, storage_options)
-    skip = names_of("drop_variables", drop_variables)
-    with opening(origin.url), scanning(origin.url, origin.options):
-        found = reader, _ = reader_of(origin)
-        group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
-    if isinstance(reader, Format):
-        group = _self_contained(group, f"{origin.url.rstrip('/')}/")
-    create_set(form, lambda: group, location, choices, replace=replaces)
-
-
-def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
-    """Read the values that a set holds itself: another set is not to refer to it for them."""
-
-    def read(variable: ManifestVariable) -> ManifestVariable:
-        data = variable.data
-        urls = [f.url for f in data.listed_sources] if isinstance(data, ManifestArray) else []
-        held = bool(urls) and all(u.startswith(own) and f"{own}__" not in u for u in urls)
-        return replace(variable, data=variable.read()) if held else variable
-
-    return replace(
-        group,
-        variables={name: read(variable) for name, variable in group.variables.items()},
-        groups={name: _self_contained(child, own) for name, child in group.groups.items()},
-    )
-
-
-@strict()
-def snapshots(
-    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
-) -> pd.DataFrame:
-    """List the snapshots of a reference set that can be opened, the newest last.
-
-    Parameters
-    ----------
-    url : str or path
-        Of a set in the format zarr-v3; others keep none.
-    storage_options : dict, optional
-        Access options, for fsspec.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each, with ``snapshot``, its id, to be opened with
-        ``open_virtual_dataset(url, snapshot=...)``, and ``time``, when it was written (UTC).
-
-    Raises
-    ------
-    UnsupportedError
-        The format keeps no snapshots.
-
-    Examples
-    --------
-    >>> import virtualds
-    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
-    >>> snapshots("2001.zarr").columns.to_list()
-    ['snapshot', 'time']
-    """
-    location = Location.of_url(url, storage_options)
-    with name_missing_set(location):
-        return snapshot_table(_history_of(location), location.target, location.options)
-
-
 def snapshot_table(history: History, url: str, options: StorageOptions | None) -> pd.DataFrame:
     """Return a row for each snapshot of a set."""
     table = pd.DataFrame(history.listed(url, options), columns=["snapshot", "time"])
     return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
-
-
-@strict()
-def expire_snapshots(
-    url: str | os.PathLike[str],
-    *,
-    keep: int = 1,
-    older_than: timedelta | None = None,
-    conflict: str = "raise",
-    storage_options: Mapping[str, Any] | None = None,
-) -> list[str]:
-    """Let go of earlier snapshots of a reference set, and remove the files that only they need.
-
-    Whoever still reads one of them gets a `ReadError` that says so. What a writer left that was
-    killed is removed as well, a day later.
-
-    Parameters
-    ----------
-    url : str or path
-        Of a set in the format zarr-v3; others keep none.
-    keep : int, default 1
-        How many of the newest stay.
-    older_than : timedelta, optional
-        Only snapshots of at least this age go.
-    conflict : {"raise", "retry"}
-        What to do if another writer is faster.
-    storage_options : dict, optional
-        Access options, for fsspec.
-
-    Returns
-    -------
-    list of str
-        The ids of those that are gone.
-
-    Raises
-    ------
-    UnsupportedError
-        The format keeps no snapshots.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    ValueError
-        ``keep`` is less than 1.
-
-    Examples
-    --------
-    >>> import virtualds
-    >>> for _ in range(3):
-    ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
-    >>> len(expire_snapshots("2001.zarr", keep=1))
-    2
-    """
-    if keep < 1:
-        raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
-    location = Location.of(url, storage_options)
-    history = _history_of(location)
-    gone: list[str] = []
-
-    def attempt() -> None:
-        with storing(location.target), name_missing_set(location):
-            gone[:] = history.expire(location.target, location.options, keep, older_than)
-
-    settling_conflicts(attempt, conflict)
-    return gone
-
-
-def _history_of(location: Location) -> History:
-    # what is there counts, whatever it is called
-    target = format_for(location, asked=(format_there, format_by_suffix))
-    if target.history is None:
-        raise UnsupportedError(
-            f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
-        )
-    return target.history

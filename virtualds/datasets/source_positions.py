@@ -17,7 +17,7 @@ from virtualds.chunks.columns import each_once
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import BLOCK
-from virtualds.lazy import virtual_data
+from virtualds.datasets.lazy import virtual_data
 
 
 def arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:

@@ -1,0 +1,164 @@
+"""Where in a set new data belong: at an end, or in place of sources that it holds already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from virtualds.chunks.projection import runs_of
+from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.source_positions import lies_in, positions_of, urls_of
+from virtualds.errors import CombineError
+
+Stretch = tuple[int, int]
+"""Where a stretch along a dimension begins and stops."""
+
+
+# ---------------------------------------------------------------------- where it goes
+
+
+def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
+    return dataset.isel({dim: slice(*stretch)})
+
+
+def _by_coordinate(present: xr.Dataset, added: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
+    """Cut what there is and what is added so that the coordinate goes on as it did."""
+    sign = _direction(present, dim)
+    index = present.indexes[dim]
+    runs = [run for part in added for run in _runs_between(part, index, dim, sign)]
+    runs.sort(key=lambda run: run[1], reverse=sign == -1)
+    pieces, last = [], 0
+    for place, _, part in runs:
+        pieces += [cut_along(present, dim, (last, place)), part]
+        last = place
+    pieces.append(cut_along(present, dim, (last, index.size)))
+    joined = [piece for piece in pieces if piece.sizes[dim]]
+    _check_order(joined, dim, sign)
+    return joined
+
+
+def _direction(present: xr.Dataset, dim: str) -> int:
+    """Return 1 if the coordinate of the set rises all the way, -1 if it falls."""
+    if dim not in present.indexes:
+        raise CombineError(
+            f"position='coordinate': the set has no index along {dim!r}; append at an end"
+        )
+    index = present.indexes[dim]
+    if index.is_monotonic_increasing:
+        return 1
+    if index.is_monotonic_decreasing:
+        return -1
+    raise CombineError(
+        f"position='coordinate': the coordinate {dim!r} of the set does not rise or fall all "
+        f"the way; append at an end"
+    )
+
+
+def _runs_between(
+    part: xr.Dataset, index: pd.Index[Any], dim: str, sign: int
+) -> Iterator[tuple[int, Any, xr.Dataset]]:
+    """Yield the runs of new data that nothing of the set lies between.
+
+    Of each: before which position of the set it belongs, its first value, and itself.
+    """
+    values = part.indexes[dim]
+    place = np.asarray(index[::sign].searchsorted(values))
+    place = place if sign == 1 else index.size - place
+    before, after = (values[:-1], values[1:])[::sign]
+    turns = np.asarray(after < before)
+    cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
+    for begin, stop in pairwise(cuts):
+        yield int(place[begin]), values[begin], cut_along(part, dim, (begin, stop))
+
+
+def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
+    """Refuse parts that overlap, so that no order of them rises or falls all the way."""
+    for left, right in pairwise(pieces):
+        a, b = left.indexes[dim][-1], right.indexes[dim][0]
+        if not (a < b if sign == 1 else a > b):
+            raise CombineError(
+                f"position='coordinate': {a} and {b} along {dim!r} cannot be put in order by whole "
+                f"stretches; sort the new dataset, or leave out what overlaps"
+            )
+
+
+POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.Dataset]]] = {
+    "end": lambda present, added, dim: [present, *added],
+    "start": lambda present, added, dim: [*added, present],
+    "coordinate": _by_coordinate,
+}
+"""Where new data go."""
+
+
+def pair_stretches(
+    present: xr.Dataset, new: xr.Dataset, dim: str
+) -> list[tuple[Stretch, xr.Dataset]]:
+    """Return the stretches of the set that are replaced, and by what."""
+    known = urls_of(present)
+    shared = urls_of(new) & known
+    if not shared:
+        return [(_stretch_of_values(present, new, dim), new)]
+    if unknown := sorted(urls_of(new) - known):
+        raise CombineError(
+            f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
+        )
+    return [
+        (
+            _one_run(positions_of(present, dim, {url}), url, "the set"),
+            cut_along(new, dim, _one_run(positions_of(new, dim, {url}), url, "the new dataset")),
+        )
+        for url in sorted(shared)
+    ]
+
+
+def _one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
+    runs = runs_of(np.flatnonzero(met))
+    if len(runs) != 1:
+        raise CombineError(
+            f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "
+            f"it has one"
+        )
+    return runs[0]
+
+
+def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
+    """Return where the values of the new coordinate lie in the set."""
+    if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
+        found = present.indexes[dim].get_indexer(new.indexes[dim])
+        if found.size and found[0] >= 0 and (np.diff(found) == 1).all():
+            return int(found[0]), int(found[-1]) + 1
+    raise CombineError(
+        f"replace-source: neither the sources of the new dataset nor its values along {dim!r} are "
+        f"a stretch of the set; append it (append_dim={dim!r})"
+    )
+
+
+def replaced_static(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
+    """Return variables without the dimension whose source in the set is replaced."""
+    urls = urls_of(new)
+    static = {
+        name: variable
+        for name, variable in new.variables.items()
+        if dim not in variable.dims
+        and name in present.variables
+        and (array := virtual_data(present.variables[name])) is not None
+        and lies_in(array, urls)
+    }
+    for name, variable in static.items():
+        _check_sizes(present.drop_vars(list(static)), name, variable)
+    return static
+
+
+def _check_sizes(others: xr.Dataset, name: Hashable, variable: xr.Variable) -> None:
+    for dim, size in variable.sizes.items():
+        if others.sizes.get(dim, size) != size:
+            raise CombineError(
+                f"replace-source: {name!r} has {size} elements along {dim!r} now, other variables "
+                f"of the set have {others.sizes[dim]}; write the set anew (mode='w')"
+            )

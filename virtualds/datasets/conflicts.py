@@ -1,0 +1,67 @@
+"""Writes that meet another writer, or a set that is there already."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from virtualds.datasets.keywords import arguments, check_types, suggestion
+from virtualds.datasets.location import Location
+from virtualds.errors import ConflictError
+from virtualds.formats import Format
+from virtualds.formats.admission import KEEP_QUERY
+
+ATTEMPTS = 30
+"""How often a change is made again because another writer was faster."""
+
+
+PAUSE = 0.05
+"""Seconds that are waited at first, on average; twice as long after every attempt."""
+
+
+def check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
+    """Refuse options that a format does not have; ``call`` is the function that they are given."""
+    known = [*target.choices, KEEP_QUERY]
+    for name in sorted(choices.keys() - set(known)):
+        raise TypeError(
+            f"{name!r} is no option of {target.name}, which has {known}"
+            f"{suggestion(name, {*known, *arguments(call)} - {name})}"
+        )
+    check_types(choices)
+
+
+@contextmanager
+def name_missing_set(location: Location) -> Iterator[None]:
+    """Say of a set that is not there what could be done."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{location.target}: there is no reference set ({error}); check the path, or write "
+            f"one with ds.virtual.to_manifest"
+        ) from error
+
+
+def check_conflict(conflict: str) -> None:
+    if conflict not in ("raise", "retry"):
+        raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
+
+
+def settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
+    """Make a change to a set, again if wanted and another writer was faster."""
+    check_conflict(conflict)
+    left = ATTEMPTS if conflict == "retry" else 1
+    pause = PAUSE
+    while True:
+        try:
+            return attempt()
+        except ConflictError:
+            left -= 1
+            if not left:
+                raise
+        # of writers that wait equally long, the same one would lose again
+        time.sleep(random.uniform(0, 2 * pause))
+        pause = min(2 * pause, 5.0)

@@ -1,0 +1,104 @@
+"""Converting a reference set from one format to another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.datasets.conflicts import check_choices
+from virtualds.datasets.keywords import check_types, names_of
+from virtualds.datasets.location import Location, format_for, reader_of
+from virtualds.datasets.open import open_group
+from virtualds.datasets.write import create_set, demand_no_set
+from virtualds.formats import Format, replaces_by
+from virtualds.stores.access_rules import Allow
+from virtualds.stores.errors import opening
+from virtualds.stores.scan_cache import scanning
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    mode: str = "w-",
+    drop_variables: str | Iterable[str] | None = None,
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> None:
+    """Write the references of a file or a set, all its groups, as a set.
+
+    No data are opened but those that a set itself holds, and references that lie in records are
+    read record by record. Nothing is decoded: what `open_virtual_datatree` loads is referred to.
+
+    Parameters
+    ----------
+    source : str or path
+        A source file, or a reference set in any format.
+    target : str or path
+        As for ``ds.virtual.to_manifest``.
+    format : str, optional
+        Name of the format of the target, where the suffix does not say it.
+    mode : {"w-", "w"}
+        ``"w-"`` creates the set, ``"w"`` creates or replaces it.
+    drop_variables : str or iterable of str, optional
+        Variables to leave out of every group that has them.
+    allow : str, path, or iterable of them, optional
+        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+    storage_options, target_options : dict, optional
+        Access options of the source and of the target, for fsspec.
+    **choices
+        What the format of the target lets one choose.
+
+    Raises
+    ------
+    UnsupportedError
+        The format cannot hold the set; nothing has been written.
+    FormatError
+        The format of the source is not known, or it is damaged.
+    FileNotFoundError
+        There is no such file or set.
+    FileExistsError
+        The target exists and ``mode`` is ``"w-"``.
+
+    Examples
+    --------
+    >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
+    """
+    check_types({"target_options": target_options})
+    replaces = replaces_by(mode)
+    location = Location.of(target, target_options)
+    form = format_for(location, format)
+    check_choices(form, choices, convert)
+    if not replaces:
+        demand_no_set(form, location, choices)
+    origin = Location.of_url(source, storage_options)
+    skip = names_of("drop_variables", drop_variables)
+    with opening(origin.url), scanning(origin.url, origin.options):
+        found = reader, _ = reader_of(origin)
+        group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
+    if isinstance(reader, Format):
+        group = _self_contained(group, f"{origin.url.rstrip('/')}/")
+    create_set(form, lambda: group, location, choices, replace=replaces)
+
+
+def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
+    """Read the values that a set holds itself: another set is not to refer to it for them."""
+
+    def read(variable: ManifestVariable) -> ManifestVariable:
+        data = variable.data
+        urls = [f.url for f in data.listed_sources] if isinstance(data, ManifestArray) else []
+        held = bool(urls) and all(u.startswith(own) and f"{own}__" not in u for u in urls)
+        return replace(variable, data=variable.read()) if held else variable
+
+    return replace(
+        group,
+        variables={name: read(variable) for name, variable in group.variables.items()},
+        groups={name: _self_contained(child, own) for name, child in group.groups.items()},
+    )

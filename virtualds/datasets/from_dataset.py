@@ -1,0 +1,116 @@
+"""From an xarray dataset to a group of variables as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import default_fill
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.chunks.columns import each_once
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.datasets.lazy import is_unread, virtual_data
+from virtualds.datasets.loaded_values import encoded
+from virtualds.datasets.references_behind import with_references
+from virtualds.datasets.to_dataset import IDENTITIES, NO_NAME
+from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.options import get_options
+from virtualds.stores.access_rules import is_nameable
+
+# ---------------------------------------------------------------------- dataset -> group
+
+
+def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
+    """Return a dataset as a group of variables as they are to be stored.
+
+    Virtual arrays give back the packing that all their chunks share; loaded variables are encoded
+    as their ``encoding`` says, or losslessly where that would change them.
+
+    Raises
+    ------
+    UnsupportedError
+        A variable cannot be encoded without changing its values.
+    """
+    dataset = with_references(dataset)
+    coded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
+    variables = {}
+    for name, variable in coded.items():
+        if name is not None and (not isinstance(name, str) or not name or "/" in name):
+            raise UnsupportedError(
+                f"variable {name!r}: a name in a file is a string without '/'; rename it with "
+                f"ds.rename"
+            )
+        try:
+            variables[NO_NAME if name is None else name] = _stored(str(name), variable)
+        except VirtualdsError as error:
+            error.add_note(f"variable {name!r}")
+            raise
+    _check_urls(variables.values())
+    return ManifestGroup(variables, attributes, encoding=dataset.encoding)
+
+
+def _check_urls(variables: Iterable[ManifestVariable]) -> None:
+    """Refuse files that no set may name, before one is written that nobody could open."""
+    arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
+    manifests = (f.manifest for array in arrays for f in array.fragments)
+    # what lies in a set has been named already
+    tables = each_once(m.listed for m in manifests if not m.is_in_set)
+    for file in chain.from_iterable(tables):
+        if not is_nameable(file.url):
+            raise UnsupportedError(
+                f"{file.url!r}: a name with control characters, as line breaks are, cannot stand "
+                f"in a reference set; rename the file"
+            )
+
+
+def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
+    dims = tuple(str(dim) for dim in variable.dims)
+    if (data := virtual_data(variable)) is not None:
+        array, packed = unpack(data)
+        # what changed no value is known to the encoding alone
+        same = all(p.packing is None for p in array.pipelines)
+        kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
+        return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
+    _check_size(variable)
+    plain = encoded(name, variable)
+    return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
+
+
+def _check_size(variable: xr.Variable) -> None:
+    """Refuse to write out what would have to be read or computed first, and is large."""
+    limit = get_options().load_limit
+    is_lazy = is_unread(variable) or variable.chunks is not None
+    if is_lazy and variable.nbytes > limit:
+        raise UnsupportedError(
+            f"its {variable.nbytes:,} bytes would be read and written inline, more than the limit "
+            f"of {limit:,}; open the source with virtualds.open_virtual_dataset, which keeps "
+            f"references"
+        )
+
+
+def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
+    """Return an array as stored and its packing attributes, if all its chunks share one packing.
+
+    Otherwise the array comes back as it is, with None.
+    """
+    packings = {p.packing for p in array.pipelines}
+    dtypes = {p.dtype for p in array.pipelines}
+    if len(packings) != 1 or len(dtypes) != 1:
+        return array, None
+    packing, dtype = packings.pop(), dtypes.pop()
+    if (packing.dtype if packing else dtype.newbyteorder("=")) != array.dtype:
+        return array, None
+    pipelines: dict[CodecPipeline, None] = {replace(p, packing=None): None for p in array.pipelines}
+    fill = default_fill(dtype)
+    if array.has_gaps:
+        if not array.gaps_read_as_missing:
+            return array, None
+        fill = array.pipelines[0].fill_value
+    plain = replace(array, dtype=dtype, fill_value=fill, pipelines=tuple(pipelines))
+    return plain, dict(packing.attributes) if packing else None

@@ -1,0 +1,157 @@
+"""The registry of parsers and formats: which there are, by name and by what files begin with."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from virtualds.arrays.parser import Parser
+from virtualds.errors import FOREIGN
+from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
+from virtualds.formats.icechunk import target, write
+from virtualds.formats.kerchunk import json, parquet, parquet_append
+from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
+from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
+from virtualds.formats.zarr.document import MARKER as ZARR_JSON
+from virtualds.formats.zarr_manifests import plain_zarr, read
+from virtualds.formats.zarr_manifests.parallel_write import holds_table, write_parts
+from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff
+
+PARSERS: tuple[Parser, ...] = (
+    hdf5.PARSER,
+    netcdf3.PARSER,
+    numpy.NPY,
+    numpy.NPZ,
+    safetensors.PARSER,
+    tiff.PARSER,
+    fits.PARSER,
+    grib.PARSER,
+    plain_zarr.PARSER,
+)
+"""The source formats; a new one is one module, with a `Parser`, and one line here."""
+
+
+GROUP = "virtualds.parsers"
+"""The entry point group through which other packages bring parsers."""
+
+
+COMPLAINTS = (*FOREIGN, RuntimeError, SyntaxError, ValueError)
+"""What somebody else's code may raise that must not keep others from opening their files."""
+
+
+@cache
+def plugins() -> tuple[Parser, ...]:
+    """Return the parsers that other packages bring, imported now; broken ones are warned of."""
+    known = {parser.name for parser in PARSERS}
+    found: dict[str, Parser] = {}
+    for point in entry_points(group=GROUP):
+        parser = _loaded(point)
+        if parser is not None and parser.name in known | found.keys():
+            _warn(point, f"there is a parser {parser.name!r} already")
+        elif parser is not None:
+            found[parser.name] = parser
+    return tuple(found.values())
+
+
+def recognises(parser: Parser, head: bytes) -> bool:
+    """Say whether a parser of another package takes a file that begins with ``head`` for its own.
+
+    One that fails is warned of, and does not.
+    """
+    try:
+        return bool(parser.detect(head))
+    except COMPLAINTS as error:
+        warnings.warn(
+            f"parser {parser.name!r}: its detect() failed ({type(error).__name__}: {error}); "
+            f"update or remove the package that brings it",
+            stacklevel=2,
+        )
+        return False
+
+
+def _loaded(point: EntryPoint) -> Parser | None:
+    """Return the parser of an entry point, None if it is broken."""
+    try:
+        parser = point.load()
+    except COMPLAINTS as error:
+        _warn(point, f"it cannot be imported ({type(error).__name__}: {error})")
+        return None
+    if not isinstance(parser, Parser):
+        _warn(point, f"it is {parser!r:.80} and no virtualds.Parser")
+        return None
+    return parser
+
+
+def _warn(point: EntryPoint, why: str) -> None:
+    package = point.dist.name if point.dist is not None else "an unknown package"
+    warnings.warn(
+        f"parser {point.name!r} of {package} ({point.value}): {why}; it is left out, update or "
+        f"remove that package",
+        stacklevel=4,
+    )
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        "kerchunk-json",
+        (".json", ".json.gz", ".json.zst"),
+        json.detect,
+        json.read,
+        json.write,
+        json.update,
+        choices=("templates",),
+    ),
+    Format(
+        "kerchunk-parquet",
+        (".parquet", ".parq"),
+        parquet.detect,
+        parquet.read,
+        parquet.write,
+        parquet_append.update,
+        markers=(ZMETADATA,),
+        choices=("record_size",),
+    ),
+    Format(
+        "zarr-v3",
+        (".zarr",),
+        read.detect,
+        read.read,
+        zarr_manifests.write,
+        zarr_manifests.update,
+        markers=(ZARR_JSON,),
+        first_written=(ZARR_FOLDER,),
+        choices=("manifest", "relative_paths"),
+        upgrade=zarr_manifests.upgrade,
+        history=History(zarr_manifests.history, zarr_manifests.expire),
+        parts=Parts(
+            zarr_manifests.begin_parts,
+            write_parts,
+            zarr_manifests.commit_parts,
+            zarr_manifests.abandon_parts,
+            holds_table,
+        ),
+    ),
+    Format(
+        "icechunk",
+        (".icechunk",),
+        icechunk.detect,
+        icechunk.read,
+        write.write,
+        write.update,
+        markers=icechunk.MARKERS,
+        first_written=icechunk.FOLDERS,
+        choices=("message", "branch", "rectilinear"),
+        history=History(icechunk.history, icechunk.expire),
+        library="icechunk",
+        read_object=icechunk.read_object,
+        holds=target.holds,
+    ),
+)
+
+
+def format_of_object(opened: Any) -> Format | None:
+    """Return the format whose library an object comes from, None of a path or anything else."""
+    library = type(opened).__module__.partition(".")[0]
+    return next((form for form in FORMATS if form.library == library), None)

@@ -1,0 +1,127 @@
+"""Listing the snapshots of a set, and deleting old ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pandas as pd
+
+from virtualds.datasets.conflicts import name_missing_set, settling_conflicts
+from virtualds.datasets.keywords import strict
+from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
+from virtualds.datasets.write import snapshot_table
+from virtualds.errors import UnsupportedError
+from virtualds.formats import History
+from virtualds.stores.errors import storing
+
+
+@strict()
+def snapshots(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """List the snapshots of a reference set that can be opened, the newest last.
+
+    Parameters
+    ----------
+    url : str or path
+        Of a set in the format zarr-v3; others keep none.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each, with ``snapshot``, its id, to be opened with
+        ``open_virtual_dataset(url, snapshot=...)``, and ``time``, when it was written (UTC).
+
+    Raises
+    ------
+    UnsupportedError
+        The format keeps no snapshots.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
+    >>> snapshots("2001.zarr").columns.to_list()
+    ['snapshot', 'time']
+    """
+    location = Location.of_url(url, storage_options)
+    with name_missing_set(location):
+        return snapshot_table(_history_of(location), location.target, location.options)
+
+
+@strict()
+def expire_snapshots(
+    url: str | os.PathLike[str],
+    *,
+    keep: int = 1,
+    older_than: timedelta | None = None,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Let go of earlier snapshots of a reference set, and remove the files that only they need.
+
+    Whoever still reads one of them gets a `ReadError` that says so. What a writer left that was
+    killed is removed as well, a day later.
+
+    Parameters
+    ----------
+    url : str or path
+        Of a set in the format zarr-v3; others keep none.
+    keep : int, default 1
+        How many of the newest stay.
+    older_than : timedelta, optional
+        Only snapshots of at least this age go.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    list of str
+        The ids of those that are gone.
+
+    Raises
+    ------
+    UnsupportedError
+        The format keeps no snapshots.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    ValueError
+        ``keep`` is less than 1.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> for _ in range(3):
+    ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
+    >>> len(expire_snapshots("2001.zarr", keep=1))
+    2
+    """
+    if keep < 1:
+        raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
+    location = Location.of(url, storage_options)
+    history = _history_of(location)
+    gone: list[str] = []
+
+    def attempt() -> None:
+        with storing(location.target), name_missing_set(location):
+            gone[:] = history.expire(location.target, location.options, keep, older_than)
+
+    settling_conflicts(attempt, conflict)
+    return gone
+
+
+def _history_of(location: Location) -> History:
+    # what is there counts, whatever it is called
+    target = format_for(location, asked=(format_there, format_by_suffix))
+    if target.history is None:
+        raise UnsupportedError(
+            f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
+        )
+    return target.history

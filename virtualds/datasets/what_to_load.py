@@ -1,0 +1,110 @@
+"""Which variables a virtual dataset loads at once: indexes, and what decodes as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.bounds import demand_values
+from virtualds.codecs.cf_time import may_be_finer
+from virtualds.datasets.lazy import virtual_data
+from virtualds.errors import VirtualdsError
+from virtualds.formats.undecodable import UndecodableError, complaints_about
+from virtualds.options import get_options
+
+Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
+"""Which variables to load: names or glob patterns, a predicate, or None for the default."""
+
+
+def bytes_in_files(array: ManifestArray) -> int:
+    """Return how many bytes files have for an array, as far as their sizes are known."""
+    total = 0
+    for fragment in array.fragments:
+        manifest = fragment.manifest.loaded()
+        total += sum(map(len, manifest.inline))
+        for number in np.unique(manifest.file[manifest.file >= 0]):
+            wanted = int(manifest.length[manifest.file == number].sum())
+            size = manifest.files[number].size
+            total += wanted if size is None else min(wanted, size)
+    return total
+
+
+def read_ahead(group: ManifestGroup) -> ManifestGroup:
+    """Read what is loaded in any case once: decoding dates would look at it again and again.
+
+    Raises
+    ------
+    UndecodableError
+        Some of it cannot be loaded: it is too large.
+    """
+    read: dict[str, ManifestVariable] = {}
+    problems: dict[str, VirtualdsError] = {}
+    for name, array in loaded_first(group).items():
+        try:
+            with complaints_about(name):
+                demand_values(array.nbytes, f"variable {name!r}")
+                read[name] = replace(group.variables[name], data=array.read())
+        except UndecodableError as error:
+            problems |= error.problems
+    if problems:
+        raise UndecodableError(problems)
+    return replace(group, variables={**group.variables, **read})
+
+
+def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
+    """Return the arrays that are loaded by default whatever they decode to, large ones too."""
+    return {
+        name: v.data
+        for name, v in group.variables.items()
+        if isinstance(v.data, ManifestArray)
+        and v.dims in ((), (name,))
+        and name not in group.problems
+    }
+
+
+def chooser(loadable: Loadable, coordinates: set[Hashable]) -> Callable[[str, xr.Variable], bool]:
+    """Return what decides whether a variable is loaded.
+
+    The default goes by what a variable is, so that it decides alike for every file of an archive.
+    """
+    if loadable is None:
+        limit = get_options().small_variable
+        return lambda name, v: (
+            v.dims == (name,) or not v.dims or (name in coordinates and v.nbytes <= limit)
+        )
+    if callable(loadable):
+        return loadable
+    patterns = [loadable] if isinstance(loadable, str) else list(loadable)
+    return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+    """Say whether chunks cannot be decoded one by one, and the whole is not too large to load."""
+    if not isinstance(stored.data, ManifestArray):
+        return False
+    return decodes_as_a_whole(stored, decoded) and decoded.nbytes <= get_options().load_limit
+
+
+def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+    """Say whether xarray only knows what becomes of a variable once it has all values.
+
+    Characters become strings and dates objects; the unit of a duration may turn out finer than
+    its attribute ``dtype`` says, and what is no number is none of a boolean's two values.
+    """
+    if decoded.dims != stored.dims or decoded.dtype.kind == "O":
+        return True
+    if decoded.dtype.kind == "m" and may_be_finer(stored.attributes, stored.data.dtype):
+        return True
+    numeric = {"_FillValue", "missing_value", "scale_factor", "add_offset"}
+    used = stored.attributes.keys() - decoded.attrs.keys()
+    return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
+
+
+def is_in_memory(variable: xr.Variable) -> bool:
+    return virtual_data(variable) is None
