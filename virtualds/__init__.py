@@ -12,14 +12,13 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.indexing import getitem as _getitem
 from virtualds.arrays.numpy_functions import implements as _implements
 from virtualds.arrays.parser import Parser
-from virtualds.build_report import BuildReport
-from virtualds.building.file_coordinates import FromAttribute, FromName
-from virtualds.building.progress import Progress
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
+from virtualds.combine.file_coordinates import FromAttribute, FromName
+from virtualds.combine.progress import BuildReport, Progress
 from virtualds.datasets.convert import convert
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.open_flat import open_flat

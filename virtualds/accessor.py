@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import move_sources, prefix_changer, table_of_sources
-from virtualds.build_report import BuildReport
+from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import strict
 from virtualds.datasets.lazy import is_unread

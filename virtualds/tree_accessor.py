@@ -12,7 +12,7 @@ import xarray as xr
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import prefix_changer, table_of_sources
-from virtualds.build_report import BuildReport
+from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import strict
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from virtualds.building import processes
+from virtualds.combine import processes
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
-from virtualds.building import stored_file
-from virtualds.building.alike import Alike, UnlikeError
-from virtualds.building.by_stretches import StretchJob
-from virtualds.building.combining import Combination
-from virtualds.building.opening import Job
-from virtualds.building.stored_file import Member, StoredFile, open_stored
+from virtualds.combine import stored_file
+from virtualds.combine.concat_job import StretchJob
+from virtualds.combine.concat_stored import Alike, UnlikeError
+from virtualds.combine.open_file import Job
+from virtualds.combine.stored_file import Member, StoredFile, open_stored
+from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of
 

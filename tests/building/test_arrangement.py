@@ -18,9 +18,9 @@ from virtual_arrays import no_reads, virtual
 
 import virtualds
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.building.arrangement import Arrangement, datasets_of
-from virtualds.building.combining import Combination
-from virtualds.building.extents import Extent
+from virtualds.combine.ordering import Arrangement, datasets_of
+from virtualds.combine.overlap import Extent
+from virtualds.combine.xarray_combine import Combination
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 COMBINED: dict[str, Any] = {

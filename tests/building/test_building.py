@@ -28,7 +28,7 @@ from small_archive import halved, refusing, write
 
 import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
-from virtualds.building import processes
+from virtualds.combine import processes
 from virtualds.datasets.lazy import virtual_data
 from virtualds.stores.retry import LONGEST_WAIT
 
@@ -416,7 +416,7 @@ def slow(dataset):
 
 if __name__ == "__main__":
     # this process, too, would never be done with its first file
-    virtualds.building.processes._IMPORTED.set()
+    virtualds.combine.processes._IMPORTED.set()
     parallel = None if sys.argv[2] == "None" else int(sys.argv[2])
     virtualds.open_virtual_mfdataset(
         sys.argv[3], combine="nested", concat_dim="time", parallel=parallel, preprocess=slow

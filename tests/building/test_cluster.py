@@ -17,7 +17,7 @@ import xarray as xr
 from builds import assert_same, assert_same_set, parts_of
 
 import virtualds
-from virtualds.building import target as target_module
+from virtualds.combine import write_target as target_module
 
 distributed = pytest.importorskip("distributed")
 

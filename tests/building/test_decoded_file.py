@@ -15,10 +15,10 @@ from archives import DEFAULTS, KINDS, Archives
 from builds import assert_same
 
 import virtualds
-from virtualds.building.alike import CERTAIN, Alike, UnlikeError
-from virtualds.building.combining import Combination
-from virtualds.building.decoded_file import as_stored
-from virtualds.building.stored_file import Member, StoredFile
+from virtualds.combine.concat_stored import CERTAIN, Alike, UnlikeError
+from virtualds.combine.decoded_file import as_stored
+from virtualds.combine.stored_file import Member, StoredFile
+from virtualds.combine.xarray_combine import Combination
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.building.file_coordinates import FileCoordinates
+from virtualds.combine.file_coordinates import FileCoordinates
 
 EMPTY = xr.Dataset()
 YEAR_MONTH = r"sst_(?P<year>\d{4})(?P<month>\d{2})"

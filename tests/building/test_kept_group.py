@@ -18,8 +18,8 @@ from trees import TREES, Forest
 import virtualds
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.building.kept_group import MAGIC, from_bytes, to_bytes
-from virtualds.building.preparing import job_for
+from virtualds.combine.kept_group import MAGIC, from_bytes, to_bytes
+from virtualds.combine.open_file import job_for
 from virtualds.datasets.lazy import virtual_data
 from virtualds.datasets.location import Location
 from virtualds.source_file import StorageOptions

@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtualds.building.sequence import Line, Piece
+from virtualds.combine.overlap import Line, Piece
 
 ROUND = np.array([1, 2, 3])
 

@@ -19,7 +19,7 @@ from builds import parts_of
 from transforms import assert_identical
 
 import virtualds
-from virtualds.building import target as target_module
+from virtualds.combine import write_target as target_module
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 
@@ -101,7 +101,7 @@ def test_what_is_not_joined_as_stored_is_written_all_the_same(
 KILLED = """
 import os, sys
 import virtualds
-import virtualds.building.target as target
+import virtualds.combine.write_target as target
 
 target.LEAST = 1
 target.Target.commit = lambda self, dataset: os._exit(9)

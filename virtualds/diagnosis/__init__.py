@@ -9,15 +9,15 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from virtualds.building.arrangement import Arrangement
-from virtualds.building.combining import CHOICES, Combination, check_name
-from virtualds.building.file_coordinates import Source
-from virtualds.building.files import Files, Paths
-from virtualds.building.opening import Job, Step
-from virtualds.building.preparing import job_for, steps_for
-from virtualds.building.progress import Wanted
-from virtualds.building.workers import workers_for
-from virtualds.combine import OF_XARRAY, RETRIES, open_virtual_mfdataset
+from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine.arguments import OF_XARRAY, RETRIES
+from virtualds.combine.file_coordinates import Source
+from virtualds.combine.files import Files, Paths
+from virtualds.combine.open_file import Job, Step, job_for, steps_for
+from virtualds.combine.ordering import Arrangement
+from virtualds.combine.progress import Wanted
+from virtualds.combine.workers import workers_for
+from virtualds.combine.xarray_combine import CHOICES, Combination, check_name
 from virtualds.datasets.keywords import arguments, strict
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.structure import SIZE

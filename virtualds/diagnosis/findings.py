@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from virtualds.building.opening import FAULTS
+from virtualds.combine.open_file import FAULTS
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,

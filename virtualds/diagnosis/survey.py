@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from virtualds.build_report import LeftOut
-from virtualds.building.opening import Outcome, Step, Work
-from virtualds.building.progress import Count, Wanted, teller
-from virtualds.building.workers import Workers
+from virtualds.combine.open_file import Outcome, Step, Work
+from virtualds.combine.progress import Count, LeftOut, Wanted, teller
+from virtualds.combine.workers import Workers
 from virtualds.datasets.structure import Facts, structure
 from virtualds.diagnosis.courses import Courses
 from virtualds.diagnosis.joining import Placed, Span, spans

@@ -16,8 +16,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.building.opening import FAULTS
 from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine.open_file import FAULTS
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import virtual_data
 from virtualds.datasets.structure import (

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import xarray as xr
 
-from virtualds.building.arrangement import Arrangement, Overlap
-from virtualds.building.build import Build
-from virtualds.building.combining import Combination
-from virtualds.building.dask_jobs import client_of
-from virtualds.building.file_coordinates import Source
-from virtualds.building.files import Files, Paths
-from virtualds.building.opening import Opened, Step
-from virtualds.building.preparing import job_for, steps_for
-from virtualds.building.progress import Wanted
-from virtualds.building.stored_file import decoded, open_stored
-from virtualds.building.target import Target, abandoning
-from virtualds.building.whole import Whole
-from virtualds.building.workers import workers_for
+from virtualds.combine.arguments import (
+    OF_XARRAY,
+    RETRIES,
+    Parallel,
+    build_dataset,
+    demand_number,
+    of_file,
+    take_attributes,
+)
+from virtualds.combine.build import Whole
+from virtualds.combine.dask_jobs import client_of
+from virtualds.combine.file_coordinates import Source
+from virtualds.combine.files import Files, Paths
+from virtualds.combine.open_file import steps_for
+from virtualds.combine.ordering import Arrangement, Overlap
+from virtualds.combine.progress import Wanted
+from virtualds.combine.stored_file import open_stored
+from virtualds.combine.write_target import Target, abandoning
+from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import strict
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
 from virtualds.stores.access_rules import Allow
 
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    import distributed
-
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
-Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
-RETRIES = 2
-"""How often a file is opened again by default."""
-OF_XARRAY = ("fill_value",)
-"""What is passed on to xarray as it is, besides what is named."""
 
 
 @strict(more=OF_XARRAY)
@@ -225,7 +221,7 @@ def open_virtual_mfdataset(
     with abandoning(target):
         combined, found, report = whole.built()
         if number is not None:
-            _take_attributes(combined, _of_file(number, build, found))
+            take_attributes(combined, of_file(number, build, found))
         if target is not None:
             target.commit(combined)
     if target is not None:
@@ -346,48 +342,6 @@ def open_virtual_mfdatatree(
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found, arrangement)
     if number is not None:
-        _take_attributes(combined, _of_file(number, build, found))
+        take_attributes(combined, of_file(number, build, found))
     combined.virtual.report = report
     return combined
-
-
-def build_dataset(
-    opener: Callable[..., Opened],
-    files: Files,
-    choices: Mapping[str, Any],
-    steps: tuple[Step[Opened], ...],
-    *,
-    parallel: Parallel,
-    storage_options: Mapping[str, Any] | None,
-    on_error: str,
-    progress: Wanted,
-    **working: Any,
-) -> Build[Opened]:
-    """Return how files are opened, whatever they are opened as."""
-    job = job_for(
-        opener, choices, steps=steps, storage_options=storage_options, on_error=on_error, **working
-    )
-    return Build(files, job, workers_for(parallel, files), on_error, progress)
-
-
-def demand_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
-    return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
-
-
-def _of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
-    """Return the dataset, or tree, of one file, which is opened again if it was joined already."""
-    file = build.files.flat[number]
-    if number not in found:
-        raise ValueError(
-            f"attrs_file {file}: it is left out, since it cannot be opened; give another"
-        )
-    return decoded(found[number])
-
-
-def _take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:
-    """Give a dataset, or the groups of a tree, the attributes that a file has."""
-    if isinstance(combined, xr.DataTree):
-        for path, node in combined.subtree_with_keys:
-            node.attrs = file[path].attrs
-    else:
-        combined.attrs = file.attrs

@@ -13,7 +13,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.building.stored_file import Member, StoredFile
+from virtualds.combine.stored_file import Member, StoredFile
 from virtualds.datasets.decoding import Part, indexed
 from virtualds.datasets.decoding_cache import Outline, Outlines
 from virtualds.datasets.lazy import is_unread, virtual_data

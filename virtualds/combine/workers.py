@@ -12,10 +12,10 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
-from virtualds.building.dask_jobs import client_of, on_cluster
-from virtualds.building.files import Files
-from virtualds.building.opening import Item, Outcome, Work
-from virtualds.building.processes import until_ended, worker_processes
+from virtualds.combine.dask_jobs import client_of, on_cluster
+from virtualds.combine.files import Files
+from virtualds.combine.open_file import Item, Outcome, Work
+from virtualds.combine.processes import until_ended, worker_processes
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from virtualds.building.opening import Item, Outcome, Work
+from virtualds.combine.open_file import Item, Outcome, Work
 
 PIECES = 8
 """Pieces that every thread of the cluster gets at least."""

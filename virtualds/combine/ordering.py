@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from virtualds.building.extents import Extent
-from virtualds.building.sequence import Line, Piece
+from virtualds.combine.overlap import Extent, Line, Piece
 from virtualds.datasets.keywords import check_choice
 from virtualds.errors import CombineError
 

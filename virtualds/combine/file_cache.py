@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.building.kept_group import from_bytes, refusal, to_bytes
+from virtualds.combine.kept_group import from_bytes, refusal, to_bytes
 from virtualds.datasets.decoding import encoding_of
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.lazy import is_unread, virtual_data

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.building.alike import Alike, UnlikeError
-from virtualds.building.decoded_file import as_stored
-from virtualds.building.opening import Item, Job, Outcome
-from virtualds.building.stored_file import Member, StoredFile, Stretch
-from virtualds.building.target import Target
+from virtualds.combine.concat_stored import Alike, UnlikeError
+from virtualds.combine.decoded_file import as_stored
+from virtualds.combine.open_file import Item, Job, Outcome
+from virtualds.combine.stored_file import Member, StoredFile, Stretch
+from virtualds.combine.write_target import Target
 from virtualds.datasets.lazy import virtual_data
 
 SMALLEST, MOST = 8, 256

@@ -16,7 +16,7 @@ from multiprocessing import current_process, get_all_start_methods, get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from virtualds.building.script_guard import check_script
+from virtualds.combine.script_guard import check_script
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")

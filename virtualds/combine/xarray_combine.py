@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.building.arrangement import by_rows, is_ragged, leaves
+from virtualds.combine.ordering import by_rows, is_ragged, leaves
 from virtualds.datasets.keywords import check_choice, meant
 from virtualds.datasets.structure import first_difference
 from virtualds.errors import CombineError, VirtualdsError, without_secrets

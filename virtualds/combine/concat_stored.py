@@ -18,8 +18,8 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.building.combining import WRONG, Combination
-from virtualds.building.stored_file import Member, StoredFile, Stretch, joined_stretches, sample
+from virtualds.combine.stored_file import Member, StoredFile, Stretch, joined_stretches, sample
+from virtualds.combine.xarray_combine import WRONG, Combination
 from virtualds.datasets.decoding import (
     MisfitError,
     Part,
