@@ -23,14 +23,14 @@ from transforms import assert_identical
 
 import virtualds
 from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
-from virtualds.demo import run_demo
-from virtualds.description import describe
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.tree_accessor import VirtualDataTreeAccessor
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
 from virtualds_cli.commands.diagnose import DIAGNOSING
+from virtualds_cli.demo import run_demo
 from virtualds_cli.program import EXIT_CODES, main
 
 PROGRAM = [sys.executable, "-m", "virtualds_cli"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from virtualds import demo
+from virtualds_cli import demo
 
 
 def test_demo_tells_the_truth(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import xarray as xr
 from test_scale import METADATA, archive, counted
 
 import virtualds
-from virtualds import description
-from virtualds.description import describe
+from virtualds.checks import describe as description
+from virtualds.checks.describe import describe
 
 FILES, STEPS = 12, 2
 """Of a set of 24,000 references."""

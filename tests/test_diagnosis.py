@@ -17,10 +17,10 @@ from transforms import assert_identical
 from virtual_arrays import no_reads
 
 import virtualds
+from virtualds.checks.diagnose.explanations import MEANINGS, TOGETHER
+from virtualds.checks.diagnose.fact_runs import Courses
+from virtualds.checks.diagnose.trial_combine import HOLD
 from virtualds.datasets.structure import Fact, first_difference, structure
-from virtualds.diagnosis.courses import Courses
-from virtualds.diagnosis.meanings import MEANINGS, TOGETHER
-from virtualds.diagnosis.verdicts import HOLD
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),

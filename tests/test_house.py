@@ -448,9 +448,11 @@ print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 
 
 PROGRAM = sorted((PACKAGE.parent / "virtualds_cli").rglob("*.py"))
-BEHIND_THE_PROGRAM = {"virtualds.demo", "virtualds.description", "virtualds.stores.glob"} | {
-    "virtualds.datasets.write"
-}
+BEHIND_THE_PROGRAM = {
+    "virtualds_cli.demo",
+    "virtualds.checks.describe",
+    "virtualds.stores.glob",
+} | {"virtualds.datasets.write"}
 """What the command line uses besides the public names."""
 
 

@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 
 import virtualds
+from virtualds.checks.describe import describe
 from virtualds.datasets import location as detection
 from virtualds.datasets.location import Location
-from virtualds.description import describe
 
 VALUES = np.arange(12.0).reshape(3, 4)
 

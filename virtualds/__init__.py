@@ -12,6 +12,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.indexing import getitem as _getitem
 from virtualds.arrays.numpy_functions import implements as _implements
 from virtualds.arrays.parser import Parser
+from virtualds.checks.diagnose import diagnose
+from virtualds.checks.diagnose.report import Diagnosis, Difference, Era
+from virtualds.checks.verify.report import Verification
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -26,8 +29,6 @@ from virtualds.datasets.snapshots import expire_snapshots, snapshots
 from virtualds.datasets.upgrade import upgrade
 from virtualds.datasets.write import drop_sources
 from virtualds.datasets.zarr_store import zarr_store
-from virtualds.diagnosis import diagnose
-from virtualds.diagnosis.report import Diagnosis, Difference, Era
 from virtualds.errors import (
     AccessError,
     CombineError,
@@ -41,7 +42,6 @@ from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
-from virtualds.verification.report import Verification
 
 # importing these registers ``ds.virtual``, ``tree.virtual`` and what numpy's functions do with
 # virtual arrays

@@ -12,6 +12,8 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import move_sources, prefix_changer, table_of_sources
+from virtualds.checks.verify import verified
+from virtualds.checks.verify.report import Verification
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import strict
@@ -27,8 +29,6 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.errors import storing
 from virtualds.urls import normalise_url
-from virtualds.verification import verified
-from virtualds.verification.report import Verification
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]

@@ -12,6 +12,8 @@ import xarray as xr
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import prefix_changer, table_of_sources
+from virtualds.checks.verify import verified
+from virtualds.checks.verify.report import Verification
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import strict
 from virtualds.datasets.materialize import materialize
@@ -22,8 +24,6 @@ from virtualds.errors import VirtualdsError
 from virtualds.source_file import StorageOptions
 from virtualds.stores.errors import storing
 from virtualds.urls import normalise_url
-from virtualds.verification import verified
-from virtualds.verification.report import Verification
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """What becomes of the dataset of a group."""

@@ -215,7 +215,7 @@ def test_a_chunk_that_others_have_cut_is_compared(tmp_path: Path) -> None:
 def test_of_a_large_uncompressed_chunk_some_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("virtualds.verification.stored.PIECE", 2**12)
+    monkeypatch.setattr("virtualds.checks.verify.sampled_chunks.PIECE", 2**12)
     xr.Dataset({"v": (("t", "y", "x"), numbers(5, 40, 60))}).to_netcdf(tmp_path / "a.nc")
     with counting_server(tmp_path) as (url, counts):
         dataset = virtualds.open_virtual_dataset(f"{url}/a.nc")

@@ -12,8 +12,8 @@ import xarray as xr
 
 import virtualds
 from virtualds import Verification
-from virtualds.verification.comparison import difference
-from virtualds.verification.report import KINDS, SHOWN, Problem
+from virtualds.checks.verify.compare_chunks import difference
+from virtualds.checks.verify.report import KINDS, SHOWN, Problem
 
 BAD = Problem("file:///<b>a&b</b>.nc", "t", (1, 2), "differs", "1 of 2 elements differ")
 GONE = Problem("s3://bucket/b.nc", "", None, "missing", "there is no such file")

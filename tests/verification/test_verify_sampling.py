@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from test_scale import archive
 
 from virtualds import ChunkManifest, ManifestArray, SourceFile
+from virtualds.checks.verify.locate_bytes import box_of
+from virtualds.checks.verify.sampled_chunks import checked_sample, sampled
+from virtualds.checks.verify.sources import blocks, survey
 from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.verification.places import box_of
-from virtualds.verification.sampling import checked_sample, sampled
-from virtualds.verification.survey import blocks, survey
 
 
 def array(chunks: int, present: Any = True) -> ManifestArray:

@@ -23,6 +23,6 @@ def demo(folder: Path) -> None:
 
     The demo makes an archive, scans it, reads it back, compares the values and draws a picture.
     """
-    from virtualds.demo import run_demo
+    from virtualds_cli.demo import run_demo
 
     run_demo(folder, say=say)

@@ -14,7 +14,7 @@ from virtualds_cli.output import facts, number, report, size, table
 if TYPE_CHECKING:
     import xarray as xr
 
-    from virtualds.description import Description
+    from virtualds.checks.describe import Description
 
 
 @command(
@@ -34,7 +34,7 @@ def info(url: str, **options: Any) -> None:
     its snapshots. It does not read references, so large sets take no longer. It reads the values
     of coordinates, unless you give --loadable-variables ''.
     """
-    from virtualds.description import describe
+    from virtualds.checks.describe import describe
 
     found = describe(url, **said(options, options))
     report(_document(found), _content(found.tree), "", facts(_facts(found)))

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from virtualds.checks.verify.archive_members import damaged_members
+from virtualds.checks.verify.compare_chunks import Comparison, compare
+from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification
+from virtualds.checks.verify.sampled_chunks import checked_sample, sampled
+from virtualds.checks.verify.sources import Arrays, States, Survey, beyond, states_of, survey
 from virtualds.datasets.keywords import check_choice
 from virtualds.source_file import SourceFile
-from virtualds.verification.comparison import Comparison, compare
-from virtualds.verification.fingerprints import States, states_of
-from virtualds.verification.members import damaged_members
-from virtualds.verification.report import NOT_COMPARED, Problem, Verification
-from virtualds.verification.sampling import checked_sample, sampled
-from virtualds.verification.survey import Arrays, Survey, beyond, survey
 
 __all__ = ["Problem", "Verification", "verified"]
 

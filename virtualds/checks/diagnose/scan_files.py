@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
+from virtualds.checks.diagnose.fact_runs import Courses
+from virtualds.checks.diagnose.guess_dimension import Placed, Span, spans
+from virtualds.checks.diagnose.trial_combine import told
 from virtualds.combine.open_file import Outcome, Step, Work
 from virtualds.combine.progress import Count, LeftOut, Wanted, teller
 from virtualds.combine.workers import Workers
 from virtualds.datasets.structure import Facts, structure
-from virtualds.diagnosis.courses import Courses
-from virtualds.diagnosis.joining import Placed, Span, spans
-from virtualds.diagnosis.verdicts import told
 
 
 class Examined(NamedTuple):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 
+from virtualds.checks.verify.report import Problem
+from virtualds.checks.verify.sources import HEAD
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import PRESENT, SourceFile
 from virtualds.stores import store_for
 from virtualds.stores.archive_index import LOCAL_HEADER, Member, data_offset, is_zip, zip_index
 from virtualds.stores.store import Store
-from virtualds.verification.fingerprints import HEAD
-from virtualds.verification.report import Problem
 
 PIECE = 2**23
 """Bytes of a member that are read at a time."""

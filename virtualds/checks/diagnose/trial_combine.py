@@ -16,6 +16,17 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.checks.diagnose.explanations import (
+    MEANINGS,
+    ORDER,
+    OVERLAP,
+    TOGETHER,
+    Change,
+    Meaning,
+    Pair,
+    meaning_of,
+)
+from virtualds.checks.diagnose.report import Difference, Verdict
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.open_file import FAULTS
 from virtualds.datasets.from_dataset import group_from_dataset
@@ -30,17 +41,6 @@ from virtualds.datasets.structure import (
     VALUES,
     Fact,
 )
-from virtualds.diagnosis.meanings import (
-    MEANINGS,
-    ORDER,
-    OVERLAP,
-    TOGETHER,
-    Change,
-    Meaning,
-    Pair,
-    meaning_of,
-)
-from virtualds.diagnosis.report import Difference, Verdict
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.formats.zarr.write_plan import plan

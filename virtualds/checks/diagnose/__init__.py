@@ -9,6 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
+from virtualds.checks.diagnose.differences import differences_of, eras_of, formats_for
+from virtualds.checks.diagnose.guess_dimension import Joining, guessed
+from virtualds.checks.diagnose.report import Diagnosis
+from virtualds.checks.diagnose.scan_files import Look, Survey, surveyed
+from virtualds.checks.diagnose.trial_combine import Trial
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.arguments import OF_XARRAY, RETRIES
 from virtualds.combine.file_coordinates import Source
@@ -21,11 +26,6 @@ from virtualds.combine.xarray_combine import CHOICES, Combination, check_name
 from virtualds.datasets.keywords import arguments, strict
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.structure import SIZE
-from virtualds.diagnosis.findings import differences_of, eras_of, formats_for
-from virtualds.diagnosis.joining import Joining, guessed
-from virtualds.diagnosis.report import Diagnosis
-from virtualds.diagnosis.survey import Look, Survey, surveyed
-from virtualds.diagnosis.verdicts import Trial
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 """What tells nothing of two files: a trial must never write a set."""

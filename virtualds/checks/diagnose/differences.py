@@ -7,6 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, Change, Pair
+from virtualds.checks.diagnose.fact_runs import MOST_VALUES, Run, is_steady
+from virtualds.checks.diagnose.guess_dimension import Placed, Span, disordered, gaps, overlapping
+from virtualds.checks.diagnose.report import VERDICTS, Difference, Era
+from virtualds.checks.diagnose.scan_files import Survey
+from virtualds.checks.diagnose.trial_combine import HOLD, Trial, combining, judged, refused_by
 from virtualds.combine.open_file import FAULTS
 from virtualds.datasets.structure import (
     ABSENT,
@@ -26,12 +32,6 @@ from virtualds.datasets.structure import (
     Fact,
     text_of,
 )
-from virtualds.diagnosis.courses import MOST_VALUES, Run, is_steady
-from virtualds.diagnosis.joining import Placed, Span, disordered, gaps, overlapping
-from virtualds.diagnosis.meanings import GAP, OPENING, ORDER, OVERLAP, Change, Pair
-from virtualds.diagnosis.report import VERDICTS, Difference, Era
-from virtualds.diagnosis.survey import Survey
-from virtualds.diagnosis.verdicts import HOLD, Trial, combining, judged, refused_by
 
 OWN = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """What files may have each for themselves; such texts are no eras."""

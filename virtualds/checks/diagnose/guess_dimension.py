@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from virtualds.checks.diagnose.fact_runs import Courses
 from virtualds.datasets.lazy import is_unread, virtual_data
 from virtualds.datasets.regular_axis import gaps_among, steps_of
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact, text_of
-from virtualds.diagnosis.courses import Courses
 
 
 class Span(NamedTuple):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeRegion, Parser
+from virtualds.checks.verify.sources import ChunkId
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline, Hidden
 from virtualds.datasets.location import Location, reader_of
@@ -30,7 +31,6 @@ from virtualds.stores import store_for
 from virtualds.stores.scan_cache import scanning
 from virtualds.stores.store import Range
 from virtualds.urls import below
-from virtualds.verification.survey import ChunkId
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]

@@ -25,17 +25,22 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
+from virtualds.checks.verify.locate_bytes import Place, Region, ScannedSource, scanned_source
+from virtualds.checks.verify.native_readers import open_native
+from virtualds.checks.verify.report import NOT_COMPARED, Problem
+from virtualds.checks.verify.sampled_chunks import (
+    Chunk,
+    in_order,
+    is_undecodable,
+    looked_at,
+    stored_numbers,
+)
 from virtualds.datasets.registry import COMPLAINTS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import get_options
 from virtualds.reading.threads import cores
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
-from virtualds.verification.natives import open_native
-from virtualds.verification.places import Place, Region, ScannedSource, scanned_source
-from virtualds.verification.report import NOT_COMPARED, Problem
-from virtualds.verification.sampling import Chunk
-from virtualds.verification.stored import in_order, is_undecodable, looked_at, stored_numbers
 
 Array = npt.NDArray[Any]
 
