@@ -87,3 +87,9 @@ __all__ = [
     "upgrade",
     "zarr_store",
 ]
+
+# Pickles, reprs and error messages name public classes by the package, wherever they are defined.
+for _public in __all__:
+    if isinstance(_class := globals()[_public], type):
+        _class.__module__ = __name__
+del _public, _class

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from virtualds.combine import open_virtual_mfdataset
+from virtualds import open_virtual_mfdataset
 
 if TYPE_CHECKING:
     import numpy.typing as npt

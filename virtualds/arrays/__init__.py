@@ -1,1 +1,1 @@
-"""TODO."""
+"""Virtual arrays, and the variables and groups that hold them."""

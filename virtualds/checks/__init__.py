@@ -1,1 +1,1 @@
-"""TODO."""
+"""What an archive or a set is, how its files differ, and whether references are still valid."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Which bytes: chunk axes, manifests and fragments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xarray as xr
 
@@ -14,6 +14,11 @@ from virtualds.combine.open_file import Opened, Step, job_for
 from virtualds.combine.progress import Wanted
 from virtualds.combine.stored_file import decoded
 from virtualds.combine.workers import workers_for
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import distributed
 
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Groups as xarray datasets and back: open, write, append, convert, materialize."""

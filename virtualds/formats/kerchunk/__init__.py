@@ -1,1 +1,1 @@
-"""TODO."""
+"""The formats of kerchunk: JSON and Parquet."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Virtual arrays as keys and values of plain Zarr."""

@@ -22,7 +22,7 @@ from products import few_quick
 from test_codecs import CHECKED, CONFIGS, SZIP, encoded
 from test_hdf5_filters import FILTERS, Filter, codecs_of, raw_chunks, store
 
-PROGRAM = Path(__file__).with_name("damaged_chunks.py")
+PROGRAM = Path(__file__).parents[1] / "damaged_chunks.py"
 SIZES = (50, 20_000, 140_000)
 """Elements of chunks: few, more than fit into one block of anything, and those of a large one."""
 FAMILIES = {
@@ -89,7 +89,7 @@ def run(family: str, folder: Path, missing: tuple[str, ...] = ()) -> dict[str, A
         chunks = of_hdf5(name)
     path = folder / "chunks.json"
     path.write_text(json.dumps(chunks))
-    path_of_package = str(Path(__file__).parents[1])
+    path_of_package = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(path), *missing],
         env={**os.environ, "PYTHONPATH": path_of_package},

@@ -54,7 +54,7 @@ from virtualds.source_file import PRESENT, SourceFile, checksum_of
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Range
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

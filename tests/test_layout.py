@@ -1,0 +1,393 @@
+"""The layout holds: which package may import which, which names exist, and what importing costs."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import virtualds
+
+PACKAGE = Path(__file__).parents[1] / "virtualds"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A package imports only from packages on lower layers; packages of one layer do not import each
+# other. `docs/architecture.md` says what each is for.
+LAYERS = (
+    {"errors", "options", "urls", "source_file", "json_values", "bounds"},
+    {"codecs", "stores", "chunks"},
+    {"reading"},
+    {"arrays"},
+    {"parsers", "formats"},
+    {"datasets"},
+    {"combine"},
+    {"checks"},
+    {"accessor", "tree_accessor", "backend"},
+    {"__init__"},
+)
+GROUND, FACE = LAYERS[0], LAYERS[-2]
+"""Layers of single modules, which may import each other without circles."""
+
+XARRAY_FROM = "datasets"
+"""The lowest package that imports xarray."""
+
+XARRAY_BELOW = {"codecs.cf_time": "xarray encodes and decodes the times of CF"}
+"""Modules below it that import xarray all the same, and why."""
+
+MOST_MODULES_IN_ROOT = 10
+MOST_LINES = 400
+
+PUBLIC = {
+    "AccessError",
+    "BuildReport",
+    "ChunkAxis",
+    "ChunkManifest",
+    "CodecPipeline",
+    "CombineError",
+    "ConflictError",
+    "Diagnosis",
+    "Difference",
+    "Era",
+    "FormatError",
+    "Fragment",
+    "FromAttribute",
+    "FromName",
+    "ManifestArray",
+    "ManifestGroup",
+    "ManifestVariable",
+    "Parser",
+    "Progress",
+    "ReadError",
+    "SourceFile",
+    "UnsupportedError",
+    "Verification",
+    "VirtualdsError",
+    "convert",
+    "diagnose",
+    "drop_sources",
+    "expire_snapshots",
+    "open_flat",
+    "open_source",
+    "open_virtual_dataset",
+    "open_virtual_datatree",
+    "open_virtual_mfdataset",
+    "open_virtual_mfdatatree",
+    "set_options",
+    "snapshots",
+    "upgrade",
+    "zarr_store",
+}
+
+# fsspec's filesystems answer in coroutines; these modules ask them, within the time of a request.
+COROUTINES = {"stores.pace", "stores.http_session", "stores.fsspec_ranges"}
+
+# Modules for zarr-python and for Icechunk, whose stores are those of zarr-python. They are imported
+# only when a user asks for them. There, stores answer and wait in coroutines.
+ADAPTERS = {"datasets.zarr_adapter", "formats.icechunk.library", "formats.icechunk.nodes"}
+
+# What opening a file with one of xarray's own engines must not have to wait for.
+HEAVY = {"dask", "distributed", "h5py", "icechunk", "kerchunk", "numcodecs", "pyarrow", "zarr"}
+
+VAGUE = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "types", "utils"}
+
+
+def module_of(path: Path) -> str:
+    """The dotted name within the package; ``__init__`` for its root."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    if len(parts) > 1 and parts[-1] == "__init__":
+        parts = parts[:-1]
+    return ".".join(parts)
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def layer_of(module: str) -> int:
+    layers = [number for number, names in enumerate(LAYERS) if top(module) in names]
+    assert len(layers) == 1, f"{module} stands on no layer; add its package to LAYERS"
+    return layers[0]
+
+
+MODULES = {module_of(path): path for path in FILES}
+TREES = {module: ast.parse(path.read_text(), path) for module, path in MODULES.items()}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its absolute dotted name."""
+
+    name: str
+    line: int
+    inside: bool
+
+    @property
+    def own(self) -> str | None:
+        """The name within the package, or None for a module of another package."""
+        if top(self.name) != "virtualds":
+            return None
+        return self.name.removeprefix("virtualds").lstrip(".") or "__init__"
+
+
+def nodes(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it lies in a function."""
+    yield tree, inside
+    inside = inside or isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for child in ast.iter_child_nodes(tree):
+        yield from nodes(child, inside)
+
+
+def imports(module: str) -> Iterator[Import]:
+    for node, inside in nodes(TREES[module]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, inside)
+        elif isinstance(node, ast.ImportFrom):
+            origin = absolute(module, node)
+            for alias in node.names:
+                # `from virtualds.codecs import zlib` imports a module, not a name in one.
+                whole = f"{origin}.{alias.name}"
+                is_module = whole.removeprefix("virtualds.") in MODULES
+                yield Import(whole if is_module else origin, node.lineno, inside)
+
+
+def absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = ["virtualds", *module.split(".")]
+    is_package = MODULES[module].name == "__init__.py" and module != "__init__"
+    package = package[: len(package) - node.level + is_package]
+    return ".".join([*package, *([node.module] if node.module else [])])
+
+
+def own_imports(module: str) -> list[tuple[str, Import]]:
+    return [(i.own, i) for i in imports(module) if i.own is not None and i.own != module]
+
+
+def parents_of(module: str) -> list[str]:
+    """The packages that Python imports before a module: each runs its ``__init__``."""
+    parts = module.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def may_import(module: str, other: str) -> bool:
+    if top(module) == top(other):
+        return True  # modules of one package: only circles are refused
+    if layer_of(module) == layer_of(other):
+        return {top(module), top(other)} <= GROUND or {top(module), top(other)} <= FACE
+    return layer_of(module) > layer_of(other)
+
+
+def wrong_imports(module: str) -> list[str]:
+    """Imports of a package on the same layer, or on a higher one."""
+    return [
+        f"{module}:{i.line} imports {other}"
+        for other, i in own_imports(module)
+        if not may_import(module, other)
+    ]
+
+
+def own_imports_inside_functions(module: str) -> list[str]:
+    return [f"{module}:{i.line}" for _, i in own_imports(module) if i.inside]
+
+
+def xarray_too_low(module: str) -> list[str]:
+    if layer_of(module) >= layer_of(XARRAY_FROM) or module in XARRAY_BELOW:
+        return []
+    return [f"{module}:{i.line}" for i in imports(module) if top(i.name) == "xarray"]
+
+
+def zarr_python(module: str) -> list[str]:
+    """zarr-python is the oracle of the tests: only its adapters import it."""
+    if module in ADAPTERS:
+        return []
+    return [f"{module}:{i.line}" for i in imports(module) if top(i.name) == "zarr"]
+
+
+def catching_everything(module: str) -> list[str]:
+    handlers = [node for node, _ in nodes(TREES[module]) if isinstance(node, ast.ExceptHandler)]
+    wrong = [h for h in handlers if catches_everything(h) and not raises_again(h)]
+    return [f"{module}:{handler.lineno}" for handler in wrong]
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return bool(caught & {"Exception", "BaseException"})
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    """Whether it only tidies up before the error goes on its way."""
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def asserts_and_coroutines(module: str) -> list[str]:
+    shunned = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith | ast.Assert
+    if module in ADAPTERS | COROUTINES:
+        shunned = ast.Assert
+    found = (node for node, _ in nodes(TREES[module]) if isinstance(node, shunned))
+    return [f"{module}:{node.lineno}" for node in found]
+
+
+def vague_names(module: str) -> list[str]:
+    return [module] if {part.strip("_") for part in module.split(".")} & VAGUE else []
+
+
+def no_first_line(module: str) -> list[str]:
+    """A module's first line says what it is for."""
+    return [] if ast.get_docstring(TREES[module]) else [module]
+
+
+def too_many_lines(module: str) -> list[str]:
+    count = len(MODULES[module].read_text().splitlines())
+    return [f"{module}: {count} lines"] if count > MOST_LINES else []
+
+
+RULES = (
+    wrong_imports,
+    own_imports_inside_functions,
+    xarray_too_low,
+    zarr_python,
+    catching_everything,
+    asserts_and_coroutines,
+    vague_names,
+    no_first_line,
+    too_many_lines,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_no_module_breaks_the_rule(rule: Callable[[str], list[str]]) -> None:
+    assert not [offender for module in MODULES for offender in rule(module)]
+
+
+def test_no_import_circles() -> None:
+    graph = {module: {other for other, _ in own_imports(module)} for module in MODULES}
+    for module, others in graph.items():
+        before = {parent for other in others for parent in parents_of(other)}
+        others |= before - {module, *parents_of(module)}
+    TopologicalSorter(graph).prepare()
+
+
+def test_every_package_has_a_layer() -> None:
+    assert set.union(*LAYERS) == {top(module) for module in MODULES}
+
+
+def test_few_modules_lie_in_the_root() -> None:
+    assert len([path for path in FILES if path.parent == PACKAGE]) <= MOST_MODULES_IN_ROOT
+
+
+def test_public_names() -> None:
+    assert set(virtualds.__all__) == PUBLIC
+    assert len(virtualds.__all__) == len(PUBLIC)
+    assert all(hasattr(virtualds, name) for name in PUBLIC)
+
+
+def test_backend_is_cheap_to_import() -> None:
+    code = """
+import sys
+import xarray
+before = set(sys.modules)
+import virtualds.backend
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not HEAVY & set(out.stdout.split())
+
+
+def test_only_public_names_and_packages_are_seen() -> None:
+    packages = {top(module) for module in MODULES} - {"__init__"}
+    shown = {name for name in dir(virtualds) if not name.startswith("_")}
+    assert shown <= PUBLIC | packages
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"set_options"}))
+def test_public_classes_say_that_they_are_of_the_package(name: str) -> None:
+    found = getattr(virtualds, name)
+    assert not isinstance(found, type) or found.__module__ == "virtualds"
+
+
+CLI = PACKAGE.parent / "virtualds_cli"
+# `virtualds demo` imports the demonstration when it runs
+PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
+BEHIND_THE_PROGRAM = {
+    "virtualds.checks.describe",
+    "virtualds.datasets.write",
+    "virtualds.stores.glob",
+}
+"""What the command line uses besides the public names."""
+
+
+@pytest.mark.parametrize("path", PROGRAM, ids=lambda path: path.stem)
+def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Path) -> None:
+    tree = ast.parse(path.read_text(), path)
+    assert ast.get_docstring(tree)
+    # what is only for types is not imported
+    typed = {id(c) for n in ast.walk(tree) if isinstance(n, ast.If) for c in ast.walk(n)}
+    for node, inside in nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and id(node) not in typed:
+            names = [alias.name for alias in node.names]
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else names
+            for module in map(str, modules):
+                if top(module) in ("virtualds", "xarray", "rich", "distributed"):
+                    assert inside
+                if top(module) == "virtualds":
+                    assert module in BEHIND_THE_PROGRAM | {"virtualds"}
+
+
+# ---------------------------------------------------------------------- what is to be installed
+
+ROOT = PACKAGE.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENVIRONMENT = re.findall(
+    r"^  - ([\w-]+)(?:>=([\d.]+))?$",
+    (ROOT / "environment.yml").read_text().partition("\ndependencies:")[2],
+    re.MULTILINE,
+)
+CALLED_ON_CONDA = {
+    "blosc2": "python-blosc2",
+    "eccodes": "python-eccodes",
+    "matplotlib": "matplotlib-base",
+    "netCDF4": "netcdf4",
+}
+ONLY_FROM_PIP = {"cast-value-rs", "deflate", "fastcrc", "icechunk", "isal", "pcodec"}
+ONLY_FROM_PIP |= {"zlib-into", "zlib-ng"}
+ONLY_FROM_CONDA = {"pip", "flask", "flask-cors"}
+"""What installs the rest, and what moto's extra brings along."""
+NOT_FOR_DEVELOPERS = {"rasterio", "tensorstore", "virtualizarr"}
+"""Peers, with which the tests of interop run in an environment of their own."""
+
+
+def floors_of_the_project() -> dict[str, set[str]]:
+    """From which version on each library is needed, as every list of it says."""
+    found: dict[str, set[str]] = {"python": {PROJECT["requires-python"].removeprefix(">=")}}
+    for listed in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()):
+        for requirement in listed:
+            stated = re.match(r"([\w-]+)(?:\[.*\])?>=([\d.]+)(?:;.*)?$", requirement)
+            assert stated, f"{requirement} states no floor"
+            found.setdefault(stated[1], set()).add(stated[2])
+    return found
+
+
+def test_the_lists_of_what_to_install_agree() -> None:
+    project = floors_of_the_project()
+    assert not {name: floors for name, floors in project.items() if len(floors) > 1}
+    on_conda = {
+        CALLED_ON_CONDA.get(name, name): floor
+        for name, (floor,) in project.items()
+        if name not in ONLY_FROM_PIP | NOT_FOR_DEVELOPERS
+    }
+    assert {n: f for n, f in ENVIRONMENT if n not in ONLY_FROM_CONDA} == on_conda
+    assert len(dict(ENVIRONMENT)) == len(ENVIRONMENT)
+    assert not ONLY_FROM_CONDA.difference(dict(ENVIRONMENT))
+    assert not (ONLY_FROM_PIP | NOT_FOR_DEVELOPERS).union(CALLED_ON_CONDA).difference(project)
