@@ -44,4 +44,4 @@ def test_a_missing_package_names_the_extra(
         if package == "netCDF4":
             demo.write_archive(tmp_path)
         else:
-            demo.draw(xr.Dataset(), tmp_path / "picture.png")
+            demo.draw_maps(xr.Dataset(), tmp_path / "picture.png")

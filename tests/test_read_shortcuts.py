@@ -14,8 +14,8 @@ from virtualds import ChunkAxis, ManifestArray, reading
 from virtualds.chunks.projection import Slices
 from virtualds.codecs.cf_packing import Packing
 from virtualds.reading import decode, fetch, tasks
-from virtualds.reading.plan import normalise, plan
-from virtualds.reading.tasks import alike_along
+from virtualds.reading.plan import normalise_key, plan
+from virtualds.reading.tasks import group_equal_slabs
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 
@@ -59,9 +59,9 @@ def test_rows_in_the_order_of_their_file_are_not_sorted(monkeypatch: pytest.Monk
 
 
 def test_positions_in_order_are_not_put_in_order() -> None:
-    assert normalise(np.array([1, 2, 5]), 9, 0).step is None
-    assert normalise([True, False, True], 3, 0).step is None
-    assert normalise([5, 1], 9, 0).step is not None
+    assert normalise_key(np.array([1, 2, 5]), 9, 0).step is None
+    assert normalise_key([True, False, True], 3, 0).step is None
+    assert normalise_key([5, 1], 9, 0).step is not None
 
 
 def test_all_slices_of_a_projection_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_rows_of_one_file_after_the_other_are_left_in_their_order(
     values = np.arange(40_000.0).reshape(200, 200)
     parts = [virtual(values, tmp_path, chunks=(50, 200), codecs=ZLIB) for _ in range(2)]
     joined = np.concatenate(parts)
-    monkeypatch.delattr(tasks, "_reordered")
+    monkeypatch.delattr(tasks, "_reorder")
     exactly(joined.read(), np.concatenate([values, values]))
 
 
@@ -175,7 +175,7 @@ def test_one_line_of_a_grid_tells_that_its_chunks_differ() -> None:
     )  # fmt: skip
     (fragment,) = array.fragments
     projections = [axis.project(slice(0, 1000, 1)) for axis in fragment.axes]
-    assert peak(lambda: alike_along(fragment, projections, 0)) < 10**6
+    assert peak(lambda: group_equal_slabs(fragment, projections, 0)) < 10**6
 
 
 def test_small_chunks_are_not_looked_for_among_the_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,23 +11,23 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.sources import move_sources, prefix_changer, table_of_sources
-from virtualds.checks.verify import verified
+from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
+from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.keywords import strict
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.lazy import is_unread
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
-from virtualds.datasets.references_behind import virtual_behind, with_variables
+from virtualds.datasets.references_behind import find_virtual, replace_variables
 from virtualds.datasets.structure import describe_gaps
-from virtualds.datasets.to_lazy import lazy_copy
+from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.datasets.write import write_manifest
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.errors import storing
+from virtualds.stores.errors import explain_write_errors
 from virtualds.urls import normalise_url
 
 
@@ -64,7 +64,7 @@ class VirtualDatasetAccessor:
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
-        found = {name: virtual_behind(v) for name, v in self._dataset.variables.items()}
+        found = {name: find_virtual(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
 
     @property
@@ -99,7 +99,7 @@ class VirtualDatasetAccessor:
         >>> open_virtual_dataset("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
-        return table_of_sources(self.arrays.values())
+        return build_source_table(self.arrays.values())
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
         """Return the dataset with its references pointing at other places.
@@ -122,7 +122,7 @@ class VirtualDatasetAccessor:
         >>> moved.virtual.sources["url"][0]
         's3://bucket/data/2001.nc'
         """
-        renamed = change if callable(change) else prefix_changer(change, self.arrays.values())
+        renamed = change if callable(change) else make_prefix_changer(change, self.arrays.values())
         return self._map(lambda array: move_sources(array, renamed))
 
     def load(self) -> xr.Dataset:
@@ -161,7 +161,7 @@ class VirtualDatasetAccessor:
         >>> ds.virtual.to_lazy(chunks={"time": 6}).chunks["time"]
         (6, 6)
         """
-        return lazy_copy(self._dataset, self.arrays, chunks)
+        return to_lazy_copy(self._dataset, self.arrays, chunks)
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
         variables = {}
@@ -171,7 +171,7 @@ class VirtualDatasetAccessor:
             except VirtualdsError as error:
                 error.add_note(f"variable {name!r}")
                 raise
-        return with_variables(self._dataset, variables)
+        return replace_variables(self._dataset, variables)
 
     def to_manifest(
         self,
@@ -271,7 +271,7 @@ class VirtualDatasetAccessor:
             choices=choices,
         )
 
-    @strict("ds.virtual.materialize()")
+    @make_strict("ds.virtual.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -325,11 +325,11 @@ class VirtualDatasetAccessor:
         target = normalise_url(url)
         options = StorageOptions.of(storage_options)
         group = group_from_dataset(self._dataset)
-        with storing(target):
+        with explain_write_errors(target):
             materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_dataset(target, storage_options=storage_options)
 
-    @strict("ds.virtual.verify()")
+    @make_strict("ds.virtual.verify()")
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:
@@ -366,7 +366,7 @@ class VirtualDatasetAccessor:
         >>> ds.virtual.verify(against="native").ok
         True
         """
-        return verified(
+        return verify_arrays(
             {str(name): array for name, array in self.arrays.items()},
             **self.not_virtual,
             gaps=self.gaps,

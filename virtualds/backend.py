@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.datasets.keywords import arguments, names_of, strict
+from virtualds.datasets.keywords import list_arguments, make_strict, names_of
 from virtualds.datasets.location import Location, is_set_folder
 from virtualds.datasets.open import open_group
 from virtualds.datasets.registry import format_of_object
-from virtualds.datasets.to_dataset import lazy_dataset
-from virtualds.datasets.tree import lazy_datasets, tree_of
-from virtualds.formats.undecodable import decoded
+from virtualds.datasets.to_dataset import to_lazy_dataset
+from virtualds.datasets.tree import to_lazy_datasets, to_tree
+from virtualds.formats.undecodable import decode_group
 from virtualds.stores.access_rules import Allow
 from virtualds.urls import normalise_url, scheme_of
 
@@ -35,7 +35,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
     description: ClassVar[str] = "Reference sets, and netCDF4/HDF5 files, through virtualds"
 
-    @strict("xr.open_dataset(engine='virtual')", more=arguments(xr.open_dataset))
+    @make_strict("xr.open_dataset(engine='virtual')", more=list_arguments(xr.open_dataset))
     def open_dataset(
         self,
         filename_or_obj: Any,
@@ -101,9 +101,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             "decode_timedelta": decode_timedelta,
         }
         where = str(filename_or_obj)
-        return decoded(found, on_error, lambda part: lazy_dataset(part, **decoders), where)
+        return decode_group(found, on_error, lambda part: to_lazy_dataset(part, **decoders), where)
 
-    @strict("xr.open_datatree(engine='virtual')", more=arguments(open_dataset))
+    @make_strict("xr.open_datatree(engine='virtual')", more=list_arguments(open_dataset))
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a reference set or source file lazily, with all groups below ``group``.
 
@@ -114,9 +114,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         ValueError
             A group does not share the dimensions of the groups above it.
         """
-        return tree_of(self._datasets(filename_or_obj, **options))
+        return to_tree(self._datasets(filename_or_obj, **options))
 
-    @strict("xr.open_groups(engine='virtual')", more=arguments(open_dataset))
+    @make_strict("xr.open_groups(engine='virtual')", more=list_arguments(open_dataset))
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
         """Open every group on its own, for `xarray.open_groups`.
 
@@ -153,7 +153,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             allow=allow,
             snapshot=snapshot,
         )
-        return lazy_datasets(found, on_error, **decoders)
+        return to_lazy_datasets(found, on_error, **decoders)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say whether it is a reference set: by its name, or a local folder by the file in it.

@@ -77,20 +77,20 @@ def demand_chunk(nbytes: int, taken: int, what: str) -> None:
     UnsupportedError
         It takes more than `set_options(load_limit=...)` and `ALWAYS` allow, and than the result.
     """
-    if nbytes > max(_limit(), taken):
+    if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
             f"{what}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
-            f"and {_limit()} may be taken for it; load all of it with ds.virtual.load(), raise the "
+            f"and {_compute_limit()} may be taken for it; load all of it with ds.virtual.load(), raise the "
             f"limit with virtualds.set_options(load_limit=...), or store it in smaller chunks"
         )
 
 
-def loads_unasked(nbytes: int) -> bool:
+def is_small_enough_to_load(nbytes: int) -> bool:
     """Say whether the values of a coordinate are few enough to be loaded when it is opened."""
-    return nbytes <= _limit()
+    return nbytes <= _compute_limit()
 
 
-def _limit() -> int:
+def _compute_limit() -> int:
     return max(get_options().load_limit, ALWAYS)
 
 
@@ -102,9 +102,9 @@ def demand_values(nbytes: int, what: str) -> None:
     UnsupportedError
         They are more than `set_options(load_limit=...)` and `ALWAYS` allow.
     """
-    if not loads_unasked(nbytes):
+    if not is_small_enough_to_load(nbytes):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {_limit()}; "
+            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {_compute_limit()}; "
             f"leave it out with drop_variables or on_error='skip', or raise the limit with "
             f"virtualds.set_options(load_limit=...)"
         )
@@ -127,7 +127,7 @@ def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
     UnsupportedError
         It is large, and far larger than its bytes in files.
     """
-    if not loads_unasked(nbytes) and nbytes > SWELLS_BY * (found := stored()):
+    if not is_small_enough_to_load(nbytes) and nbytes > SWELLS_BY * (found := stored()):
         raise UnsupportedError(
             f"{what}: this coordinate has {nbytes} bytes, of which {found} are in files; the "
             f"metadata are damaged, or leave it out with drop_variables or on_error='skip'"
@@ -146,7 +146,7 @@ PIECE = 2**20
 """Bytes that are decoded at a time of what may be too long."""
 
 
-def gunzipped(data: Buffer) -> bytes:
+def gunzip(data: Buffer) -> bytes:
     """Return the content of a gzip file (RFC 1952) that nobody knows the length of.
 
     Raises
@@ -155,12 +155,12 @@ def gunzipped(data: Buffer) -> bytes:
         It is damaged, or swells as no text does.
     """
     try:
-        return streamed(partial(zlib.decompressobj, wbits=31), data, None)
+        return decode_streams(partial(zlib.decompressobj, wbits=31), data, None)
     except (zlib.error, ValueError, EOFError) as error:
         raise OSError(f"gzip: {error}") from error
 
 
-def streamed(
+def decode_streams(
     decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
 ) -> bytes:
     """Return what streams decode to that follow each other, and stop where they become too long.
@@ -170,7 +170,7 @@ def streamed(
     decompressor : callable
         Returns what decompresses one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
     nbytes : int or None
-        How long the result is, None where only `swollen` tells how long it can be.
+        How long the result is, None where only `limit_decoded_size` tells how long it can be.
     lenient : bool
         Whether what follows a stream, and is none itself, is passed over, as ``bz2`` does.
 
@@ -181,12 +181,12 @@ def streamed(
     EOFError
         The last one does not end.
     """
-    most = swollen(len(data)) if nbytes is None else nbytes
+    most = limit_decoded_size(len(data)) if nbytes is None else nbytes
     found: list[bytes] = []
     room, rest = most, bytes(data)
     while rest:
         try:
-            part, rest = _one_stream(decompressor(), rest, room, most)
+            part, rest = _decode_stream(decompressor(), rest, room, most)
         except (OSError, lzma.LZMAError):
             if not (lenient and found):
                 raise
@@ -196,13 +196,13 @@ def streamed(
     return found[0] if len(found) == 1 else b"".join(found)
 
 
-def one_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
-    """Return what one stream decodes to, whatever follows it; see `streamed`."""
-    most = swollen(len(data)) if nbytes is None else nbytes
-    return _one_stream(stream, data, most, most)[0]
+def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
+    """Return what one stream decodes to, whatever follows it; see `decode_streams`."""
+    most = limit_decoded_size(len(data)) if nbytes is None else nbytes
+    return _decode_stream(stream, data, most, most)[0]
 
 
-def _one_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
+def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
     """Return what one stream decodes to, and what follows it."""
     parts: list[bytes] = []
     left = room + 1
@@ -228,15 +228,15 @@ def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
     Raises
     ------
     ValueError
-        It is another one than ``nbytes``, or, where that is None, more than `swollen` allows.
+        It is another one than ``nbytes``, or, where that is None, more than `limit_decoded_size` allows.
     """
-    if announced != nbytes if nbytes is not None else announced > swollen(encoded):
+    if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
             f"{encoded} bytes say they decode to {announced} where "
-            f"{f'at most {swollen(encoded)}' if nbytes is None else nbytes} belong"
+            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes} belong"
         )
 
 
-def swollen(nbytes: int) -> int:
+def limit_decoded_size(nbytes: int) -> int:
     """Return how many bytes may be decoded from ``nbytes`` where nobody says how many belong."""
     return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

@@ -73,7 +73,7 @@ class ConflictError(VirtualdsError, RuntimeError):
     """Another writer was faster: what was to be replaced is no longer what was read."""
 
 
-FOREIGN = (
+LIBRARY_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,

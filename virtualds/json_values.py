@@ -49,10 +49,10 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
     for name, value in attributes.items():
         notes: dict[str, str] = {}
         try:
-            plain[name] = _outermost(value, notes)
+            plain[name] = _encode_attribute(value, notes)
         except _NoForm as error:
             raise UnsupportedError(
-                f"attribute {name!r}: {_shown(value)} has no form in JSON{error}; change it with "
+                f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change it with "
                 f"ds.attrs, or drop it"
             ) from None
         if notes:
@@ -69,20 +69,20 @@ def from_json(value: Any, kind: Types | None) -> Any:
         More objects and lists lie in each other than any writer of ours leaves.
     """
     if isinstance(kind, str):
-        return _typed(value, np.dtype(kind))
+        return _restore_type(value, np.dtype(kind))
     # whoever changes what lies in an attribute changes it alone
-    found = _copied(value)
+    found = _copy_json(value)
     for pointer, dtype in (kind or {}).items():
-        *parents, last = (_unescaped(part) for part in pointer.split("/")[1:])
+        *parents, last = (_unescape(part) for part in pointer.split("/")[1:])
         holder = found
         for part in parents:
-            holder = holder[_key(holder, part)]
-        key = _key(holder, last)
-        holder[key] = _typed(holder[key], np.dtype(dtype))
+            holder = holder[_find_key(holder, part)]
+        key = _find_key(holder, last)
+        holder[key] = _restore_type(holder[key], np.dtype(dtype))
     return found
 
 
-def _copied(value: Any, depth: int = 0) -> Any:
+def _copy_json(value: Any, depth: int = 0) -> Any:
     """Return a value of JSON that shares no object and no list with it."""
     if not isinstance(value, dict | list):
         return value
@@ -92,11 +92,11 @@ def _copied(value: Any, depth: int = 0) -> Any:
             f"the metadata is damaged"
         )
     if isinstance(value, dict):
-        return {key: _copied(member, depth + 1) for key, member in value.items()}
-    return [_copied(item, depth + 1) for item in value]
+        return {key: _copy_json(member, depth + 1) for key, member in value.items()}
+    return [_copy_json(item, depth + 1) for item in value]
 
 
-def _typed(value: Any, dtype: np.dtype[Any]) -> Any:
+def _restore_type(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a value of JSON, not an object, as a numpy type."""
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
@@ -104,19 +104,19 @@ def _typed(value: Any, dtype: np.dtype[Any]) -> Any:
         # as counts of their unit, as which there is a number for "not a time" too
         counts: Any = np.array(value, "i8").view(dtype)
         return counts if counts.ndim else counts[()]
-    numbers = _numbers(value, dtype.kind == "c")
+    numbers = _to_numbers(value, dtype.kind == "c")
     return np.array(numbers, dtype) if isinstance(numbers, list) else dtype.type(numbers)
 
 
-def _numbers(value: Any, is_complex: bool) -> Any:
+def _to_numbers(value: Any, is_complex: bool) -> Any:
     """Return numbers as Python has them, in lists as deep as the array has axes."""
     if isinstance(value, str):
         return NON_FINITE.get(value, value)
     if not isinstance(value, list):
         return value
     if is_complex and value and not isinstance(value[0], list):
-        return complex(*(_numbers(part, False) for part in value))
-    return [_numbers(item, is_complex) for item in value]
+        return complex(*(_to_numbers(part, False) for part in value))
+    return [_to_numbers(item, is_complex) for item in value]
 
 
 # ---------------------------------------------------------------------- writing
@@ -126,7 +126,7 @@ class _NoForm(Exception):
     """A value has no form in JSON; its text goes on where the error speaks of it."""
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     try:
         return f"{value!r:.200}"
     except (RecursionError, ValueError):
@@ -134,13 +134,13 @@ def _shown(value: Any) -> str:
         return f"its {type(value).__name__}"
 
 
-def _outermost(value: Any, notes: dict[str, str]) -> Any:
+def _encode_attribute(value: Any, notes: dict[str, str]) -> Any:
     """Return a whole attribute as JSON; numbers of numpy are noted, all of them."""
     is_number = isinstance(value, np.float64)
-    return _of_numpy(value, "", notes) if is_number else _plain(value, "", notes)
+    return _encode_numpy(value, "", notes) if is_number else _encode_value(value, "", notes)
 
 
-def _plain(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> Any:
+def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> Any:
     """Return a value as JSON, and note by its pointer what JSON forgets of it."""
     if value is None or isinstance(value, str | bool):
         return value
@@ -151,52 +151,52 @@ def _plain(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> A
     if isinstance(value, float):
         if not np.isfinite(value):
             notes[pointer] = "<f8"
-        return _finite(value)
+        return _encode_finite(value)
     if isinstance(value, bytes):
         notes[pointer] = "S"
         return value.decode("latin-1")
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUT":
-        return _of_numpy(value, pointer, notes)
+        return _encode_numpy(value, pointer, notes)
     if depth == MOST_NESTED:
         raise _NoForm(f": more than {MOST_NESTED} objects and lists lie in each other")
     if isinstance(value, Mapping):
-        return _members(value, pointer, notes, depth)
+        return _encode_members(value, pointer, notes, depth)
     if isinstance(value, list | tuple):
-        return [_plain(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
+        return [_encode_value(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist(), pointer, notes, depth + 1)
+        return _encode_value(value.tolist(), pointer, notes, depth + 1)
     raise _NoForm(f": {type(value).__name__} is no type of it" if pointer else "")
 
 
-def _members(
+def _encode_members(
     value: Mapping[Any, Any], pointer: str, notes: dict[str, str], depth: int
 ) -> dict[str, Any]:
     if odd := [key for key in value if not isinstance(key, str)]:
         raise _NoForm(f", where keys are strings, and {odd[0]!r} is none")
     return {
-        str(key): _plain(v, f"{pointer}/{_escaped(key)}", notes, depth + 1)
+        str(key): _encode_value(v, f"{pointer}/{_escape(key)}", notes, depth + 1)
         for key, v in value.items()
     }
 
 
-def _of_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
+def _encode_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
     """Return numbers, dates or byte strings of numpy as JSON, and note their type."""
     native = value.dtype.newbyteorder("=")
     if native.kind in "biufc" and native.char not in "gG":
         notes[pointer] = native.str
-        return _finite(value.tolist())
+        return _encode_finite(value.tolist())
     if native.kind in "mM":
         notes[pointer] = native.str
         return np.asarray(value, native).view("i8").tolist()
     raise _NoForm(f": {value.dtype} is no type of it" if pointer else "")
 
 
-def _finite(value: Any) -> Any:
+def _encode_finite(value: Any) -> Any:
     """Return numbers in strict JSON, where there are no NaN and infinities."""
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [_encode_finite(item) for item in value]
     if isinstance(value, complex):
-        return [_finite(value.real), _finite(value.imag)]
+        return [_encode_finite(value.real), _encode_finite(value.imag)]
     if isinstance(value, float) and not np.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     return value
@@ -205,15 +205,15 @@ def _finite(value: Any) -> Any:
 # ---------------------------------------------------------------------- pointers (RFC 6901)
 
 
-def _escaped(key: str) -> str:
+def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _unescaped(part: str) -> str:
+def _unescape(part: str) -> str:
     return part.replace("~1", "/").replace("~0", "~")
 
 
-def _key(holder: Any, part: str) -> Any:
+def _find_key(holder: Any, part: str) -> Any:
     """Return what a part of a pointer names in an object or a list."""
     return int(part) if isinstance(holder, list) else part
 
@@ -222,7 +222,7 @@ NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 """How JSON spells what it has no number for; Zarr does the same."""
 
 
-def int_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def encode_int(value: Any, dtype: np.dtype[Any]) -> bytes:
     """Return the bytes of an integer of a type in the byte order of the machine.
 
     Raises
@@ -237,7 +237,7 @@ def int_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     return np.asarray(int(value), dtype).tobytes()
 
 
-def float_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def encode_float(value: Any, dtype: np.dtype[Any]) -> bytes:
     """Return the bytes of a float of a type in the byte order of the machine.
 
     Raises
@@ -256,7 +256,7 @@ def float_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     return raw[::-1] if sys.byteorder == "little" else raw
 
 
-def number(value: Any, dtype: np.dtype[Any]) -> Any:
+def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return an integer or float as a scalar of its type, in the byte order of the machine.
 
     Raises
@@ -273,11 +273,11 @@ def number(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
         raise ValueError(f"{value!r} is no number of JSON")
     native = dtype.newbyteorder("=")
-    raw = (float_bytes if dtype.kind == "f" else int_bytes)(value, native)
+    raw = (encode_float if dtype.kind == "f" else encode_int)(value, native)
     return np.frombuffer(raw, native)[0]
 
 
-def parsed(text: str | bytes, where: str) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:
     """Return what a JSON text holds.
 
     Parameters
@@ -293,8 +293,8 @@ def parsed(text: str | bytes, where: str) -> Any:
         which of them they take.
     """
     try:
-        with uncollected():
-            return json.loads(text, object_pairs_hook=_distinct)
+        with pause_garbage_collection():
+            return json.loads(text, object_pairs_hook=_demand_distinct)
     except RecursionError as error:
         raise FormatError(f"{where}: its JSON is nested too deeply; write it anew") from error
     except FormatError as error:
@@ -303,7 +303,7 @@ def parsed(text: str | bytes, where: str) -> Any:
         raise FormatError(f"{where}: it is no JSON ({error}); a reference set has JSON") from error
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _demand_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         (key, count), *_ = Counter(key for key, _ in pairs).most_common(1)
@@ -312,7 +312,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Look for no garbage meanwhile: there is none, and looking takes as long as the work."""
     before = gc.isenabled()
     gc.disable()

@@ -71,7 +71,7 @@ def checksum_of(data: bytes | bytearray | memoryview) -> int:
     return PRESENT + zlib.crc32(data)
 
 
-def mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
+def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
     """Return why bytes are not those of a checksum; None if they are, or if there is none.
 
     Examples
@@ -84,7 +84,7 @@ def mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
     return f"their CRC-32 is {found - PRESENT:#010x}, the reference says {expected - PRESENT:#010x}"
 
 
-def checksum_behind(head: bytes, whole: int, count: int) -> int:
+def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
     """Return the checksum of the last ``count`` bytes of what begins with ``head``.
 
     Parameters

@@ -11,18 +11,18 @@ import xarray as xr
 
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.sources import prefix_changer, table_of_sources
-from virtualds.checks.verify import verified
+from virtualds.arrays.sources import build_source_table, make_prefix_changer
+from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
 from virtualds.combine.progress import BuildReport
-from virtualds.datasets.keywords import strict
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import write_tree
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import StorageOptions
-from virtualds.stores.errors import storing
+from virtualds.stores.errors import explain_write_errors
 from virtualds.urls import normalise_url
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
@@ -92,7 +92,7 @@ class VirtualDataTreeAccessor:
         >>> open_virtual_datatree("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
-        return table_of_sources(self._arrays)
+        return build_source_table(self._arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.DataTree:
         """Return the tree with its references pointing at other places.
@@ -114,7 +114,7 @@ class VirtualDataTreeAccessor:
         >>> moved.virtual.sources["url"][0]
         's3://bucket/2001.nc'
         """
-        renamed = change if callable(change) else prefix_changer(change, self._arrays)
+        renamed = change if callable(change) else make_prefix_changer(change, self._arrays)
         return self._map(lambda node: node.rename_paths(renamed))
 
     def load(self) -> xr.DataTree:
@@ -217,7 +217,7 @@ class VirtualDataTreeAccessor:
             choices=choices,
         )
 
-    @strict("tree.virtual.materialize()")
+    @make_strict("tree.virtual.materialize()")
     def materialize(
         self,
         url: str | os.PathLike[str],
@@ -239,11 +239,11 @@ class VirtualDataTreeAccessor:
         """
         group = group_from_tree(self._tree)
         target, options = normalise_url(url), StorageOptions.of(storage_options)
-        with storing(target):
+        with explain_write_errors(target):
             materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
         return open_virtual_datatree(target, storage_options=storage_options)
 
-    @strict("tree.virtual.verify()")
+    @make_strict("tree.virtual.verify()")
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:
@@ -267,7 +267,7 @@ class VirtualDataTreeAccessor:
             unread += [f"{prefix}{name}" for name in others["unread"]]
             # groups share coordinates
             gaps |= dict.fromkeys(node.gaps)
-        return verified(
+        return verify_arrays(
             arrays,
             loaded=loaded,
             unread=unread,

@@ -73,21 +73,21 @@ def local_path(url: str) -> str:
 def join_url(base: str, relative: str) -> str:
     """Return ``relative`` seen from the folder that ``base`` lies in."""
     if _is_in_archive(base):
-        member, archive = in_archive(base)
+        member, archive = split_archive_url(base)
         folder = member.rpartition("/")[0]
-        return below(f"{scheme_of(base)}://{folder}::{archive}", relative)
+        return join_path(f"{scheme_of(base)}://{folder}::{archive}", relative)
     folder, _, _ = base.rpartition("/")
     return f"{folder}/{relative}"
 
 
-class InArchive(NamedTuple):
+class ArchiveUrl(NamedTuple):
     """A file or folder in an archive: its path there, and the url of the archive."""
 
     member: str
     archive: str
 
 
-def in_archive(url: str) -> InArchive:
+def split_archive_url(url: str) -> ArchiveUrl:
     """Return what the url of a file in an archive is made of.
 
     Examples
@@ -96,14 +96,14 @@ def in_archive(url: str) -> InArchive:
     InArchive(member='a/b.nc', archive='s3://bucket/c.zip')
     """
     link, _, archive = url.partition("::")
-    return InArchive(link.partition("://")[2].removeprefix("/"), archive)
+    return ArchiveUrl(link.partition("://")[2].removeprefix("/"), archive)
 
 
 def _is_in_archive(url: str) -> bool:
     return scheme_of(url) in ARCHIVES and "::" in url
 
 
-def below(folder: str, path: str) -> str:
+def join_path(folder: str, path: str) -> str:
     """Return the url of what lies at a path below a folder.
 
     Examples
@@ -113,7 +113,7 @@ def below(folder: str, path: str) -> str:
     """
     if not _is_in_archive(folder):
         return f"{folder.rstrip('/')}/{path}"
-    member, archive = in_archive(folder)
+    member, archive = split_archive_url(folder)
     inside = f"{member.rstrip('/')}/{path}".lstrip("/")
     return f"{scheme_of(folder)}://{inside}::{archive}"
 
@@ -128,7 +128,7 @@ def name_of(url: str) -> str:
     """
     if not _is_in_archive(url):
         return local_path(url).rstrip("/").rpartition("/")[2]
-    member, archive = in_archive(url)
+    member, archive = split_archive_url(url)
     return member.rstrip("/").rpartition("/")[2] or name_of(archive).removesuffix(
         f".{scheme_of(url)}"
     )

@@ -52,15 +52,15 @@ def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
     """
     folder = Path(folder).absolute()
     references = folder / "refs.json"
-    with _timed(say, "wrote the archive"):
+    with _report_time(say, "wrote the archive"):
         paths = write_archive(folder / "archive")
     _scan(paths, references, say)
-    with _timed(say, "opened the references"):
+    with _report_time(say, "opened the references"):
         ds = xr.open_dataset(references, engine="virtual", chunks={})
     say(f"\n{ds}\n")
     _compare(paths, ds, say)
-    with _timed(say, "drew the picture"):
-        picture = draw(ds, folder / "picture.png")
+    with _report_time(say, "drew the picture"):
+        picture = draw_maps(ds, folder / "picture.png")
     _say_sizes(paths, references, say)
     say(f"\nThe picture: {picture}")
     return picture
@@ -97,7 +97,7 @@ def write_archive(folder: str | Path) -> list[Path]:
     return paths
 
 
-def temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def invent_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Invent a plausible temperature for each day and place.
 
     Parameters
@@ -127,7 +127,7 @@ def temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return np.asarray(climate + continents + seasons + weather)
 
 
-def draw(ds: xr.Dataset, path: str | Path) -> Path:
+def draw_maps(ds: xr.Dataset, path: str | Path) -> Path:
     """Draw one day as a map, and the year at one place.
 
     Parameters
@@ -150,7 +150,7 @@ def draw(ds: xr.Dataset, path: str | Path) -> Path:
     try:
         from matplotlib.figure import Figure
     except ImportError as exc:
-        raise _extra_needed("matplotlib") from exc
+        raise _missing_package_error("matplotlib") from exc
     figure = Figure(figsize=(12, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     ds["t2m"].sel(time=MAP_DAY).plot.pcolormesh(ax=left, cmap="RdYlBu_r")
@@ -162,16 +162,16 @@ def draw(ds: xr.Dataset, path: str | Path) -> Path:
 
 
 def _scan(paths: Sequence[Path], references: Path, say: Callable[[str], object]) -> None:
-    with _timed(say, f"scanned {len(paths)} files"):
+    with _report_time(say, f"scanned {len(paths)} files"):
         vds = open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
-    with _timed(say, "wrote the references"):
+    with _report_time(say, "wrote the references"):
         vds.virtual.to_manifest(references, mode="w")
 
 
 def _compare(paths: Sequence[Path], ds: xr.Dataset, say: Callable[[str], object]) -> None:
-    with _timed(say, "read every value through the references"):
+    with _report_time(say, "read every value through the references"):
         ours = ds.load()
-    with _timed(say, "read every value with xr.open_mfdataset"):
+    with _report_time(say, "read every value with xr.open_mfdataset"):
         theirs = _open_natively(paths)
     xr.testing.assert_identical(ours, theirs)
     say("Both are identical: values, coordinates, names and attributes.")
@@ -199,7 +199,7 @@ def _say_sizes(paths: Sequence[Path], references: Path, say: Callable[[str], obj
 
 
 @contextmanager
-def _timed(say: Callable[[str], object], what: str) -> Iterator[None]:
+def _report_time(say: Callable[[str], object], what: str) -> Iterator[None]:
     begin = time.perf_counter()
     yield
     say(f"{time.perf_counter() - begin:7.2f} s  {what}")
@@ -209,7 +209,7 @@ def _write_month(path: Path, month: int, complevel: int) -> None:
     try:
         from netCDF4 import Dataset
     except ImportError as exc:
-        raise _extra_needed("netCDF4") from exc
+        raise _missing_package_error("netCDF4") from exc
     first = datetime.date(YEAR, month, 1).timetuple().tm_yday - 1
     days = np.arange(first, first + calendar.monthrange(YEAR, month)[1])
     with Dataset(path, "w") as nc:
@@ -244,10 +244,10 @@ def _write_temperature(nc: Any, days: npt.NDArray[np.int64], complevel: int) -> 
     )
     t2m.setncatts({"scale_factor": 0.01, "add_offset": 273.15})
     t2m.setncatts({"units": "K", "long_name": "2 m temperature"})
-    t2m[:] = temperature(days)
+    t2m[:] = invent_temperature(days)
 
 
-def _extra_needed(package: str) -> ImportError:
+def _missing_package_error(package: str) -> ImportError:
     return ImportError(
         f"the demonstration: {package} is not installed; pip install 'virtualds[demo]'"
     )

@@ -33,9 +33,9 @@ def files_meant(
     FileNotFoundError
         A pattern has no file.
     """
-    from virtualds.stores.glob import matching
+    from virtualds.stores.glob import find_matching
 
-    found = matching(urls, options)
+    found = find_matching(urls, options)
     if files_from is not None:
         found += [name for line in files_from if (name := line.rstrip("\r\n"))]
     if not found:

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, no_reads, positions, slices, virtual
 
 from virtualds import ManifestArray
-from virtualds.chunks.projection import runs_of
+from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import Packing
 
 Values = np.ndarray[Any, Any]
@@ -260,5 +260,5 @@ def test_gaps_are_kept_whatever_fills_them(folder: Path, data: st.DataObject) ->
         exactly(joined, expected)
     values, array = keep(data.draw, (np.asarray(joined), joined))
     exactly(array, values)
-    stretches = runs_of(np.flatnonzero(np.ones(joined.shape[axis])))
+    stretches = find_runs(np.flatnonzero(np.ones(joined.shape[axis])))
     exactly(joined.keep(axis, stretches), joined)

@@ -17,10 +17,10 @@ from transforms import assert_identical
 from virtual_arrays import no_reads
 
 import virtualds
-from virtualds.checks.diagnose.explanations import MEANINGS, TOGETHER
-from virtualds.checks.diagnose.fact_runs import Courses
-from virtualds.checks.diagnose.trial_combine import HOLD
-from virtualds.datasets.structure import Fact, first_difference, structure
+from virtualds.checks.diagnose.explanations import EXPLANATIONS, TOGETHER
+from virtualds.checks.diagnose.fact_runs import FactRuns
+from virtualds.checks.diagnose.trial_combine import FORMAT_CHECKS
+from virtualds.datasets.structure import Fact, find_first_difference, list_facts
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -35,7 +35,9 @@ OPTIONS: dict[str, Any] = {
     "combine_attrs": "override",
 }
 """The defaults of `open_virtual_mfdataset`, for what xarray does natively."""
-HELD = [name for name in HOLD if name != "icechunk" or importlib.util.find_spec("icechunk")]
+HELD = [
+    name for name in FORMAT_CHECKS if name != "icechunk" or importlib.util.find_spec("icechunk")
+]
 
 
 @pytest.fixture(scope="module")
@@ -300,13 +302,13 @@ def test_formats_that_are_said_to_refuse_refuse_and_others_hold(
         assert max(len(a.fragments) for a in combined.virtual.arrays.values()) > 1
     if "memory" in row.how:
         assert case.subject not in combined.virtual.arrays
-    priced = any(meaning.price and meaning.price in row.how for meaning in MEANINGS.values())
+    priced = any(meaning.price and meaning.price in row.how for meaning in EXPLANATIONS.values())
     assert row.refused or "fragments" in row.how or "memory" in row.how or priced
 
 
 def test_every_aspect_has_a_case() -> None:
     aspects = {case.aspect for case in CASES.values()}
-    without = [a for a in MEANINGS if not any(c.startswith(a) for c in aspects)]
+    without = [a for a in EXPLANATIONS if not any(c.startswith(a) for c in aspects)]
     # units of times are an aspect of units; files out of order, gaps, and errors that no difference
     # explains have tests of their own
     assert set(without) == {"units of time", "order", "gap", TOGETHER}
@@ -874,8 +876,8 @@ def test_machines_get_all_rows(found: virtualds.Diagnosis) -> None:
 
 
 def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) -> None:
-    facts = [structure(virtualds.open_virtual_dataset(path)) for path in archive_files]
-    courses = Courses()
+    facts = [list_facts(virtualds.open_virtual_dataset(path)) for path in archive_files]
+    courses = FactRuns()
     for number in range(1000):
         courses.add(facts[number // 500])
     assert {fact for fact, runs in courses.runs.items() if len(runs) > 1} == {
@@ -888,7 +890,7 @@ def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) ->
 def test_structure_is_told_without_reading(archive_files: list[Path]) -> None:
     dataset = virtualds.open_virtual_dataset(archive_files[0])
     with no_reads():
-        facts = structure(dataset)
+        facts = list_facts(dataset)
     assert facts[Fact("t", "codecs")] == "shuffle, zlib"
     assert facts[Fact("t", "chunks along time")] == "1"
     assert facts[Fact("t", "units")] == "K"
@@ -950,4 +952,4 @@ def test_files_that_do_not_differ_have_no_first_difference(archives: Archives) -
     for name in ("units_of_time_that_differ", "codecs_that_differ", "satellites_of_cf"):
         files = archives.files(name)
         opened = [virtualds.open_virtual_dataset(path) for path in files]
-        assert first_difference(files, opened, ["time"]) is None
+        assert find_first_difference(files, opened, ["time"]) is None

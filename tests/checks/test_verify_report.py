@@ -12,8 +12,8 @@ import xarray as xr
 
 import virtualds
 from virtualds import Verification
-from virtualds.checks.verify.compare_chunks import difference
-from virtualds.checks.verify.report import KINDS, SHOWN, Problem
+from virtualds.checks.verify.compare_chunks import find_difference
+from virtualds.checks.verify.report import KINDS, SHOWN_PROBLEMS, Problem
 
 BAD = Problem("file:///<b>a&b</b>.nc", "t", (1, 2), "differs", "1 of 2 elements differ")
 GONE = Problem("s3://bucket/b.nc", "", None, "missing", "there is no such file")
@@ -39,10 +39,10 @@ def test_the_text_names_what_was_found_the_gravest_first() -> None:
 
 
 def test_long_lists_are_cut_in_text_and_whole_in_tables() -> None:
-    many = tuple(GONE._replace(url=f"s3://bucket/{n}.nc") for n in range(SHOWN + 5))
+    many = tuple(GONE._replace(url=f"s3://bucket/{n}.nc") for n in range(SHOWN_PROBLEMS + 5))
     found = Verification("fingerprint", files=len(many), problems=many)
     assert "and 5 more" in str(found) and "and 5 more" in found._repr_html_()
-    assert len(found.to_dataframe()) == len(found.to_dict()["problems"]) == SHOWN + 5
+    assert len(found.to_dataframe()) == len(found.to_dict()["problems"]) == SHOWN_PROBLEMS + 5
 
 
 def test_html_shows_names_as_text() -> None:
@@ -153,13 +153,13 @@ DIFFERENCES: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_differences_are_told_bit_by_bit(name: str) -> None:
     ours, theirs, text = DIFFERENCES[name]
-    assert difference(np.asarray(ours), np.asarray(theirs)) == text
+    assert find_difference(np.asarray(ours), np.asarray(theirs)) == text
 
 
 def test_bits_between_the_fields_of_records_are_no_values() -> None:
     kind = np.dtype({"names": ["a", "b"], "formats": ["u1", "f4"], "offsets": [0, 4]})
     one, two = (np.frombuffer(bytes([1, fill, fill, fill, 0, 0, 0, 0]), kind) for fill in (0, 9))
-    assert difference(one, two) == ""
+    assert find_difference(one, two) == ""
     other = one.copy()
     other["b"] = 1
-    assert "1 of 1 elements differ" in difference(one, other)
+    assert "1 of 1 elements differ" in find_difference(one, other)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from test_scale import archive
 
 from virtualds import ChunkManifest, ManifestArray, SourceFile
-from virtualds.checks.verify.locate_bytes import box_of
-from virtualds.checks.verify.sampled_chunks import checked_sample, sampled
-from virtualds.checks.verify.sources import blocks, survey
+from virtualds.checks.verify.locate_bytes import find_box
+from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
+from virtualds.checks.verify.sources import split_blocks, survey_references
 from virtualds.chunks.lazy_manifest import LazyManifest
 
 
@@ -41,35 +41,35 @@ SAMPLES += [(0.1, 111), (1.0, 1110), (0.0001, 1)]
 @pytest.mark.parametrize(("sample", "count"), SAMPLES)
 def test_a_sample_has_as_many_chunks_as_were_asked_for(sample: Any, count: int) -> None:
     arrays = {"a": array(1000), "b": array(100), "c": array(10)}
-    found = list(sampled(arrays, sample, 0))
+    found = list(sample_chunks(arrays, sample, 0))
     assert len(found) == len({(c.variable, c.number) for c in found}) == count
-    assert found == list(sampled(arrays, sample, 0))
-    assert count in (1, 1110) or found != list(sampled(arrays, sample, 1))
+    assert found == list(sample_chunks(arrays, sample, 0))
+    assert count in (1, 1110) or found != list(sample_chunks(arrays, sample, 1))
 
 
 def test_every_variable_has_its_share() -> None:
     arrays = {"a": array(1000), "b": array(100), "c": array(10)}
-    found = Counter(c.variable for c in sampled(arrays, 30, 0))
+    found = Counter(c.variable for c in sample_chunks(arrays, 30, 0))
     assert found["a"] > found["b"] >= found["c"] >= 1
 
 
 def test_a_sample_is_spread_over_the_variable() -> None:
-    numbers = [c.number[0] for c in sampled({"a": array(1000)}, 10, 0)]
+    numbers = [c.number[0] for c in sample_chunks({"a": array(1000)}, 10, 0)]
     assert [n // 100 for n in sorted(numbers)] == list(range(10))
 
 
 def test_chunks_that_do_not_exist_make_room_for_others() -> None:
     present = np.random.default_rng(5).random(1000) < 0.5
-    found = list(sampled({"a": array(1000, present)}, 20, 0))
+    found = list(sample_chunks({"a": array(1000, present)}, 20, 0))
     assert len(found) == 20
     assert all(present[c.number] for c in found)
-    assert list(sampled({"a": array(50, False)}, 20, 0)) == []
+    assert list(sample_chunks({"a": array(50, False)}, 20, 0)) == []
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, True, "all", float("nan")])
 def test_what_is_no_sample_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="sample="):
-        checked_sample(wrong)
+        demand_sample(wrong)
 
 
 @given(st.lists(st.integers(1, 4), max_size=4), st.data())
@@ -79,7 +79,7 @@ def test_consecutive_elements_are_a_box_or_none(shape: list[int], data: Any) -> 
     count = data.draw(st.integers(1, size - start))
     flat = np.arange(size).reshape(shape)
     wanted = np.arange(start, start + count)
-    box = box_of(shape, start, count)
+    box = find_box(shape, start, count)
     if box is not None:
         found = flat[tuple(slice(a, b) for a, b in box)].ravel()
         np.testing.assert_array_equal(found, wanted)
@@ -99,7 +99,7 @@ def test_pieces_of_a_manifest_are_all_of_it_once(shape: list[int], most: int, da
     )
     table = whole.transpose(order)
     seen = np.zeros(table.shape, int)
-    for first, part in blocks(table, most=most):
+    for first, part in split_blocks(table, most=most):
         assert part.size <= most
         box = tuple(slice(a, a + n) for a, n in zip(first, part.shape, strict=True))
         np.testing.assert_array_equal(part.offset, table.offset[box])
@@ -126,7 +126,7 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
     lazy = LazyManifest(table, fragment.manifest.shape)
     array = replace(whole, fragments=(replace(fragment, manifest=lazy),))
     tracemalloc.start()
-    found = survey({"v": array})
+    found = survey_references({"v": array})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (found.references, len(found.ends), table.loaded) == (3_000_000, 30, 3_000_000)

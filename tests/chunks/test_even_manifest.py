@@ -11,15 +11,15 @@ from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, Manifes
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import MISSING, Reference
 from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.strided_manifest import EvenManifest, EvenTable
+from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.errors import FormatError
 
 FILE = SourceFile("file:///a.nc", size=10_000)
 OTHER = SourceFile("file:///b.nc", size=20_000)
 
 
-def even(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> EvenManifest:
-    return EvenManifest(EvenTable(file, first=96, step=20, length=12, count=24), shape)
+def even(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> StridedManifest:
+    return StridedManifest(StridedReferences(file, first=96, step=20, length=12, count=24), shape)
 
 
 def columns(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> ChunkManifest:
@@ -63,7 +63,7 @@ def test_every_view_is_that_of_the_columns(view: str) -> None:
 @pytest.mark.parametrize("view", STAY)
 def test_a_view_holds_no_columns(view: str) -> None:
     found = STAY[view](even())
-    assert isinstance(found, EvenManifest)
+    assert isinstance(found, StridedManifest)
     assert found.nbytes == 32
     assert tokenize(found) == tokenize(pickle.loads(pickle.dumps(found)))
     assert view in ("whole", "pruned") or tokenize(found) != tokenize(even())
@@ -87,7 +87,7 @@ def test_a_row_is_looked_up_from_either_end() -> None:
 )
 def test_what_lies_outside_the_file_is_refused(first: int, length: int) -> None:
     with pytest.raises(FormatError, match="are no chunk"):
-        EvenTable(FILE, first=first, step=20, length=length, count=24)
+        StridedReferences(FILE, first=first, step=20, length=length, count=24)
 
 
 def array(manifest: ChunkManifest) -> ManifestArray:
@@ -105,5 +105,5 @@ def test_arrays_are_joined_to_one_fragment() -> None:
     assert fragment.manifest.same(
         ChunkManifest.concatenate([columns(), columns(OTHER), columns()], 0)
     )
-    lazy = LazyManifest(EvenTable(FILE, first=96, step=20, length=12, count=24), (24, 1))
+    lazy = LazyManifest(StridedReferences(FILE, first=96, step=20, length=12, count=24), (24, 1))
     assert len(concatenate([array(lazy), array(lazy)]).fragments) == 2

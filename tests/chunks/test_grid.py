@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from virtualds import ChunkAxis
 from virtualds.chunks.axis import IrregularAxis, RegularAxis
-from virtualds.chunks.projection import AxisKey, Projection, Slices, as_slice, distinct
+from virtualds.chunks.projection import AxisKey, Projection, Slices, find_distinct, to_slice
 
 
 class Element(NamedTuple):
@@ -175,9 +175,9 @@ def test_different_numbers_are_sorted_only_where_most_are_not_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # there is no memory to look through so many
-    assert distinct(np.array([10**15, 3, 3]), 10**16).tolist() == [3, 10**15]
+    assert find_distinct(np.array([10**15, 3, 3]), 10**16).tolist() == [3, 10**15]
     monkeypatch.delattr(np, "unique")
-    assert distinct(np.array([4, 1, 4]), 5).tolist() == [1, 4]
+    assert find_distinct(np.array([4, 1, 4]), 5).tolist() == [1, 4]
 
 
 def test_one_slab_per_file_takes_at_most_sixteen_bytes() -> None:
@@ -339,7 +339,7 @@ def test_slices_are_those_of_a_list() -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=1, unique=True).map(sorted))
 def test_as_slice_means_the_same_positions(positions: list[int]) -> None:
-    found = as_slice(np.array(positions))
+    found = to_slice(np.array(positions))
     if isinstance(found, slice):
         assert list(range(found.start, found.stop, found.step)) == positions
     else:

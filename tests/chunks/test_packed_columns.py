@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from virtualds.chunks.columns import SMALL, Packed, narrow, pack, unpack
+from virtualds.chunks.columns import SMALL_COLUMN, PackedColumn, narrow, pack, unpack
 
 RNG = np.random.default_rng(2)
 COUNT = 40_000
@@ -46,7 +46,7 @@ COLUMNS: dict[str, tuple[Any, Any, float]] = {
 def test_a_column_comes_back_from_few_bytes(name: str) -> None:
     column, steps, bits = COLUMNS[name]
     packed = pack(column, steps)
-    assert isinstance(packed, Packed)
+    assert isinstance(packed, PackedColumn)
     assert len(packed.data) <= bits * COUNT / 8
     np.testing.assert_array_equal(unpack(packed, steps).astype(column.dtype), column)
 
@@ -56,7 +56,7 @@ SHAPES = hnp.array_shapes(max_dims=3, max_side=40)
 
 @given(hnp.arrays(np.int64, SHAPES, elements=st.integers(LIMITS.min, LIMITS.max)))
 def test_any_column_comes_back(column: Any) -> None:
-    big = np.concatenate([column.ravel()] * (SMALL // column.size + 2))
+    big = np.concatenate([column.ravel()] * (SMALL_COLUMN // column.size + 2))
     for steps in (None, big, big[:1]):
         for some in (big, column):
             known = steps if some is big else None

@@ -15,7 +15,7 @@ from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import CodecError
-from virtualds.datasets.to_dataset import _packing as packing_of
+from virtualds.datasets.to_dataset import _find_packing as packing_of
 
 INTEGERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 FLOATS = ("f4", "f8")

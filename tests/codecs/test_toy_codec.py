@@ -25,7 +25,7 @@ from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, check_length
 from virtualds.codecs.registry import Registry
 from virtualds.codecs.zlib import Zlib
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import FORMATS
 
 NUMBER, COMPRESSION = 400, 40400
@@ -158,7 +158,7 @@ def write(path: Path, key: int) -> None:
 
 
 def codecs_of(ds: xr.Dataset, name: str = "t") -> tuple[Codec, ...]:
-    array = virtual_data(ds[name].variable)
+    array = get_virtual_array(ds[name].variable)
     assert array is not None
     (pipeline,) = array.pipelines
     return pipeline.codecs
@@ -269,7 +269,7 @@ def test_without_the_line_no_codec_has_the_name(source: Path) -> None:
     write(beside, OTHER_KEY)
     # HDF5 knows the filter, so that h5py reads what no reference can say
     found = virtualds.open_virtual_dataset(beside)
-    assert virtual_data(found["t"].variable) is None
+    assert get_virtual_array(found["t"].variable) is None
     for kind, make in {
         "codec 'toy'": lambda: codecs.codec_from_zarr_v2({"id": "toy", "key": 1}),
         "codec 'numcodecs.toy'": lambda: codecs.codec_from_zarr_v3(

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.combine import stored_file
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import Alike, UnlikeError
-from virtualds.combine.open_file import Job
-from virtualds.combine.stored_file import Member, StoredFile, open_stored
+from virtualds.combine.concat_stored import Concatenator, UnlikeError
+from virtualds.combine.open_file import OpenJob
+from virtualds.combine.stored_file import FileInConcat, StoredFile, open_stored
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of
@@ -61,16 +61,16 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
     files = [open_stored(path, **CHOICES) for path in paths]
     if not all(isinstance(file, StoredFile) for file in files):
         raise UnlikeError("one of them is a dataset")
-    alike = Alike(Combination(**way, options=DEFAULTS | options), rises)
+    alike = Concatenator(Combination(**way, options=DEFAULTS | options), rises)
     found = alike.joined(files)  # type: ignore[arg-type]
     for size in (2, 3, len(files)):
         assert_same(alike.joined(in_pieces(alike, paths, size)), found)
     return found
 
 
-def in_pieces(alike: Alike, paths: Sequence[Path], size: int) -> list[Any]:
+def in_pieces(alike: Concatenator, paths: Sequence[Path], size: int) -> list[Any]:
     """What comes of files that another process opens, so many at a time."""
-    job = StretchJob(Job(partial(open_stored, **CHOICES)), alike)
+    job = StretchJob(OpenJob(partial(open_stored, **CHOICES)), alike)
     items = list(enumerate(paths))
     pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
     return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]
@@ -285,10 +285,10 @@ BY_THEMSELVES = {
 @pytest.mark.parametrize("case", ALIKE)
 def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_path: Path) -> None:
     paths = write(tmp_path, ALIKE[case])
-    alike = Alike(Combination(**WAYS[way], options=DEFAULTS), rises=False)  # type: ignore[arg-type]
+    alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), rises=False)  # type: ignore[arg-type]
     come = in_pieces(alike, paths, FILES)
     unordered = way == "by_coords" and case.startswith("no coordinate")
-    expected = StoredFile if case in BY_THEMSELVES or unordered else Member
+    expected = StoredFile if case in BY_THEMSELVES or unordered else FileInConcat
     assert {type(file) for file in come} == {expected}
     for file, path in zip(come, paths, strict=True):
         assert_same(file.dataset(), virtualds.open_virtual_dataset(path))
@@ -297,9 +297,9 @@ def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_pat
 def test_a_file_that_was_modified_since_it_went_into_a_stretch_is_refused(tmp_path: Path) -> None:
     """What is made of it now would stand beside what was read of it before."""
     paths = write(tmp_path, lambda n: day(n).assign_coords(y=[0.0, 1.0]))
-    alike = Alike(Combination(**WAYS["by_coords"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    alike = Concatenator(Combination(**WAYS["by_coords"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
     come = in_pieces(alike, paths, FILES)
-    assert {type(file) for file in come} == {Member}
+    assert {type(file) for file in come} == {FileInConcat}
     day(0).assign_coords(y=[8.0, 9.0]).to_netcdf(paths[0])
     with pytest.raises(virtualds.ReadError, match=r"0\.nc: it was modified after it was scanned"):
         come[0].dataset()

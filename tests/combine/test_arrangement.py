@@ -18,7 +18,7 @@ from virtual_arrays import no_reads, virtual
 
 import virtualds
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.combine.ordering import Arrangement, datasets_of
+from virtualds.combine.ordering import Arrangement, crop_datasets
 from virtualds.combine.overlap import Extent
 from virtualds.combine.xarray_combine import Combination
 
@@ -312,7 +312,7 @@ def test_any_overlap_is_what_xarray_makes_of_values(
     extents = {n: Extent.of(f"{n}.nc", ds) for n, ds in opened.items()}
     with no_reads():
         parts = Arrangement(sort, policy).parts(list(opened), extents, combination.dims)
-        found = combination(datasets_of(parts, opened))
+        found = combination(crop_datasets(parts, opened))
     sign = -1 if any(times[-1] < times[0] for times in files) else 1
     every = xr.concat(native[:: -1 if policy == "last" else 1], "time")
     expected = every.drop_duplicates("time", keep="first").sortby("time")

@@ -29,7 +29,7 @@ from small_archive import halved, refusing, write
 import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
 from virtualds.combine import processes
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.stores.retry import LONGEST_WAIT
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")
@@ -69,7 +69,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
     assert found.encoding == expected.encoding
     for name, variable in expected.variables.items():
         assert repr(found[name].encoding) == repr(variable.encoding)
-        virtual, other = virtual_data(variable), virtual_data(found.variables[name])
+        virtual, other = get_virtual_array(variable), get_virtual_array(found.variables[name])
         assert (virtual is None) == (other is None)
         assert virtual is None or virtual.same_references(other)
 

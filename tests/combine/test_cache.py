@@ -16,7 +16,7 @@ from range_server import faulty_server
 from small_archive import halved, write
 
 import virtualds
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 
 FILES = 6
 
@@ -48,7 +48,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
     xr.testing.assert_identical(found, expected)
     for name, variable in expected.variables.items():
         assert repr(found[name].encoding) == repr(variable.encoding)
-        virtual, other = virtual_data(variable), virtual_data(found.variables[name])
+        virtual, other = get_virtual_array(variable), get_virtual_array(found.variables[name])
         assert (virtual is None) == (other is None)
         assert virtual is None or virtual.same_references(other)
 

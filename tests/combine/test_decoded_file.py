@@ -15,9 +15,9 @@ from archives import DEFAULTS, KINDS, Archives
 from builds import assert_same
 
 import virtualds
-from virtualds.combine.concat_stored import CERTAIN, Alike, UnlikeError
+from virtualds.combine.concat_stored import CERTAIN, Concatenator, UnlikeError
 from virtualds.combine.decoded_file import as_stored
-from virtualds.combine.stored_file import Member, StoredFile
+from virtualds.combine.stored_file import FileInConcat, StoredFile
 from virtualds.combine.xarray_combine import Combination
 
 pytestmark = [
@@ -42,7 +42,7 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
     UnlikeError
         They are not.
     """
-    alike = Alike(combination, rises=combination.combine == "by_coords")
+    alike = Concatenator(combination, rises=combination.combine == "by_coords")
     files = [as_stored(f"{number}.nc", dataset) for number, dataset in enumerate(datasets)]
     if not all(isinstance(file, StoredFile) for file in files):
         raise UnlikeError("one of them is more than a file")
@@ -51,7 +51,7 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
         some: list[Any] = files[start : start + size]
         with suppress(UnlikeError):
             stretch = alike.stretch(some, opened_again)
-            some = [Member(stretch, place) for place in range(len(some))]
+            some = [FileInConcat(stretch, place) for place in range(len(some))]
         found += pickle.loads(pickle.dumps(some))
     return alike.joined(found)
 
@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 def test_other_options_are_refused(option: str) -> None:
     for value in REFUSED[option]:
         with pytest.raises(UnlikeError, match=option):
-            Alike(Combination("nested", "time", {**DEFAULTS, option: value}), rises=False)
+            Concatenator(Combination("nested", "time", {**DEFAULTS, option: value}), rises=False)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_other_options_are_refused(option: str) -> None:
 )
 def test_other_combinations_are_refused(combination: Combination) -> None:
     with pytest.raises(UnlikeError):
-        Alike(combination, rises=False)
+        Concatenator(combination, rises=False)
 
 
 DIFFERENT: dict[str, xr.Dataset] = {

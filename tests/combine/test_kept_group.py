@@ -19,8 +19,8 @@ import virtualds
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine.kept_group import MAGIC, from_bytes, to_bytes
-from virtualds.combine.open_file import job_for
-from virtualds.datasets.lazy import virtual_data
+from virtualds.combine.open_file import make_job
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.source_file import StorageOptions
 
@@ -33,7 +33,7 @@ CHOICES: dict[str, Any] = {
 def there_and_back(path: Path, opener: Any = virtualds.open_virtual_dataset, **options: Any) -> Any:
     """Return what is made of a file that was kept, and what was made of it when it was scanned."""
     on_error = options.pop("on_error", "raise")
-    job: Any = job_for(
+    job: Any = make_job(
         opener,
         CHOICES | options,
         steps=(),
@@ -65,7 +65,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert (other.dims, other.dtype) == (variable.dims, variable.dtype)
         assert repr(other.attrs) == repr(variable.attrs)
         assert repr(other.encoding) == repr(variable.encoding)
-        array, virtual = virtual_data(other), virtual_data(variable)
+        array, virtual = get_virtual_array(other), get_virtual_array(variable)
         if virtual is None:
             np.testing.assert_array_equal(other.values, variable.values)
         else:
@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="could not be read"):
         found, expected = there_and_back(path, on_error="keep")
     assert_same(found, expected)
-    refusing = virtual_data(found.variables["t"])
+    refusing = get_virtual_array(found.variables["t"])
     assert refusing is not None
     with pytest.raises(UnsupportedError, match="no date"):
         refusing.read()

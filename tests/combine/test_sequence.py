@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtualds.combine.overlap import Line, Piece
+from virtualds.combine.overlap import DimensionLine, FileStretch
 
 ROUND = np.array([1, 2, 3])
 
@@ -40,7 +40,7 @@ def calendar(*days: int, name: str = "360_day") -> pd.Index[Any]:
     ],
 )
 def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: list[int]) -> None:
-    assert Line([pd.Index(values) for values in indexes]).order().tolist() == order
+    assert DimensionLine([pd.Index(values) for values in indexes]).order().tolist() == order
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: li
     ],
 )
 def test_numbers_dates_durations_and_calendars_have_an_order(make: Any) -> None:
-    line = Line([make(4, 5), make(1, 2, 3, 4)])
+    line = DimensionLine([make(4, 5), make(1, 2, 3, 4)])
     assert line.order().tolist() == [1, 0]
-    assert line.cut(np.array([1, 0])) == [Piece(1, 0, 4), Piece(0, 1, 2)]
+    assert line.cut(np.array([1, 0])) == [FileStretch(1, 0, 4), FileStretch(0, 1, 2)]
     assert line.shared(0, 1).equals(make(4))
 
 
 def test_calendars_that_differ_have_none() -> None:
-    line = Line([calendar(4), calendar(1, name="noleap"), calendar(2)])
+    line = DimensionLine([calendar(4), calendar(1, name="noleap"), calendar(2)])
     assert line.order().tolist() == [0, 1, 2]
 
 
@@ -93,8 +93,8 @@ def test_calendars_that_differ_have_none() -> None:
     ],
 )
 def test_what_is_cut(indexes: Any, order: list[int], pieces: list[Any]) -> None:
-    line = Line([pd.Index(values) for values in indexes])
-    assert line.cut(np.array(order)) == [Piece(*piece) for piece in pieces]
+    line = DimensionLine([pd.Index(values) for values in indexes])
+    assert line.cut(np.array(order)) == [FileStretch(*piece) for piece in pieces]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_cut(indexes: Any, order: list[int], pieces: list[Any]) -> None:
     ],
 )
 def test_which_files_share_values(indexes: Any, pairs: list[Any]) -> None:
-    line = Line([pd.Index(values) for values in indexes])
+    line = DimensionLine([pd.Index(values) for values in indexes])
     assert line.sharing(np.arange(len(indexes))) == pairs
 
 
@@ -131,7 +131,7 @@ def test_every_value_comes_once_in_order_from_the_first_file_that_has_it(
     for number in order:
         for value in files[number]:
             owner.setdefault(value, number)
-    line = Line([pd.Index(values, dtype="i8") for values in files])
+    line = DimensionLine([pd.Index(values, dtype="i8") for values in files])
     pieces = line.cut(np.array(order))
     found = [(v, p.file) for p in pieces for v in files[p.file][p.start : p.stop]]
     values = [value for value, _ in found]
@@ -148,7 +148,7 @@ def test_every_value_comes_once_in_order_from_the_first_file_that_has_it(
 @given(intervals())
 def test_sorting_changes_nothing_but_the_order(case: tuple[list[list[int]], list[int]]) -> None:
     files, order = case
-    line = Line([pd.Index(files[n], dtype="i8") for n in order])
+    line = DimensionLine([pd.Index(files[n], dtype="i8") for n in order])
     found = line.order()
     assert sorted(found.tolist()) == list(range(len(files)))
     firsts = [files[order[n]][0] for n in found.tolist() if files[order[n]]]

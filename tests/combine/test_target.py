@@ -163,13 +163,13 @@ def test_parts_that_somebody_removed_are_missed_before_the_commit(
     files: list[Path], tmp_path: Path, early: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "refs.zarr"
-    commit = target_module.Target.commit
+    commit = target_module.BuildTarget.commit
 
     def robbed(self: Any, dataset: xr.Dataset) -> None:
         parts_of(target)[0].unlink()
         commit(self, dataset)
 
-    monkeypatch.setattr(target_module.Target, "commit", robbed)
+    monkeypatch.setattr(target_module.BuildTarget, "commit", robbed)
     with pytest.raises(virtualds.ReadError, match=r"1 parts .* are gone"):
         virtualds.open_virtual_mfdataset(files, **NESTED, to=target)
     assert not [path for path in target.rglob("*") if path.is_file()]

@@ -17,10 +17,10 @@ import virtualds
 from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets import to_dataset
-from virtualds.datasets.decoding_cache import Outlines
+from virtualds.datasets.decoding_cache import DecodingPlans
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.to_dataset import virtual_dataset
+from virtualds.datasets.to_dataset import to_virtual_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_dataset, "OUTLINES", Outlines())
+    monkeypatch.setattr(to_dataset, "DECODING_PLANS", DecodingPlans())
 
 
 def described(ds: xr.Dataset) -> Any:
@@ -145,7 +145,7 @@ def without_source(group: ManifestGroup) -> ManifestGroup:
 def test_a_variable_has_the_name_of_its_own_file_or_none(tmp_path: Path, first: str) -> None:
     named = open_group(Location.of(write(tmp_path / "a.nc", [0.0, 1.0])))
     groups = {"named": named, "nameless": without_source(named)}
-    virtual_dataset(groups[first])
-    found = {name: virtual_dataset(group)["t"].encoding for name, group in groups.items()}
+    to_virtual_dataset(groups[first])
+    found = {name: to_virtual_dataset(group)["t"].encoding for name, group in groups.items()}
     assert "source" not in found["nameless"]
     assert found["named"] == {**found["nameless"], "source": str(tmp_path / "a.nc")}

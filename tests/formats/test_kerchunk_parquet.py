@@ -592,7 +592,7 @@ def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
     numbers = pa.array([0, 5], pa.int32())
     column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
     with pytest.raises(FormatError, match="column path has 1 texts"):
-        kerchunk_records._urls(pa.table({"path": column}))
+        kerchunk_records._read_urls(pa.table({"path": column}))
 
 
 def test_a_record_whose_token_is_no_text_is_of_another_writing(tmp_path: Path) -> None:

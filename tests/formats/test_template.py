@@ -12,7 +12,7 @@ from fsspec.implementations.reference import ReferenceFileSystem
 
 from virtualds import FormatError
 from virtualds.formats.kerchunk import templates as template
-from virtualds.formats.kerchunk.generators import generated
+from virtualds.formats.kerchunk.generators import generate_references
 from virtualds.formats.kerchunk.json import _unfold
 from virtualds.formats.kerchunk.templates import (
     MOST_CHARACTERS,
@@ -114,7 +114,9 @@ def test_the_example_of_the_specification() -> None:
 
 
 def test_a_division_without_rest_is_exact() -> None:
-    found = generated([gen(offset="{{ i * 6 / 3 }}", length="{{ 8 / 2 }}")], Templates({}))
+    found = generate_references(
+        [gen(offset="{{ i * 6 / 3 }}", length="{{ 8 / 2 }}")], Templates({})
+    )
     assert [value[1:] for value in found.values()] == [[0, 4], [2, 4], [4, 4]]
 
 
@@ -147,14 +149,14 @@ def test_hostile_templates_are_format_errors(source: str, place: str) -> None:
     templates = Templates({"u": "x", "f": "{{c}}"})
     ranges = {"offset": "0", "length": "1"}
     with pytest.raises(FormatError):
-        generated([gen(**(ranges | {place: source}))], templates)
+        generate_references([gen(**(ranges | {place: source}))], templates)
 
 
 @pytest.mark.parametrize("body", ["{{f(c=c)}}", "{{g(c=c)}}", "{{u}}", "{{f}}", "{{i}}"])
 def test_templates_see_nothing_but_their_arguments(body: str) -> None:
     templates = Templates({"f": body, "g": "{{f(c=c)}}", "u": "x"})
     with pytest.raises(FormatError) as caught:
-        generated([gen(url="{{f(c=1)}}")], templates)
+        generate_references([gen(url="{{f(c=1)}}")], templates)
     assert "template 'f'" in "".join(caught.value.__notes__)
 
 
@@ -204,9 +206,9 @@ def test_hostile_generators_are_format_errors(which: str, monkeypatch: pytest.Mo
 def test_all_generators_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "MOST_REFERENCES", 1000)
     half = gen(dimensions={"i": {"stop": 600}})
-    assert len(generated([half], Templates({}))) == 600
+    assert len(generate_references([half], Templates({}))) == 600
     with pytest.raises(FormatError, match="600"):
-        generated([half, half], Templates({}))
+        generate_references([half, half], Templates({}))
 
 
 def test_what_is_rendered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,28 +221,28 @@ def test_what_is_rendered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "MOST_EFFORT", 10_000)
     long = gen(url="x" * 50 + "{{i}}", dimensions={"i": {"stop": 1000}})
     with pytest.raises(FormatError, match="more than a set can be"):
-        generated([long], Templates({}))
+        generate_references([long], Templates({}))
 
 
 def test_a_dimension_may_not_hide_a_template() -> None:
     with pytest.raises(FormatError, match="'i' is a dimension and a template"):
-        generated([gen()], Templates({"i": "x"}))
+        generate_references([gen()], Templates({"i": "x"}))
 
 
 def test_expressions_are_evaluated_once_for_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    computed = template._computed
+    computed = template._compute
 
     def counted(*args: Any) -> Any:
         calls.append(args)
         return computed(*args)
 
-    monkeypatch.setattr(template, "_computed", counted)
+    monkeypatch.setattr(template, "_compute", counted)
     item = gen(
         key="v/{{i}}.{{j}}", url="{{i // 100}}.nc", offset="{{(i % 100 * 300 + j) * 8}}",
         length="8", dimensions={"i": {"stop": 400}, "j": {"stop": 300}},
     )  # fmt: skip
-    found = generated([item], Templates({}))
+    found = generate_references([item], Templates({}))
     assert len(found) == 400 * 300 <= MOST_REFERENCES
     assert found["v/399.299"] == ["3.nc", (99 * 300 + 299) * 8, 8]
     assert len(calls) == 5

@@ -29,10 +29,10 @@ from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.registry import FORMATS
-from virtualds.datasets.to_dataset import virtual_dataset
+from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
@@ -63,7 +63,7 @@ class Target:
 
     @property
     def store(self) -> Store:
-        return store_for(self.url)
+        return find_store(self.url)
 
     def open(self) -> xr.Dataset:
         return xr.open_dataset(self.url, engine="virtual", storage_options=self.options)
@@ -83,7 +83,7 @@ class Target:
         update: Any = self.format.update
 
         def changed(old: ManifestGroup) -> ManifestGroup:
-            return group_from_dataset(change(virtual_dataset(old, loadable)))
+            return group_from_dataset(change(to_virtual_dataset(old, loadable)))
 
         update(self.url, changed, self.options, **choices)
 
@@ -421,7 +421,7 @@ def test_readers_keep_what_they_opened_while_appends_go_on(
         readers.append((target.open(), native(years[:count])))
         pickled = pickle.dumps(target.group())  # without what it has read
         target.append(years[count])
-        again = virtual_dataset(pickle.loads(pickled))
+        again = to_virtual_dataset(pickle.loads(pickled))
         np.testing.assert_array_equal(again["t"].values, native(years[:count])["t"].values)
     for reader, expected in readers:
         xr.testing.assert_identical(reader.load(), expected)

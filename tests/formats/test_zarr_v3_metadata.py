@@ -29,7 +29,7 @@ from virtualds.chunks.columns import MISSING
 from virtualds.codecs import CODECS, codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.blosc2 import Blosc2Frame
 from virtualds.codecs.cf_packing import Packing
-from virtualds.codecs.pipeline import Hidden
+from virtualds.codecs.pipeline import FixedAxis
 from virtualds.codecs.szip import Szip
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
@@ -38,12 +38,7 @@ from virtualds.formats.zarr.data_types import (
     fill_value_from_v3,
     fill_value_to_v3,
 )
-from virtualds.formats.zarr.v3_metadata import (
-    axes_from_v3,
-    check_zarr_v3,
-    grid_to_v3,
-    origins_in_grid,
-)
+from virtualds.formats.zarr.v3_metadata import axes_from_v3, check_zarr_v3, find_origins, grid_to_v3
 from virtualds.source_file import SourceFile
 
 JSON = dict[str, Any]
@@ -547,7 +542,7 @@ NO_CHAIN: dict[str, CodecPipeline] = {
         np.dtype("i2"), layout=(0,), packing=Packing(np.dtype("f8"), scale_factor=np.float64(2))
     ),
     "long double": CodecPipeline(np.dtype("g"), layout=(0,)),
-    "hidden axis": CodecPipeline(np.dtype("i2"), layout=(Hidden(3, 1), 0)),
+    "hidden axis": CodecPipeline(np.dtype("i2"), layout=(FixedAxis(3, 1), 0)),
     "axis stored twice": CodecPipeline(np.dtype("i2"), layout=(0, 0)),
     "mixed order": CodecPipeline(np.dtype([("a", "<i4"), ("b", ">i4")]), layout=(0,)),
     "aligned": CodecPipeline(np.dtype([("a", "u1"), ("b", "<i4")], align=True), layout=(0,)),
@@ -738,7 +733,7 @@ def test_the_grid_of_fragments_is_told(name: str) -> None:
     assert grid_to_v3(array) == grid
     axes = axes_from_v3(array.shape, json.loads(json.dumps(grid)))
     assert tuple(axis.size for axis in axes) == array.shape
-    for fragment, origin in zip(array.fragments, origins_in_grid(array, axes), strict=True):
+    for fragment, origin in zip(array.fragments, find_origins(array, axes), strict=True):
         if fragment.manifest.size:
             lies_at(fragment, origin, axes)
 
@@ -816,7 +811,7 @@ def test_a_grid_comes_back_with_the_planes_of_all_fragments(
     axes, array = drawn
     grid = json.loads(json.dumps(grid_to_v3(array)))
     found = axes_from_v3(array.shape, grid)
-    for fragment, origin in zip(array.fragments, origins_in_grid(array, found), strict=True):
+    for fragment, origin in zip(array.fragments, find_origins(array, found), strict=True):
         lies_at(fragment, origin, found)
     if not array.has_gaps:
         assert list(found) == axes

@@ -22,7 +22,7 @@ import virtualds
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import CodecError
 from virtualds.errors import VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED
+from virtualds.formats.referenced_files import MALFORMED_ERRORS
 
 Found = Iterable[tuple[str, Any]]
 
@@ -312,7 +312,7 @@ def our_codec(job: tuple[str, str, int]) -> Outcome:
     try:
         config, chunk, size = _chunk(folder)
         codec = codec_from_zarr_v2(config)
-    except (VirtualdsError, *MALFORMED, OSError) as error:
+    except (VirtualdsError, *MALFORMED_ERRORS, OSError) as error:
         # those who build codecs of metadata tell all of these as one of ours
         return Outcome(failure_of(error, True), {})
     try:

@@ -520,4 +520,4 @@ def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: P
 
     store.__class__ = Damaged
     with pytest.raises(FormatError, match="metadata of 'the root'"):
-        library.documents(store, "r")
+        library.read_documents(store, "r")

@@ -19,11 +19,11 @@ from counting_server import counting_server
 
 import virtualds
 from virtualds import FormatError
-from virtualds.datasets.location import FEW
-from virtualds.stores.archive_index import AHEAD, Index, tar_index, zip_index
-from virtualds.stores.block_cache import FIRST, PAGE
+from virtualds.datasets.location import HEAD_BYTES
+from virtualds.stores.archive_index import AHEAD, Index, read_tar_index, read_zip_index
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 
-EDGES = (FEW, PAGE, FIRST * PAGE)
+EDGES = (HEAD_BYTES, PAGE, FIRST_PAGES * PAGE)
 """What is read first of a local file, blocks of a remote one, and what is read first of it."""
 IMAGE = np.arange(35, dtype="u2").reshape(5, 7)
 edges = pytest.mark.parametrize("edge", EDGES)
@@ -119,7 +119,7 @@ def test_messages_of_grib_may_begin_where_blocks_do(edition: int, tmp_path: Path
     expected = plain[variable].values
     assert len(expected) == 2
     values = {"plain.grib": (variable, expected)}
-    for edge in (FEW, PAGE):
+    for edge in (HEAD_BYTES, PAGE):
         # between the messages, and behind them
         for place in (*range(edge - 17, edge + 2, 3), edge - 4, edge - len(second)):
             (tmp_path / f"{place}.grib").write_bytes(first.ljust(place, b"\0") + second)
@@ -151,7 +151,7 @@ def test_members_of_tar_are_found_at_every_boundary(form: int) -> None:
                 entry = tarfile.TarInfo(name)
                 entry.size = len(content)
                 archive.addfile(entry, io.BytesIO(content))
-        assert_indexed(tar_index, file.getvalue(), members)
+        assert_indexed(read_tar_index, file.getvalue(), members)
 
 
 def assert_indexed(read_index: object, data: bytes, members: dict[str, bytes]) -> None:
@@ -175,7 +175,7 @@ def test_members_of_zip_are_found_whatever_follows_them(comment: int, count: int
         archive.comment = b"c" * comment
         for name, content in members.items():
             archive.writestr(name, content)
-    assert_indexed(zip_index, file.getvalue(), members)
+    assert_indexed(read_zip_index, file.getvalue(), members)
 
 
 def test_an_archive_without_members_says_so(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from virtualds.parsers.hdf5 import attributes
-from virtualds.parsers.hdf5.attributes import attribute
+from virtualds.parsers.hdf5.attributes import read_attribute
 from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.netcdf_rules import Place, attribute_names
-from virtualds.stores.scan_cache import described
+from virtualds.parsers.hdf5.netcdf_rules import HDF5Location, list_attribute_names
+from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
 STRING = h5py.string_dtype()
@@ -66,17 +66,17 @@ def write_low_level(file: h5py.File) -> None:
         group.attrs["q"] = "x" * 300
 
 
-def places(path: Path) -> Iterator[Place]:
+def places(path: Path) -> Iterator[HDF5Location]:
     """Yield every group."""
-    source = described(normalise_url(str(path)), {})
+    source = describe_file(normalise_url(str(path)), {})
     with HDF5Files(source) as files:
         file = files.open(source)
         for name, found in file.items():
             if isinstance(file[name], h5py.Group):
-                yield Place(found.id, source, files)
+                yield HDF5Location(found.id, source, files)
 
 
-def listed(place: Place) -> list[str]:
+def listed(place: HDF5Location) -> list[str]:
     """Return the names of attributes as HDF5 lists them."""
     found: list[str] = []
     h5py.h5a.iterate(
@@ -85,8 +85,8 @@ def listed(place: Place) -> list[str]:
     return found
 
 
-def outcome(place: Place, name: str) -> tuple[Any, ...]:
-    value = attribute(place, name)
+def outcome(place: HDF5Location, name: str) -> tuple[Any, ...]:
+    value = read_attribute(place, name)
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         return type(value), value.dtype.str, value.shape, value.tobytes()
     return type(value), value
@@ -101,11 +101,11 @@ def test_attributes_in_headers_are_those_that_hdf5_reads(tmp_path: Path, libver:
         write_low_level(file)
     count = 0
     for place in places(path):
-        names = attribute_names(place)
+        names = list_attribute_names(place)
         assert names == listed(place)
         ours = [outcome(place, name) for name in names]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(attributes, "_plain_value", lambda file, known: None)
+            patch.setattr(attributes, "_read_plain_value", lambda file, known: None)
             assert ours == [outcome(place, name) for name in names]
         count += len(names)
     assert count > 90
@@ -117,8 +117,8 @@ def test_few_attributes_need_no_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with h5py.File(path, "w") as file:
         file.create_group("g").attrs.update(common)
     for ours in places(path):
-        names = attribute_names(ours)
+        names = list_attribute_names(ours)
         monkeypatch.setattr(h5py.h5a, "open", None)
         assert names == list(common)
-        assert [attribute(ours, name) for name in names[:3]] == ["m", "m", 1]
-        np.testing.assert_array_equal(attribute(ours, "range"), [0.0, 1.0])
+        assert [read_attribute(ours, name) for name in names[:3]] == ["m", "m", 1]
+        np.testing.assert_array_equal(read_attribute(ours, "range"), [0.0, 1.0])

@@ -15,11 +15,11 @@ import virtualds
 from virtualds import FormatError, ReadError, VirtualdsError
 from virtualds.arrays.group import ManifestGroup
 from virtualds.parsers.hdf5 import read
-from virtualds.parsers.hdf5.attributes import attribute
+from virtualds.parsers.hdf5.attributes import read_attribute
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.h5py_values import HDF5Array
-from virtualds.parsers.hdf5.netcdf_rules import Place, attribute_names
-from virtualds.stores.scan_cache import described
+from virtualds.parsers.hdf5.netcdf_rules import HDF5Location, list_attribute_names
+from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
 TEXT = h5py.string_dtype()
@@ -28,7 +28,7 @@ NUMBERS = h5py.vlen_dtype(np.dtype("i4"))
 
 def scanned(path: Path) -> ManifestGroup:
     """Return the root group of a file, with its problems noted in it."""
-    return read(described(normalise_url(str(path)), {}))
+    return read(describe_file(normalise_url(str(path)), {}))
 
 
 def listed(group: h5py.Group) -> list[str]:
@@ -42,16 +42,16 @@ def listed(group: h5py.Group) -> list[str]:
 
 def check_attributes(path: Path) -> int:
     """Compare the attributes of all groups of a file with h5py's; return how many are dense."""
-    source, dense = described(normalise_url(str(path)), {}), 0
+    source, dense = describe_file(normalise_url(str(path)), {}), 0
     with HDF5Files(source) as files:
         for name, group in files.open(source).items():
-            place = Place(group.id, source, files)
-            names = attribute_names(place)
+            place = HDF5Location(group.id, source, files)
+            names = list_attribute_names(place)
             assert names == listed(group), name
             for one in names:
                 want = group.attrs[one]
                 want = want.decode() if isinstance(want, bytes) else want
-                np.testing.assert_array_equal(attribute(place, one), want)
+                np.testing.assert_array_equal(read_attribute(place, one), want)
             in_header = sum(message.kind == 0x0C for message in place.messages)
             dense += len(names) - in_header
     return dense

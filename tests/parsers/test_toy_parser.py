@@ -15,7 +15,7 @@ import xarray as xr
 
 import virtualds
 from virtualds.arrays.parser import NativeReader, ReadNative, stored_values
-from virtualds.datasets.registry import FORMATS, GROUP, plugins
+from virtualds.datasets.registry import FORMATS, PLUGIN_GROUP, load_plugins
 from virtualds.formats import Format
 
 LINE = "toy = toy_parser:parser"
@@ -28,11 +28,11 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     folder = tmp_path / "site" / "toy_parser-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-parser\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{GROUP}]\n{LINE}\n")
+    (folder / "entry_points.txt").write_text(f"[{PLUGIN_GROUP}]\n{LINE}\n")
     monkeypatch.syspath_prepend(folder.parent)
-    plugins.cache_clear()
+    load_plugins.cache_clear()
     yield
-    plugins.cache_clear()
+    load_plugins.cache_clear()
 
 
 @pytest.fixture

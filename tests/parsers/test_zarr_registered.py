@@ -19,7 +19,7 @@ from zarr_stores import BIG, LITTLE, named, sharded, v3
 
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.zarr.chunk_keys import chunk_key
+from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.stores.local import LocalStore
 
 pytestmark = [
@@ -298,8 +298,8 @@ KEYS: dict[str, tuple[Any, dict[tuple[int, ...], str]]] = {
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_are_those_of_the_registry_and_are_read_back(name: str) -> None:
     encoding, keys = KEYS[name]
-    made = chunk_key({"chunk_key_encoding": encoding})
-    assert chunk_key({"chunk_key_encoding": made.to_json()}) == made
+    made = parse_chunk_keys({"chunk_key_encoding": encoding})
+    assert parse_chunk_keys({"chunk_key_encoding": made.to_json()}) == made
     for place, key in keys.items():
         assert made(place) == key
         assert made.place(key, 2) == place
@@ -320,7 +320,7 @@ def test_stores_of_such_keys_are_opened(
     one = packed([True, False, True])
     path = one.write(tmp_path / "s", chunk_key_encoding=encoding)
     shutil.rmtree(path / "a/c")
-    chunk = path / "a" / chunk_key({"chunk_key_encoding": encoding})((0,))
+    chunk = path / "a" / parse_chunk_keys({"chunk_key_encoding": encoding})((0,))
     chunk.parent.mkdir(parents=True, exist_ok=True)
     chunk.write_bytes(one.chunk)
     (chunk.parent / "other").write_bytes(b"")

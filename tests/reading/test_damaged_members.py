@@ -15,7 +15,7 @@ from counting_server import counting_server
 import virtualds
 from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import ReadError, VirtualdsError
-from virtualds.source_file import checksum_behind, checksum_of
+from virtualds.source_file import checksum_of, compute_checksum_behind
 
 NUMBERS = np.random.default_rng(5).normal(size=(40, 50)).astype("f4")
 
@@ -50,7 +50,7 @@ def zipped(path: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("rest", [0, 1, 7, 4096, 100_001])
 def test_the_checksum_of_a_rest_follows_from_that_of_all(head: int, rest: int) -> None:
     data = np.random.default_rng(head).bytes(head + rest)
-    assert checksum_behind(data[:head], checksum_of(data), rest) == checksum_of(data[head:])
+    assert compute_checksum_behind(data[:head], checksum_of(data), rest) == checksum_of(data[head:])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

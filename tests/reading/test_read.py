@@ -119,8 +119,8 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
 @contextmanager
 def read_in_place_whatever_the_size() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "WORTH_A_CALL", 0)
-        patch.setattr(local, "WORTH_A_ROW", 0)
+        patch.setattr(local, "DIRECT_BYTES", 0)
+        patch.setattr(local, "DIRECT_ROW_BYTES", 0)
         yield
 
 

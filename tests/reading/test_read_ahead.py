@@ -17,11 +17,11 @@ from virtualds.reading import tasks
 from virtualds.reading import threads as pool_module
 from virtualds.reading.coalesce import join_ranges
 from virtualds.reading.plan import plan
-from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.reading.tasks import Batch
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile
-from virtualds.stores.store import Reach
+from virtualds.stores.store import RequestLimits
 
 
 def served(array: ManifestArray, url: str) -> ManifestArray:
@@ -101,8 +101,8 @@ def test_tasks_that_begin_in_front_of_others_are_no_part_of_their_request(
     values = np.random.default_rng(4).integers(0, 2**62, (8, 4 * chunk))
     array = np.transpose(virtual(values, tmp_path, chunks=(1, chunk), codecs=ZLIB))
     monkeypatch.setattr(tasks, "BLOCK_TASKS", 8)
-    longest = Reach(gap=0, run=8 * chunk, at_once=1)
-    monkeypatch.setattr(tasks, "reach_of", lambda fragment, file: longest)
+    longest = RequestLimits(gap=0, run=8 * chunk, at_once=1)
+    monkeypatch.setattr(tasks, "limits_of", lambda fragment, file: longest)
     found = [batch for batch in plan(array, (slice(None),) * 2).batches if isinstance(batch, Batch)]
     assert sum(len(batch.tasks) for batch in found) == 32
     assert all(len(join_ranges(batch.ranges, longest.gap, longest.run)) == 1 for batch in found)
@@ -131,7 +131,7 @@ def test_a_failed_request_ends_the_read(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- the window
 
 
-FAR = Way("http://h", 4, 1)
+FAR = HostSlot("http://h", 4, 1)
 
 
 def test_as_many_are_under_way_as_the_host_takes() -> None:
@@ -148,16 +148,16 @@ def test_as_many_are_under_way_as_the_host_takes() -> None:
             live -= 1
         return item * 2
 
-    found = dict(Ahead(range(48), lambda item: FAR, fetch))
+    found = dict(Prefetcher(range(48), lambda item: FAR, fetch))
     assert found == {i: 2 * i for i in range(48)}
     assert most == 4
 
 
 def test_what_lies_about_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
-    monkeypatch.setattr(ahead_module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(ahead_module, "MOST_AHEAD", 1000)
     items = iter(range(100))
-    rows = Ahead(items, lambda item: Way("http://many", 64, 300), lambda item: item)
+    rows = Prefetcher(items, lambda item: HostSlot("http://many", 64, 300), lambda item: item)
     next(rows)
     assert next(items) <= 4
     assert len(list(rows)) == 98
@@ -168,13 +168,13 @@ def test_near_items_are_handed_on_unfetched() -> None:
         assert item % 2
         return item
 
-    rows = list(Ahead(range(10), lambda item: FAR if item % 2 else None, fetch))
+    rows = list(Prefetcher(range(10), lambda item: FAR if item % 2 else None, fetch))
     assert sorted(rows) == [(i, i if i % 2 else None) for i in range(10)]
 
 
 def test_who_stops_early_leaves_nothing_asked_for() -> None:
     """Two threads have items 1 and 2; item 3 waits, and what is asked for later waits behind it."""
-    way = Way("http://stop", 2, 1)
+    way = HostSlot("http://stop", 2, 1)
     begun: list[int] = []
     gate = threading.Event()
 
@@ -184,11 +184,11 @@ def test_who_stops_early_leaves_nothing_asked_for() -> None:
             gate.wait(300)
         return item
 
-    rows = Ahead(range(8), lambda item: way, fetch)
+    rows = Prefetcher(range(8), lambda item: way, fetch)
     assert next(rows) == (0, 0)
     rows.close()
     gate.set()
-    assert list(Ahead([100], lambda item: way, fetch)) == [(100, 100)]
+    assert list(Prefetcher([100], lambda item: way, fetch)) == [(100, 100)]
     assert set(begun) <= {0, 1, 2, 100}
 
 
@@ -199,7 +199,7 @@ def test_an_error_of_a_request_comes_where_its_answer_would() -> None:
         return item
 
     with pytest.raises(ReadError, match="no answer"):
-        list(Ahead(range(10), lambda item: FAR, fetch))
+        list(Prefetcher(range(10), lambda item: FAR, fetch))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ReadError])
@@ -226,7 +226,7 @@ def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
             raise error("enough")
 
     with pytest.raises(error, match="enough"):
-        run_all(Ahead(range(6), lambda item: Way("http://deaf", 4, 1), fetch), work)
+        run_all(Prefetcher(range(6), lambda item: HostSlot("http://deaf", 4, 1), fetch), work)
     assert not answer.is_set()
     too_late.cancel()
     answer.set()

@@ -23,7 +23,7 @@ from virtualds import SourceFile, set_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores import fsspec_ranges, http_session, obstore, retry
 from virtualds.stores.fsspec import FsspecStore
-from virtualds.stores.obstore_options import parted, translation
+from virtualds.stores.obstore_options import split_url, translate_options
 from virtualds.stores.store import StoreError
 
 pytest.importorskip("obstore")
@@ -343,12 +343,12 @@ class Refused(OSError):
     ids=["at once", "seconds", "too long", "tomorrow", "yesterday", "no date", "nothing"],
 )
 def test_a_server_says_when_to_come_back(after: str, least: float, most: float) -> None:
-    assert least <= retry.wait_before(1, Refused(503, after)) <= most
+    assert least <= retry.choose_wait(1, Refused(503, after)) <= most
 
 
 def test_waits_grow_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "FIRST_WAIT", 1.0)
-    longest = [max(retry.wait_before(n, OSError()) for _ in range(200)) for n in (1, 3, 9)]
+    longest = [max(retry.choose_wait(n, OSError()) for _ in range(200)) for n in (1, 3, 9)]
     assert longest[0] <= 1 < longest[1] <= 4 < longest[2] <= retry.LONGEST_WAIT
 
 
@@ -556,7 +556,7 @@ UNTOLD: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("place", "options", "config"), TOLD)
 def test_options_translate(place: str, options: dict[str, Any], config: dict[str, str]) -> None:
     before = dict(options)
-    found = translation(place, options)
+    found = translate_options(place, options)
     assert found is not None
     assert dict(found.config) == config
     assert options == before
@@ -575,7 +575,7 @@ def test_headers_translate(where: dict[str, Any], served: Served) -> None:
 
 @pytest.mark.parametrize(("place", "options"), UNTOLD)
 def test_what_does_not_translate_is_left_to_fsspec(place: str, options: dict[str, Any]) -> None:
-    assert translation(place, options) is None
+    assert translate_options(place, options) is None
 
 
 @pytest.mark.parametrize(
@@ -589,7 +589,7 @@ def test_what_does_not_translate_is_left_to_fsspec(place: str, options: dict[str
     ],
 )
 def test_urls_that_two_libraries_might_read_in_two_ways_are_left_to_fsspec(url: str) -> None:
-    assert parted(url) is None
+    assert split_url(url) is None
 
 
 @pytest.mark.parametrize(

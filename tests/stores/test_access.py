@@ -24,8 +24,8 @@ from range_server import RangeHandler, running
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import Allowed, absolute, is_private
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import AccessPolicy, is_private, resolve_url
 from virtualds.stores.store import StoreError
 
 VALUES = np.arange(4, dtype="i2")
@@ -476,7 +476,7 @@ def test_spellings_of_one_place_are_one(url: str, prefix: str, covered: bool) ->
     base = "https://example.org/refs.json"
     found = True
     try:
-        Allowed.of(prefix).check(absolute(url, base), base)
+        AccessPolicy.of(prefix).check(resolve_url(url, base), base)
     except AccessError:
         found = False
     assert found == covered
@@ -576,7 +576,7 @@ SPECIAL: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
     url = f"file://{SPECIAL[kind](tmp_path)}"
-    store = store_for(url)
+    store = find_store(url)
     for read in (
         lambda: store.describe(url, None),
         lambda: store.head(url, None, 8),
@@ -704,7 +704,7 @@ def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: 
     ],
 )
 def test_neighbours_are_seen_from_the_folder_of_the_set(base: str, expected: str) -> None:
-    assert absolute("../data/a.nc", base) == expected
+    assert resolve_url("../data/a.nc", base) == expected
 
 
 # ---------------------------------------------------------------------- this machine
@@ -727,7 +727,7 @@ def test_a_public_set_does_not_name_this_machine_or_its_network(base: str, host:
     url = f"http://{host}/a.nc"
     # what has "::" in it is taken for a chain of fsspec's, which ends on this machine
     with pytest.raises(AccessError, match="network" if "::" not in host else "local file"):
-        Allowed().check(absolute(url, base), base)
+        AccessPolicy().check(resolve_url(url, base), base)
 
 
 # urls with "::" are chains of fsspec's for sets, and addresses for everybody else
@@ -762,15 +762,15 @@ def test_an_address_is_private_if_the_one_that_it_holds_is(host: str) -> None:
 )
 def test_a_public_set_names_public_hosts(host: str) -> None:
     base = "https://example.org/refs.json"
-    Allowed().check(absolute(f"http://{host}/a.nc", base), base)
+    AccessPolicy().check(resolve_url(f"http://{host}/a.nc", base), base)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1", "localhost"])
 def test_a_set_of_the_network_names_the_network_and_others_are_allowed_to(host: str) -> None:
     url = f"http://{host}/a.nc"
-    Allowed().check(url, f"http://{host}/refs.json")
-    Allowed().check(url, "file:///refs.json")
-    Allowed.of(f"http://{host}/").check(url, "https://example.org/refs.json")
+    AccessPolicy().check(url, f"http://{host}/refs.json")
+    AccessPolicy().check(url, "file:///refs.json")
+    AccessPolicy.of(f"http://{host}/").check(url, "https://example.org/refs.json")
 
 
 SIGNED = (

@@ -20,8 +20,8 @@ import pytest
 
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.file_lock import exclusive
+from virtualds.stores import find_store
+from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.store import ChangedError, Store, StoreError
 
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def store(self) -> Store:
-        return store_for(self.folder)
+        return find_store(self.folder)
 
     def url(self, name: str) -> str:
         return f"{self.folder}/{name}"
@@ -318,7 +318,7 @@ def test_one_at_a_time_holds_a_lock_that_each_removes(tmp_path: Path) -> None:
 
     def hold(number: int) -> None:
         for _ in range(200):
-            with exclusive(lock):
+            with hold_lock(lock):
                 inside.append(number)
                 most.append(len(inside))
                 time.sleep(0)
@@ -332,9 +332,9 @@ def test_one_at_a_time_holds_a_lock_that_each_removes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="processes are not forked there")
 def test_an_error_within_a_lock_ends_it(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), exclusive(str(tmp_path / "lock")):
+    with pytest.raises(KeyError), hold_lock(str(tmp_path / "lock")):
         raise KeyError
-    with exclusive(str(tmp_path / "lock")):
+    with hold_lock(str(tmp_path / "lock")):
         pass
     assert os.listdir(tmp_path) == []
 
@@ -452,8 +452,8 @@ def test_a_listed_link_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "folder/link").symlink_to(tmp_path / "target")
     (tmp_path / "folder/nowhere").symlink_to(tmp_path / "none")
     url = f"file://{tmp_path}/folder"
-    link, nowhere = store_for(url).list_files(url, None)
-    assert link.file == store_for(url).describe(f"{url}/link", None)
+    link, nowhere = find_store(url).list_files(url, None)
+    assert link.file == find_store(url).describe(f"{url}/link", None)
     assert (nowhere.path, nowhere.file.size) == ("nowhere", None)
 
 

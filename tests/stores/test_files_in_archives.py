@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.archive_index import AHEAD, tar_index, zip_index
+from virtualds.stores import find_store
+from virtualds.stores.archive_index import AHEAD, read_tar_index, read_zip_index
 
 VALUES = np.random.default_rng(1).normal(size=(6, 40, 50)).astype("f4")
 
@@ -289,7 +289,7 @@ def _archive_bytes(kind: str) -> bytes:
     return buffer.getvalue()
 
 
-INDICES = {"zip": zip_index, "tar": tar_index}
+INDICES = {"zip": read_zip_index, "tar": read_tar_index}
 SOUND = {kind: _archive_bytes(kind) for kind in INDICES}
 
 
@@ -315,14 +315,14 @@ def test_a_damaged_archive_is_an_error_or_lists_what_lies_in_it(
 def test_a_tar_archive_that_ends_too_early_is_not_taken_for_a_short_one(cut: int) -> None:
     raw = SOUND["tar"][:cut]
     with pytest.raises(FormatError, match="truncated or damaged"):
-        tar_index(lambda a, n: raw[a : a + n], len(raw), "it")
+        read_tar_index(lambda a, n: raw[a : a + n], len(raw), "it")
 
 
 def test_members_are_bounded(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a", b"abc")
         archive.writestr("b", b"def")
-    store, url = store_for("zip://a::x"), f"zip://a::{(tmp_path / 'a.zip').as_uri()}"
+    store, url = find_store("zip://a::x"), f"zip://a::{(tmp_path / 'a.zip').as_uri()}"
     file = store.describe(url, None)
     assert store.get_ranges(file, [(0, 3), (1, 1)]) == [b"abc", b"b"]
     with pytest.raises(OSError, match="3 bytes, not 4"):

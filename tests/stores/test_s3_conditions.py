@@ -15,7 +15,7 @@ from s3_server import requests_to, s3_server
 import virtualds
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for, versions
+from virtualds.stores import find_store, versions
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 
@@ -66,7 +66,7 @@ def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
         first, second = bucket_at(options), bucket_at(options)
         before = len(requests_to(options))
         for url in (f"{first}/a/x.json", f"{first}/b/y.json", f"{first}/b/c/z.json"):
-            store_for(url).write_version(url, b"data", StorageOptions(options), None)
+            find_store(url).write_version(url, b"data", StorageOptions(options), None)
         asked = requests_to(options)[before:]
         tried = [request for request in asked if versions.PROOF in request]
         # two that succeed, two that fail and look whose it is, and a look for those that were left
@@ -75,7 +75,7 @@ def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
         assert len({request.split()[1] for request in tried}) == 1
         assert len(asked) == len(tried) + 2 + 3
         url = f"{second}/x.json"
-        store_for(url).write_version(url, b"data", StorageOptions(options), None)
+        find_store(url).write_version(url, b"data", StorageOptions(options), None)
         assert any(f"{second[5:]}/{versions.PROOF}" in r for r in requests_to(options))
         assert names_at(first, options) == ["a/x.json", "b/c/z.json", "b/y.json"]
 
@@ -106,12 +106,12 @@ def test_what_a_killed_process_has_tried_is_no_file_of_a_set_and_goes(
         filesystem, path = fsspec.core.url_to_fs(bucket, **options)
         left = f"{versions.PROOF}0123"
         filesystem.call_s3("put_object", Bucket=path, Key=left, Body=b"")
-        assert store_for(bucket).list_files(bucket, StorageOptions(options)) == []
+        assert find_store(bucket).list_files(bucket, StorageOptions(options)) == []
         url = f"{bucket}/x.json"
-        store_for(url).write_version(url, b"1", StorageOptions(options), None)
+        find_store(url).write_version(url, b"1", StorageOptions(options), None)
         # another process may be at it just now
         assert names_at(bucket, options) == [left, "x.json"]
         monkeypatch.setattr(versions, "GRACE", -60.0)
         versions._PROVED.clear()
-        store_for(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(options), None)
+        find_store(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(options), None)
         assert names_at(bucket, options) == ["x.json", "y.json"]

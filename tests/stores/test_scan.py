@@ -32,17 +32,25 @@ import virtualds
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.parsers import hdf5
 from virtualds.source_file import SourceFile
-from virtualds.stores import in_front, store_for
-from virtualds.stores.block_cache import HELD, LEAST, MOST, PAGE, BlockFile, Blocks, FetchError
+from virtualds.stores import find_store, put_in_front
+from virtualds.stores.block_cache import (
+    HELD_PAGES,
+    LEAST,
+    MOST,
+    PAGE,
+    BlockFile,
+    Blocks,
+    FetchError,
+)
 from virtualds.stores.scan_cache import (
     ATTEMPTS,
     fetch_ahead,
-    pointed_at,
+    find_pointed_ranges,
+    hold_scan,
+    open_remote,
     read_remote,
-    remote_file,
-    scanning,
 )
-from virtualds.stores.store import Range, Reach, StoreError
+from virtualds.stores.store import Range, RequestLimits, StoreError
 
 MIB = 2**20
 
@@ -141,7 +149,7 @@ def test_a_file_in_s3_takes_few_requests(
         assert counts.sent < MIB // 2
         alike(found, virtualds.open_virtual_dataset(folder / name))
         [source] = found["t2m"]._variable._data.sources
-    known = store_for(there).describe(there, source.options)
+    known = find_store(there).describe(there, source.options)
     assert source.fingerprint == known.fingerprint
     assert source.etag
     assert source.size == (folder / name).stat().st_size
@@ -361,7 +369,7 @@ def test_a_server_without_ranges_is_right_about_small_files_and_clear_about_othe
 class Bytes:
     """A store of one file in memory that notes what it is asked for."""
 
-    reach = Reach(gap=0, run=MIB, at_once=1)
+    reach = RequestLimits(gap=0, run=MIB, at_once=1)
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -380,8 +388,8 @@ class Bytes:
 def group_over(data: bytes) -> Any:
     """What the parser finds in a file of which little is fetched at a time."""
     url = "bytes://a"
-    with in_front(url, Bytes(data)), scanning(url, None):  # type: ignore[arg-type]
-        source, _ = store_for(url).head(url, None, PAGE)
+    with put_in_front(url, Bytes(data)), hold_scan(url, None):  # type: ignore[arg-type]
+        source, _ = find_store(url).head(url, None, PAGE)
         return hdf5.read(source)
 
 
@@ -409,7 +417,7 @@ def test_an_attempt_with_nothing_missing_raises_what_it_raised() -> None:
         raise KeyError("its own")
 
     with (
-        in_front("bytes://a", Bytes(bytes(9))),  # type: ignore[arg-type]
+        put_in_front("bytes://a", Bytes(bytes(9))),  # type: ignore[arg-type]
         pytest.raises(KeyError, match="its own"),
     ):
         read_remote(SourceFile("bytes://a", 9), work)
@@ -421,7 +429,7 @@ def test_an_attempt_in_which_something_was_missing_is_void_even_if_it_was_hidden
     found = []
 
     def work() -> bytes:
-        file = remote_file(SourceFile("bytes://a", len(data)))
+        file = open_remote(SourceFile("bytes://a", len(data)))
         file.seek(5 * MIB)
         part = b"nothing"
         with suppress(Exception):  # as a library might
@@ -429,7 +437,7 @@ def test_an_attempt_in_which_something_was_missing_is_void_even_if_it_was_hidden
         found.append(part)
         return part
 
-    with in_front("bytes://a", Bytes(data)):  # type: ignore[arg-type]
+    with put_in_front("bytes://a", Bytes(data)):  # type: ignore[arg-type]
         assert read_remote(SourceFile("bytes://a", len(data)), work) == data[:10]
     assert found == [b"nothing", data[:10]]
 
@@ -447,11 +455,11 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
         found = virtualds.open_virtual_dataset(f"{url}/typical.nc")
         with pytest.raises(FileNotFoundError, match="no group"):
             virtualds.open_virtual_dataset(f"{url}/typical.nc", group="no")
-        store = store_for(f"{url}/typical.nc")
+        store = find_store(f"{url}/typical.nc")
     gc.collect()
     assert len(held) == 2
     assert not [ref for ref in held if ref() is not None]
-    assert store is store_for("http://elsewhere")
+    assert store is find_store("http://elsewhere")
     assert found.sizes["time"] == 12
 
 
@@ -502,7 +510,7 @@ def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: byt
 
 
 def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("virtualds.stores.block_cache.HELD", 10)
+    monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
     monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
     monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
     blocks, store = blocks_of(data)
@@ -510,13 +518,13 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -
         assert blocks.read(offset, 100) == data[offset : offset + 100]
         assert len(blocks._pages) <= 10
     assert store.ranges[-1][0] == 0
-    assert HELD >= 2 * MOST
+    assert HELD_PAGES >= 2 * MOST
 
 
 def test_what_is_fetched_does_not_push_out_what_it_is_wanted_with(
     monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr("virtualds.stores.block_cache.HELD", 10)
+    monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
     monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
     monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
     blocks, _ = blocks_of(data)
@@ -548,14 +556,14 @@ def test_a_block_that_cannot_be_had_says_which(data: bytes) -> None:
 def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
     store = Bytes(data)
     other = SourceFile("bytes://other", 10)
-    with in_front("bytes://a", store):  # type: ignore[arg-type]
+    with put_in_front("bytes://a", store):  # type: ignore[arg-type]
         file = SourceFile("bytes://a", len(data))
         fetch_ahead({file: [(MIB, 5)]})
         assert not store.ranges
-        with scanning("bytes://a", None):
+        with hold_scan("bytes://a", None):
             fetch_ahead({file: [(MIB, 5)], other: [(0, 5)]})
             before = len(store.ranges)
-            assert store_for("bytes://a").get_ranges(file, [(MIB, 5), (2 * MIB, 3)]) == [
+            assert find_store("bytes://a").get_ranges(file, [(MIB, 5), (2 * MIB, 3)]) == [
                 data[MIB : MIB + 5], data[2 * MIB : 2 * MIB + 3],
             ]  # fmt: skip
             assert store.ranges[before:] == [(2 * MIB, 3)]
@@ -563,7 +571,7 @@ def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
 
 @given(st.sampled_from([b"TREE", b"SNOD", b""]), st.binary(max_size=3000))
 def test_any_bytes_may_be_looked_at_for_what_they_point_at(signature: bytes, rest: bytes) -> None:
-    for address, length in pointed_at(signature + rest):
+    for address, length in find_pointed_ranges(signature + rest):
         assert 0 < address < 2**63
         assert length > 0
 

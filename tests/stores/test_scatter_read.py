@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from virtualds.stores import preadv
-from virtualds.stores.preadv import read_rows, row_bytes
+from virtualds.stores.preadv import count_row_bytes, read_rows
 
 Array = np.ndarray[Any, Any]
 BYTES = np.random.default_rng(5).bytes(100_000)
@@ -47,7 +47,7 @@ def test_an_array_holds_the_bytes_of_the_file_in_its_order(
     make: Callable[[], Array], length: int, handle: int
 ) -> None:
     target = make()
-    assert row_bytes(target) == length
+    assert count_row_bytes(target) == length
     assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
 

@@ -20,7 +20,7 @@ import xarray as xr
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.stores import fsspec_ranges
-from virtualds.stores.temporary import remove_left_over, temporary_name
+from virtualds.stores.temporary import make_temporary_name, remove_left_over
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 UNREACHABLE = {
@@ -92,7 +92,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     url = {"s3fs": "s3://bucket/x", "aiohttp": "http://127.0.0.1/x"}[library]
     with pytest.raises(OSError, match=rf"{library}.*virtualds\[remote\]"):
-        fsspec_ranges.located(url, None)
+        fsspec_ranges.find_filesystem(url, None)
 
 
 # ---------------------------------------------------------------------- local targets
@@ -210,11 +210,11 @@ def test_a_folder_of_common_names_is_no_set(inside: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
 def test_what_killed_writers_left_goes_when_it_is_old(name: str, tmp_path: Path) -> None:
     target = tmp_path / name
-    old, new = (Path(temporary_name(str(target))) for _ in range(2))
+    old, new = (Path(make_temporary_name(str(target))) for _ in range(2))
     others = [tmp_path / ".refs.json.notes", tmp_path / f".other.{'0' * 16}", tmp_path / "x"]
     for path in (old, new, *others):
         path.write_bytes(b"")
-    folder = Path(temporary_name(str(target)))
+    folder = Path(make_temporary_name(str(target)))
     (folder / "v").mkdir(parents=True)
     (folder / "v" / "refs.0.parq").write_bytes(b"")
     day_before_yesterday = (time.time() - 2 * 24 * 3600,) * 2
@@ -226,7 +226,7 @@ def test_what_killed_writers_left_goes_when_it_is_old(name: str, tmp_path: Path)
 
 
 def test_a_folder_that_is_still_written_to_is_not_left_over(tmp_path: Path) -> None:
-    folder = Path(temporary_name(str(tmp_path / "refs.parquet")))
+    folder = Path(make_temporary_name(str(tmp_path / "refs.parquet")))
     (folder / "v").mkdir(parents=True)
     (folder / "v" / "refs.0.parq").write_bytes(b"")
     for path in (folder / "v", folder):

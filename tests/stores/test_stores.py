@@ -23,7 +23,7 @@ from virtual_arrays import ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import StoreError
@@ -98,9 +98,9 @@ def test_what_names_no_file_is_refused(wrong: object) -> None:
 
 
 def test_each_url_has_a_store() -> None:
-    assert isinstance(store_for("/data/a.nc"), LocalStore)
-    assert isinstance(store_for("FILE:///data/a.nc"), LocalStore)
-    assert isinstance(store_for("s3://bucket/a.nc"), FsspecStore)
+    assert isinstance(find_store("/data/a.nc"), LocalStore)
+    assert isinstance(find_store("FILE:///data/a.nc"), LocalStore)
+    assert isinstance(find_store("s3://bucket/a.nc"), FsspecStore)
 
 
 # ---------------------------------------------------------------------- local files

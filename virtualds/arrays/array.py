@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.display import summary, table
+from virtualds.arrays.display import format_summary, format_table
 from virtualds.arrays.duck_array import DuckArray
 from virtualds.arrays.fill import default_fill
 from virtualds.arrays.fragmented import FragmentedArray
@@ -116,7 +116,7 @@ class ManifestArray(FragmentedArray, DuckArray):
         """
         axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
         grid = tuple(axis.nchunks for axis in axes)
-        files, numbers = _file_table(path)
+        files, numbers = _build_file_table(path)
         manifest = ChunkManifest.build(
             grid,
             files=files,
@@ -283,13 +283,13 @@ class ManifestArray(FragmentedArray, DuckArray):
     # ------------------------------------------------------------------ being looked at
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.shape} {self.dtype}: {summary(self)}>"
+        return f"<{type(self).__name__} {self.shape} {self.dtype}: {format_summary(self)}>"
 
     def _repr_inline_(self, max_width: int) -> str:
-        return f"virtual: {summary(self)}"[:max_width]
+        return f"virtual: {format_summary(self)}"[:max_width]
 
     def _repr_html_(self) -> str:
-        return table(self)
+        return format_table(self)
 
 
 class EagerArray(ManifestArray):
@@ -304,7 +304,9 @@ class EagerArray(ManifestArray):
         return np.asarray(super().__getitem__(key))
 
 
-def _file_table(path: str | SourceFile | npt.ArrayLike) -> tuple[list[SourceFile], npt.ArrayLike]:
+def _build_file_table(
+    path: str | SourceFile | npt.ArrayLike,
+) -> tuple[list[SourceFile], npt.ArrayLike]:
     """Return the distinct files of a column of urls, and the column of their numbers."""
     if isinstance(path, SourceFile):
         return [path], 0

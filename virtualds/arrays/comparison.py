@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.duck_array import NUMPY_FUNCTIONS, UFUNCS, loaded
+from virtualds.arrays.duck_array import NUMPY_FUNCTIONS, UFUNCS, load_arguments
 
 CAN_BE_NULL = "fcMmV"
 
@@ -79,16 +79,16 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
             result = UFUNCS[ufunc](*inputs)
             if result is not NotImplemented:
                 return result
-        return getattr(ufunc, method)(*loaded(inputs, Comparison), **kwargs)
+        return getattr(ufunc, method)(*load_arguments(inputs, Comparison), **kwargs)
 
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
         # a result with axes, or into an array, needs all values
         plain = len(args) == 1 and all(v is None or v is False for v in kwargs.values())
-        if func is np.all and plain and certain(self):
+        if func is np.all and plain and is_certain(self):
             return np.True_
-        return func(*loaded(args, Comparison), **loaded(dict(kwargs), Comparison))
+        return func(*load_arguments(args, Comparison), **load_arguments(dict(kwargs), Comparison))
 
     def __getattr__(self, name: str) -> Any:
         """Have whatever else an array has, by computing the values."""
@@ -106,25 +106,30 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         return f"<Comparison {self.ufunc.__name__} {self.shape}>"
 
 
-def certain(expression: Any) -> bool:
+def is_certain(expression: Any) -> bool:
     """Say whether a comparison is true everywhere, as far as references tell."""
     if isinstance(expression, ManifestArray):
         return expression.dtype == bool and not expression.fragments and bool(expression.fill_value)
     if expression.ufunc in (np.logical_or, np.bitwise_or):
         left, right = expression.operands
-        return certain(left) or certain(right) or _complete(left, right) or _complete(right, left)
+        return (
+            is_certain(left)
+            or is_certain(right)
+            or _is_complete(left, right)
+            or _is_complete(right, left)
+        )
     if expression.ufunc is np.equal:
         a, b = expression.operands
-        return a.dtype.kind not in CAN_BE_NULL + "O" and _same(a, b)
+        return a.dtype.kind not in CAN_BE_NULL + "O" and _is_same(a, b)
     return False
 
 
-def _complete(equality: Any, nulls: Any) -> bool:
+def _is_complete(equality: Any, nulls: Any) -> bool:
     """Say whether values that are equal, or null on both sides, are all there are."""
     if not isinstance(equality, Comparison) or equality.ufunc is not np.equal:
         return False
     a, b = equality.operands
-    return _same(a, b) and a.dtype.kind != "O" and _covers_nulls(nulls, a)
+    return _is_same(a, b) and a.dtype.kind != "O" and _covers_nulls(nulls, a)
 
 
 def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
@@ -132,13 +137,13 @@ def _covers_nulls(expression: Any, array: ManifestArray) -> bool:
     if not isinstance(expression, Comparison):
         return False
     if expression.ufunc in (np.isnan, np.isnat):
-        return _same(expression.operands[0], array)
+        return _is_same(expression.operands[0], array)
     if expression.ufunc in (np.logical_and, np.bitwise_and):
         return all(_covers_nulls(operand, array) for operand in expression.operands)
     return False
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_same(a: Any, b: Any) -> bool:
     return isinstance(a, ManifestArray) and isinstance(b, ManifestArray) and a.same_references(b)
 
 
@@ -149,12 +154,12 @@ def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
         virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
         if not virtual or len({o.shape for o in operands}) != 1:
             return NotImplemented
-        return Comparison(ufunc, operands) if _computes(ufunc, operands) else NotImplemented
+        return Comparison(ufunc, operands) if _can_compute(ufunc, operands) else NotImplemented
 
     return deferred
 
 
-def _computes(ufunc: np.ufunc, operands: tuple[Any, ...]) -> bool:
+def _can_compute(ufunc: np.ufunc, operands: tuple[Any, ...]) -> bool:
     """Say whether a ufunc takes these dtypes, so that what it does not take fails at once."""
     dtypes = [operand.dtype for operand in operands]
     if ufunc is np.equal and all(dtype.kind == "V" for dtype in dtypes):
@@ -180,10 +185,10 @@ for _ufunc in (
     UFUNCS[_ufunc] = _defer(_ufunc)
 
 
-def _all(array: Any, axis: Any = None, **kwargs: Any) -> Any:
-    if axis is None and not kwargs and certain(array):
+def _reduce_all(array: Any, axis: Any = None, **kwargs: Any) -> Any:
+    if axis is None and not kwargs and is_certain(array):
         return np.True_
     return NotImplemented
 
 
-NUMPY_FUNCTIONS[np.all] = _all
+NUMPY_FUNCTIONS[np.all] = _reduce_all

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import same_scalar
+from virtualds.arrays.fill import is_same_scalar
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment, join
+from virtualds.chunks.fragment import Fragment, join_fragments
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
@@ -36,8 +36,8 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     """
     axis = _check_shapes(arrays, axis)
     dtype = np.result_type(*(a.dtype for a in arrays))
-    arrays = [_converted(a, dtype) for a in arrays]
-    fill, arrays = _common_fill(arrays)
+    arrays = [_convert(a, dtype) for a in arrays]
+    fill, arrays = _find_common_fill(arrays)
     begins = accumulate((a.shape[axis] for a in arrays), initial=0)
     before, after = (0,) * axis, (0,) * (arrays[0].ndim - axis - 1)
     starts = [(*before, begin, *after) for begin in begins]
@@ -91,11 +91,11 @@ def assemble(
             moved.append(Fragment(start, fragment.axes, manifest))
     joined = tuple(moved)
     for axis in axes:
-        joined = join(joined, axis)
+        joined = join_fragments(joined, axis)
     return ManifestArray(shape, dtype, fill_value, tuple(table), joined, name)
 
 
-def _converted(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
+def _convert(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
     """Return an array of ``dtype``; one that has to be read for it joins as values in memory."""
     found = array.astype(dtype)
     return found if isinstance(found, ManifestArray) else ManifestArray.from_values(found)
@@ -116,31 +116,32 @@ def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
         other = [n for i, n in enumerate(array.shape) if i != axis]
         if other != [n for i, n in enumerate(first.shape) if i != axis]:
             raise CombineError(
-                f"concatenate {first.name or 'arrays'} along axis {axis}: {_place(first)} has "
-                f"shape {first.shape}, {_place(array)} has {array.shape}; make their other axes "
+                f"concatenate {first.name or 'arrays'} along axis {axis}: {_describe_place(first)} has "
+                f"shape {first.shape}, {_describe_place(array)} has {array.shape}; make their other axes "
                 f"equal (reindex, or isel the common part)"
             )
     return axis
 
 
-def _place(array: ManifestArray) -> str:
+def _describe_place(array: ManifestArray) -> str:
     return array.sources[0].url if array.sources else "an array without files"
 
 
-def _common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
+def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
     """Return one fill value for the gaps of all arrays, and the arrays brought to it."""
     gapped = [a for a in arrays if a.has_gaps]
     if not gapped:
         return arrays[0].fill_value, arrays
     fill = gapped[0].fill_value
-    if all(same_scalar(a.fill_value, fill) for a in gapped):
+    if all(is_same_scalar(a.fill_value, fill) for a in gapped):
         return fill, arrays
     return fill, [
-        a if not a.has_gaps or same_scalar(a.fill_value, fill) else without_gaps(a) for a in arrays
+        a if not a.has_gaps or is_same_scalar(a.fill_value, fill) else hold_gaps_as_chunks(a)
+        for a in arrays
     ]
 
 
-def without_gaps(array: ManifestArray) -> ManifestArray:
+def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
     """Hold the gaps of an array as missing chunks, which have their fill value to themselves."""
     pipeline = CodecPipeline(
         array.dtype,
@@ -151,18 +152,18 @@ def without_gaps(array: ManifestArray) -> ManifestArray:
     if pipeline not in table:
         table = (*table, pipeline)
     number = table.index(pipeline)
-    filled = [_missing(box, number) for box in _gaps(array.shape, array.fragments)]
+    filled = [_build_missing(box, number) for box in _find_gaps(array.shape, array.fragments)]
     return replace(array, pipelines=table, fragments=(*array.fragments, *filled))
 
 
-def _missing(box: Box, number: int) -> Fragment:
+def _build_missing(box: Box, number: int) -> Fragment:
     """Return a box that is one missing chunk of a pipeline."""
     axes = tuple(ChunkAxis.regular(stop - start, stop - start) for start, stop in box)
     manifest = ChunkManifest.build((1,) * len(box), file=MISSING, pipeline=number)
     return Fragment(tuple(start for start, _ in box), axes, manifest)
 
 
-def _gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box]:
+def _find_gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box]:
     """Cut the space that no fragment covers into boxes, axis after axis."""
     if not fragments:
         if 0 not in shape:
@@ -174,11 +175,11 @@ def _gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box
     cuts = {0, shape[0], *(f.start[axis] for f in fragments), *(f.stop[axis] for f in fragments)}
     for start, stop in pairwise(sorted(cuts)):
         met = [f for f in fragments if f.start[axis] < stop and f.stop[axis] > start]
-        for rest in _gaps(shape[1:], met):
+        for rest in _find_gaps(shape[1:], met):
             yield ((start, stop), *rest)
 
 
-def with_one_fill(array: ManifestArray) -> ManifestArray:
+def unify_fill(array: ManifestArray) -> ManifestArray:
     """Return an array with one pipeline, where missing chunks are all that speaks against it.
 
     Whatever lies in a reference set may be missing there.
@@ -187,7 +188,7 @@ def with_one_fill(array: ManifestArray) -> ManifestArray:
     if len({replace(p, fill=None) for p in pipelines}) != 1 or len(pipelines) == 1:
         return array
     count = len(pipelines)
-    filling = {n for f in array.fragments for n in _filling(f.manifest, count)}
+    filling = {n for f in array.fragments for n in _find_filling(f.manifest, count)}
     if array.has_gaps or len(filling) > 1:
         return array
     fragments = tuple(
@@ -197,7 +198,7 @@ def with_one_fill(array: ManifestArray) -> ManifestArray:
     return replace(array, pipelines=(kept,), fragments=fragments)
 
 
-def _filling(manifest: ChunkManifest, count: int) -> list[int]:
+def _find_filling(manifest: ChunkManifest, count: int) -> list[int]:
     """Return the pipelines that missing chunks have, or may have, out of ``count``."""
     found: list[int] = manifest.used_pipelines(count).tolist()
     if not manifest.is_in_set:

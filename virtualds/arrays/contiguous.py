@@ -22,7 +22,7 @@ MOST_AXES = 64
 """Axes that an array of numpy has at most."""
 
 
-def flat_array(
+def build_flat_array(
     source: SourceFile,
     offset: int,
     dtype: np.dtype[Any],
@@ -67,7 +67,7 @@ def flat_array(
     return ManifestArray.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
 
 
-def flat_variable(
+def build_flat_variable(
     data: ManifestArray, dims: tuple[str, ...], source: SourceFile
 ) -> ManifestVariable:
     """Return a variable of such an array, with its encoding."""
@@ -80,7 +80,7 @@ def flat_variable(
     return ManifestVariable(dims, data, {}, encoding)
 
 
-def numbered(name: str, ndim: int) -> tuple[str, ...]:
+def number_axes(name: str, ndim: int) -> tuple[str, ...]:
     """Return names for the axes of an array that has none.
 
     Examples

@@ -11,24 +11,24 @@ from virtualds.errors import without_secrets
 from virtualds.source_file import SourceFile
 
 
-def summary(array: Any) -> str:
+def format_summary(array: Any) -> str:
     """Return how many chunks of how many files a virtual array is made of."""
-    files, chunks = len(_sources(array)), array.nchunks
+    files, chunks = len(_list_sources(array)), array.nchunks
     parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
     of = f" of {files} file{'s' * (files != 1)}" if files else ""
     return f"{chunks:,} chunk{'s' * (chunks != 1)}{of}{parts}"
 
 
-def table(array: Any) -> str:
+def format_table(array: Any) -> str:
     """Return an HTML table of what a virtual array is."""
     rows = {
         "Shape": array.shape,
         "Data type": array.dtype,
         "Values": f"{array.nbytes:,} bytes, in files",
-        "Chunks": summary(array),
+        "Chunks": format_summary(array),
         "References": f"{array.nbytes_virtual:,} bytes, in memory",
-        "Decoding": "; ".join(_describe(p) for p in array.pipelines[:3]) or "none",
-        "First file": next((without_secrets(f.url) for f in _sources(array)), "none"),
+        "Decoding": "; ".join(_describe_pipeline(p) for p in array.pipelines[:3]) or "none",
+        "First file": next((without_secrets(f.url) for f in _list_sources(array)), "none"),
     }
     cells = "".join(
         f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
@@ -37,7 +37,7 @@ def table(array: Any) -> str:
     return f"<table><caption>virtual array</caption>{cells}</table>"
 
 
-def _sources(array: Any) -> Sequence[SourceFile]:
+def _list_sources(array: Any) -> Sequence[SourceFile]:
     """Return the files of an array; what lies in a reference set is not read to be looked at."""
     if any(f.manifest.is_in_set for f in array.fragments):
         return ()
@@ -45,6 +45,6 @@ def _sources(array: Any) -> Sequence[SourceFile]:
     return found
 
 
-def _describe(pipeline: CodecPipeline) -> str:
+def _describe_pipeline(pipeline: CodecPipeline) -> str:
     names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
     return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")

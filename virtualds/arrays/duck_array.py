@@ -20,11 +20,11 @@ UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
 """What ufuncs do with virtual arrays, where they do not need the values at once."""
 
 
-def _loading(name: str) -> Callable[..., Any]:
+def _make_loading_method(name: str) -> Callable[..., Any]:
     """Return the method of `numpy.ndarray` of that name, applied to the values."""
 
     def method(self: DuckArray, *args: Any, **kwargs: Any) -> Any:
-        return getattr(np.asarray(self), name)(*loaded(args), **loaded(kwargs))
+        return getattr(np.asarray(self), name)(*load_arguments(args), **load_arguments(kwargs))
 
     method.__name__ = name
     method.__doc__ = f"Load the values, then do what `numpy.ndarray.{name}` does."
@@ -54,7 +54,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
             result = NUMPY_FUNCTIONS[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        loaded_args, loaded_kwargs = loaded((args, dict(kwargs)))
+        loaded_args, loaded_kwargs = load_arguments((args, dict(kwargs)))
         return func(*loaded_args, **loaded_kwargs)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -64,8 +64,8 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
                 return result
         if "out" in kwargs and kwargs.get("where", True) is True:
             # values in files cannot be written: in place gives a new array of the same dtype
-            kwargs["out"] = tuple(_blank(o) for o in kwargs["out"])
-        return getattr(ufunc, method)(*loaded(inputs), **loaded(kwargs))
+            kwargs["out"] = tuple(_make_blank(o) for o in kwargs["out"])
+        return getattr(ufunc, method)(*load_arguments(inputs), **load_arguments(kwargs))
 
     def __getitem__(self, key: Any) -> Any:
         return NUMPY_FUNCTIONS[np.ndarray.__getitem__](self, key)
@@ -89,16 +89,18 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
             return NotImplemented
         found = UFUNCS[ufunc](self, other) if ufunc in UFUNCS else NotImplemented
         # to numpy's operators what cannot be compared is unequal, where its ufuncs raise
-        return compare(np.asarray(self), loaded(other)) if found is NotImplemented else found
+        return (
+            compare(np.asarray(self), load_arguments(other)) if found is NotImplemented else found
+        )
 
     # numpy's operator squares and takes roots, which np.power does not
 
     def __pow__(self, other: Any) -> Any:
-        return np.asarray(self) ** loaded(other)
+        return np.asarray(self) ** load_arguments(other)
 
     def __ipow__(self, other: Any) -> Any:
         values = np.asarray(self)
-        values **= loaded(other)
+        values **= load_arguments(other)
         return values
 
     def __len__(self) -> int:
@@ -151,49 +153,49 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         """The imaginary parts; of real numbers, zeros."""
         return np.zeros_like(self) if self.dtype.kind != "c" else np.asarray(self).imag
 
-    all = _loading("all")
-    any = _loading("any")
-    argmax = _loading("argmax")
-    argmin = _loading("argmin")
-    argpartition = _loading("argpartition")
-    argsort = _loading("argsort")
-    byteswap = _loading("byteswap")
-    choose = _loading("choose")
-    clip = _loading("clip")
-    compress = _loading("compress")
-    cumprod = _loading("cumprod")
-    cumsum = _loading("cumsum")
-    diagonal = _loading("diagonal")
-    dot = _loading("dot")
-    item = _loading("item")
-    max = _loading("max")
-    mean = _loading("mean")
-    min = _loading("min")
-    nonzero = _loading("nonzero")
-    prod = _loading("prod")
-    round = _loading("round")
-    searchsorted = _loading("searchsorted")
-    std = _loading("std")
-    sum = _loading("sum")
-    take = _loading("take")
-    tobytes = _loading("tobytes")
-    tolist = _loading("tolist")
-    trace = _loading("trace")
-    var = _loading("var")
-    view = _loading("view")
+    all = _make_loading_method("all")
+    any = _make_loading_method("any")
+    argmax = _make_loading_method("argmax")
+    argmin = _make_loading_method("argmin")
+    argpartition = _make_loading_method("argpartition")
+    argsort = _make_loading_method("argsort")
+    byteswap = _make_loading_method("byteswap")
+    choose = _make_loading_method("choose")
+    clip = _make_loading_method("clip")
+    compress = _make_loading_method("compress")
+    cumprod = _make_loading_method("cumprod")
+    cumsum = _make_loading_method("cumsum")
+    diagonal = _make_loading_method("diagonal")
+    dot = _make_loading_method("dot")
+    item = _make_loading_method("item")
+    max = _make_loading_method("max")
+    mean = _make_loading_method("mean")
+    min = _make_loading_method("min")
+    nonzero = _make_loading_method("nonzero")
+    prod = _make_loading_method("prod")
+    round = _make_loading_method("round")
+    searchsorted = _make_loading_method("searchsorted")
+    std = _make_loading_method("std")
+    sum = _make_loading_method("sum")
+    take = _make_loading_method("take")
+    tobytes = _make_loading_method("tobytes")
+    tolist = _make_loading_method("tolist")
+    trace = _make_loading_method("trace")
+    var = _make_loading_method("var")
+    view = _make_loading_method("view")
 
 
-def loaded(value: Any, *kinds: type) -> Any:
+def load_arguments(value: Any, *kinds: type) -> Any:
     """Replace every virtual array, and things of further kinds, in arguments by its values."""
     if isinstance(value, (DuckArray, *kinds)):
         return np.asarray(value)
     if isinstance(value, tuple | list):
-        return type(value)(loaded(item, *kinds) for item in value)
+        return type(value)(load_arguments(item, *kinds) for item in value)
     if isinstance(value, dict):
-        return {name: loaded(item, *kinds) for name, item in value.items()}
+        return {name: load_arguments(item, *kinds) for name, item in value.items()}
     return value
 
 
-def _blank(out: Any) -> Any:
+def _make_blank(out: Any) -> Any:
     """Return an array in memory to write to instead of a virtual one."""
     return np.empty(out.shape, out.dtype) if isinstance(out, DuckArray) else out

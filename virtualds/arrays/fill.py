@@ -14,28 +14,28 @@ from virtualds.codecs.pipeline import CodecPipeline
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
     # of one type it is one object, but for records, which may be changed
-    return _fill(dtype) if dtype.names else _known_fill(dtype)
+    return _compute_fill(dtype) if dtype.names else _known_fill(dtype)
 
 
-def _fill(dtype: np.dtype[Any]) -> Any:
+def _compute_fill(dtype: np.dtype[Any]) -> Any:
     absent = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
     if dtype.kind in absent:
         return np.array(absent[dtype.kind]).astype(dtype)[()]
     return np.zeros((), dtype)[()]
 
 
-_known_fill = lru_cache(1024)(_fill)
+_known_fill = lru_cache(1024)(_compute_fill)
 
 
 def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
     """Say whether a missing chunk of a pipeline has a value."""
     try:
-        return same_scalar(pipeline.missing_value, value)
+        return is_same_scalar(pipeline.missing_value, value)
     except CodecError:
         return False  # netCDF's fill value need not be a date
 
 
-def same_scalar(a: Any, b: Any) -> bool:
+def is_same_scalar(a: Any, b: Any) -> bool:
     """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
     if a != b:
         return bool(a != a and b != b)

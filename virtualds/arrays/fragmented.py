@@ -12,8 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from virtualds.arrays.fill import fills_with, same_scalar
-from virtualds.chunks.alignment import whole_blocks
+from virtualds.arrays.fill import fills_with, is_same_scalar
+from virtualds.chunks.alignment import find_whole_blocks
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
@@ -89,7 +89,7 @@ class FragmentedArray:
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """Lengths, per axis, of the smallest blocks of dask that hold whole chunks."""
-        return whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
+        return find_whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
 
     @property
     def manifest(self) -> ChunkManifest:
@@ -137,7 +137,7 @@ class FragmentedArray:
             and self.dtype == other.dtype
             and self.pipelines == other.pipelines
             and len(self.fragments) == len(other.fragments)
-            and (not self.has_gaps or same_scalar(self.fill_value, other.fill_value))
+            and (not self.has_gaps or is_same_scalar(self.fill_value, other.fill_value))
             and all(
                 a.start == b.start and a.axes == b.axes and a.manifest.same(b.manifest)
                 for a, b in zip(self.fragments, other.fragments, strict=True)

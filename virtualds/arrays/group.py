@@ -141,7 +141,7 @@ class ManifestGroup:
             The path is not a string.
         """
         found = self
-        for part in filter(None, group_path(path, self._names_below).split("/")):
+        for part in filter(None, normalise_group_path(path, self._names_below).split("/")):
             found = found.groups[part]
         return found
 
@@ -166,7 +166,7 @@ class ManifestGroup:
         }
 
 
-def group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
+def normalise_group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
     """Return the path of a group without slashes that mean nothing.
 
     ``below`` takes the path of a group and returns the names of the groups in it.
@@ -190,7 +190,7 @@ def group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str
     return found
 
 
-def named_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:
+def name_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:
     """Return names of all axes, those that have none after their length, each another one.
 
     Examples

@@ -19,7 +19,7 @@ from virtualds.arrays.concatenate import concatenate as join_arrays
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.projection import Ints, counted_positions, runs_of
+from virtualds.chunks.projection import Ints, count_from_front, find_runs
 
 FREE_SLABS = 64
 """Slabs that an integer index may leave and stay virtual, however few chunks it meets."""
@@ -27,21 +27,21 @@ FREE_SLABS = 64
 
 def getitem(array: ManifestArray, key: Any) -> Any:
     """Index as numpy does; contiguous slices and integers stay virtual."""
-    entries = [_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
+    entries = [_normalise_entry(k) for k in (key if isinstance(key, tuple) else (key,))]
     if any(isinstance(k, np.ndarray) and k.ndim == 0 for k in entries):
         return np.asarray(array)[key]
     full, new_axes, gap = _expand(array, entries)
     apart = _are_apart(full, gap)
     advanced = [i for i, k in enumerate(full) if isinstance(k, np.ndarray)]
-    mesh = _open_mesh([full[i] for i in advanced])
+    mesh = _find_open_mesh([full[i] for i in advanced])
     ints_too = bool(advanced) and any(isinstance(k, int) for k in full)
     if new_axes and (mesh is None or ints_too or len(advanced) > 1):
         return np.asarray(array)[key]
     if mesh is None or (ints_too and (len(advanced) > 1 or apart)):
-        return _pointwise(array, full, apart)
+        return _index_pointwise(array, full, apart)
     for i, positions in zip(advanced, mesh, strict=True):
         full[i] = positions
-    found = _insert(_orthogonal(array, full), new_axes)
+    found = _insert(_index_orthogonally(array, full), new_axes)
     if apart and len(advanced) > 1:
         return np.moveaxis(found, advanced, range(len(advanced)))
     return found
@@ -49,7 +49,7 @@ def getitem(array: ManifestArray, key: Any) -> Any:
 
 def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
     """Return one entry per axis (masks as positions), the new axes, and the ellipsis's place."""
-    used = sum((k is not None and k is not Ellipsis and _consumes(k)) or 0 for k in entries)
+    used = sum((k is not None and k is not Ellipsis and _count_axes(k)) or 0 for k in entries)
     if used > array.ndim:
         raise IndexError(
             f"{array.label}: {used} indices for {array.ndim} axes; give at most one per axis"
@@ -76,20 +76,20 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
     return full, new_axes, gap
 
 
-def _entry(key: Any) -> Any:
+def _normalise_entry(key: Any) -> Any:
     if key is None or key is Ellipsis or isinstance(key, slice):
         return key
     if isinstance(key, bool | np.bool_):
         return np.asarray(key)
     if np.ndim(key) == 0:
-        return _whole(key)
+        return _to_int(key)
     positions = np.asarray(key)
     if positions.dtype.kind not in "iub" and positions.size:
         raise IndexError(f"virtual array: {positions.dtype} cannot index; use integers or booleans")
     return positions if positions.size else positions.astype(np.int64)
 
 
-def _whole(key: Any) -> int:
+def _to_int(key: Any) -> int:
     try:
         return operator.index(key)
     except TypeError as error:
@@ -108,14 +108,14 @@ def _positions_of(mask: npt.NDArray[np.bool_], array: ManifestArray, axis: int) 
     return list(mask.nonzero())
 
 
-def _consumes(key: Any) -> int:
+def _count_axes(key: Any) -> int:
     """Return how many axes an entry indexes."""
     if isinstance(key, np.ndarray) and key.dtype == bool:
         return key.ndim
     return 1
 
 
-def _open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
+def _find_open_mesh(arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]] | None:
     """Return 1-D positions if arrays select orthogonally (one array, or as np.ix_ makes them)."""
     if len(arrays) <= 1:
         return arrays if all(a.ndim == 1 for a in arrays) else None
@@ -143,16 +143,18 @@ def _are_apart(full: list[Any], gap: int) -> bool:
     return len(places) <= places[-1] - places[0] or places[0] < gap <= places[-1]
 
 
-def _orthogonal(array: ManifestArray, full: list[Any]) -> Any:
+def _index_orthogonally(array: ManifestArray, full: list[Any]) -> Any:
     """Index every axis by itself: virtually if it pays, else by reading."""
-    if (virtual := _virtually(array, full)) is not None:
+    if (virtual := _index_virtually(array, full)) is not None:
         return virtual
-    counts = [_count(k, n) for k, n in zip(full, array.shape, strict=True)]
+    counts = [_count_elements(k, n) for k, n in zip(full, array.shape, strict=True)]
     array.check_limit(prod(counts) * array.dtype.itemsize)
     return array.read(tuple(full))
 
 
-def selected(array: ManifestArray, key: tuple[Any, ...], together: bool) -> ManifestArray | None:
+def select_virtually(
+    array: ManifestArray, key: tuple[Any, ...], together: bool
+) -> ManifestArray | None:
     """Return what a key selects as a virtual array, None if that would have to be read.
 
     Parameters
@@ -164,28 +166,30 @@ def selected(array: ManifestArray, key: tuple[Any, ...], together: bool) -> Mani
         entry selects along its own axis.
     """
     if together:
-        return _selected_together(array, [np.asarray(k) for k in key])
-    return _virtually(array, [k if isinstance(k, slice) or np.ndim(k) else int(k) for k in key])
+        return _select_together(array, [np.asarray(k) for k in key])
+    return _index_virtually(
+        array, [k if isinstance(k, slice) or np.ndim(k) else int(k) for k in key]
+    )
 
 
-def _selected_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
+def _select_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
     """Index by arrays that broadcast, if each of them varies along an axis of its own."""
     ndim = len(np.broadcast_shapes(*(k.shape for k in key)))
-    key = [_varying(k) for k in key]
+    key = [_drop_repetition(k) for k in key]
     along = [[j for j, n in enumerate(k.shape) if n != 1] for k in key]
     axes = [j for found in along for j in found]
     if len(set(axes)) < len(axes) or any(len(found) > 1 for found in along):
         return None
     # an array of one element selects as an integer does
     full = [k.ravel() if j else int(k.ravel()[0]) for k, j in zip(key, along, strict=True)]
-    if (found := _virtually(array, full)) is None:
+    if (found := _index_virtually(array, full)) is None:
         return None
     inserted = [axis for axis in range(ndim) if axis not in axes]
     ordered = found.transpose(tuple(np.argsort(axes).tolist()))
     return reduce(ManifestArray.insert_axis, inserted, ordered)
 
 
-def _varying(positions: Ints) -> Ints:
+def _drop_repetition(positions: Ints) -> Ints:
     """Return positions without repetition along axes along which they do not vary."""
     for axis in range(positions.ndim):
         first = positions[(slice(None),) * axis + (slice(1),)]
@@ -194,10 +198,12 @@ def _varying(positions: Ints) -> Ints:
     return positions
 
 
-def _virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
+def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | None:
     """Index without reading, unless that leaves many more slabs than there were chunks."""
-    segments = [_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))]
-    slabs = sum(_slabs(fragment, segments) for fragment in array.fragments)
+    segments = [
+        _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
+    ]
+    slabs = sum(_count_slabs(fragment, segments) for fragment in array.fragments)
     if slabs > FREE_SLABS + 2 * array.nchunks:
         return None
     for axis, along in enumerate(segments):
@@ -212,7 +218,7 @@ Segment = tuple[int, int, int]
 """Elements ``start`` to ``stop``, shown so many times each."""
 
 
-def _segments(key: Any, size: int, axis: int) -> list[Segment]:
+def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
     """Return the stretches of an axis that an index shows, in order."""
     if isinstance(key, slice):
         start, stop, step = key.indices(size)
@@ -220,14 +226,14 @@ def _segments(key: Any, size: int, axis: int) -> list[Segment]:
             return [(start, max(start, stop), 1)]
         positions = np.arange(start, stop, step)
     else:
-        positions = counted_positions(np.atleast_1d(key), size, axis)
-    return _stretches(positions)
+        positions = count_from_front(np.atleast_1d(key), size, axis)
+    return _cut_positions(positions)
 
 
-def _stretches(positions: Ints) -> list[Segment]:
+def _cut_positions(positions: Ints) -> list[Segment]:
     """Cut positions where they neither rise by one nor repeat."""
     found: list[Segment] = []
-    for start, stop in runs_of(positions):
+    for start, stop in find_runs(positions):
         if found and stop - start == 1 and found[-1][:2] == (start, stop):
             found[-1] = (start, stop, found[-1][2] + 1)
         else:
@@ -235,19 +241,19 @@ def _stretches(positions: Ints) -> list[Segment]:
     return found or [(0, 0, 1)]
 
 
-def _slabs(fragment: Fragment, segments: list[list[Segment]]) -> int:
+def _count_slabs(fragment: Fragment, segments: list[list[Segment]]) -> int:
     """Return how many slabs a fragment shows once every axis is cut into these stretches.
 
     What is shown many times counts once: it is read once, and where an outer join leaves a gap,
     xarray shows the last element until the gap is filled.
     """
     return prod(
-        _slabs_along(cut, start, along)
+        _count_slabs_along(cut, start, along)
         for cut, start, along in zip(fragment.axes, fragment.start, segments, strict=True)
     )
 
 
-def _slabs_along(cut: ChunkAxis, start: int, segments: list[Segment]) -> int:
+def _count_slabs_along(cut: ChunkAxis, start: int, segments: list[Segment]) -> int:
     low, high, _ = np.array(segments).T
     low, high = (np.clip(edge - start, 0, cut.size) for edge in (low, high))
     met = high > low
@@ -262,11 +268,15 @@ def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> Manif
     return parts[0] if len(parts) == 1 else join_arrays(parts, axis)
 
 
-def _pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArray[Any]:
+def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArray[Any]:
     """Index axes together, with the axes of the result where numpy puts them."""
     places = [i for i, k in enumerate(full) if not isinstance(k, slice)]
     arrays = np.broadcast_arrays(*(np.asarray(full[i]) for i in places))
-    counts = [_count(k, n) for k, n in zip(full, array.shape, strict=True) if isinstance(k, slice)]
+    counts = [
+        _count_elements(k, n)
+        for k, n in zip(full, array.shape, strict=True)
+        if isinstance(k, slice)
+    ]
     array.check_limit(prod(counts) * arrays[0].size * array.dtype.itemsize)
     values = array.read_points(tuple(full))
     if not apart:
@@ -275,7 +285,7 @@ def _pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.NDArra
     return values
 
 
-def _count(key: Any, size: int) -> int:
+def _count_elements(key: Any, size: int) -> int:
     """Return how many elements an index takes of an axis."""
     if isinstance(key, slice):
         return len(range(*key.indices(size)))

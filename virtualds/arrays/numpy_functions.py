@@ -15,11 +15,11 @@ import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import assemble, without_gaps
+from virtualds.arrays.concatenate import assemble, hold_gaps_as_chunks
 from virtualds.arrays.concatenate import concatenate as join_arrays
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
-from virtualds.arrays.fill import same_scalar
-from virtualds.chunks.projection import runs_of
+from virtualds.arrays.fill import is_same_scalar
+from virtualds.chunks.projection import find_runs
 from virtualds.errors import CombineError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -265,11 +265,11 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     kept = _separate(mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape))
     if kept is None:
         return NotImplemented
-    stretches = [runs_of(np.flatnonzero(along)) for along in kept]
+    stretches = [find_runs(np.flatnonzero(along)) for along in kept]
     if prod(map(len, stretches)) > FREE_STRETCHES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
-    x = _filled_with(x, fill)
+    x = _convert_fill(x, fill)
     for axis, runs in enumerate(stretches):
         if not kept[axis].all():
             x = x.keep(axis, runs)
@@ -285,10 +285,10 @@ def _separate(mask: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]] | None:
     return along
 
 
-def _filled_with(array: ManifestArray, fill: Any) -> ManifestArray:
+def _convert_fill(array: ManifestArray, fill: Any) -> ManifestArray:
     """Return the same values in an array whose new gaps may be ``fill``."""
-    if array.has_gaps and not same_scalar(array.fill_value, fill):
-        array = without_gaps(array)
+    if array.has_gaps and not is_same_scalar(array.fill_value, fill):
+        array = hold_gaps_as_chunks(array)
     return replace(array, fill_value=fill)
 
 
@@ -304,5 +304,5 @@ def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: 
     # numpy says what becomes of a value that the dtype does not hold
     fill = np.pad(np.zeros(1, array.dtype), (1, 0), constant_values=constant)[0]
     shape = tuple(int(n) for n in widths.sum(axis=1) + array.shape)
-    part = tuple(widths[:, 0].tolist()), _filled_with(array, fill)
+    part = tuple(widths[:, 0].tolist()), _convert_fill(array, fill)
     return assemble(shape, array.dtype, fill, [part], (), array.name)

@@ -17,11 +17,11 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.source_file import SourceFile
-from virtualds.stores import checksums_in_archives, is_in_archive, outside_archives
+from virtualds.stores import find_archive_checksums, is_in_archive, locate_outside_archives
 from virtualds.urls import normalise_url
 
 
-def table_of_sources(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
+def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     """Return the source files of arrays, a row each."""
     counts: dict[SourceFile, int] = {}
     for array in arrays:
@@ -49,7 +49,7 @@ def move_sources(array: ManifestArray, change: Callable[[str], str]) -> Manifest
     return replace(array, fragments=tuple(fragments))
 
 
-def prefix_changer(
+def make_prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
     """Return what changes the prefixes of urls.
@@ -66,10 +66,10 @@ def prefix_changer(
             f"rename_paths {prefixes!r}: it is a dict of old to new prefixes of urls, or a "
             f"function of a url"
         )
-    absolute = {_prefix(old): _prefix(new) for old, new in prefixes.items()}
+    absolute = {_normalise_prefix(old): _normalise_prefix(new) for old, new in prefixes.items()}
     urls = {file.url for array in arrays for file in array.sources}
     for old in absolute:
-        if not any(_begins(url, old) for url in urls):
+        if not any(_is_below_prefix(url, old) for url in urls):
             raise ValueError(
                 f"rename_paths: no source begins with {old!r}; the first is "
                 f"{min(urls, default=None)!r}"
@@ -77,18 +77,18 @@ def prefix_changer(
 
     def change(url: str) -> str:
         for old in sorted(absolute, key=len, reverse=True):
-            if _begins(url, old):
+            if _is_below_prefix(url, old):
                 return absolute[old] + url[len(old) :]
         return url
 
     return change
 
 
-def _prefix(path: str) -> str:
+def _normalise_prefix(path: str) -> str:
     return normalise_url(path).rstrip("/")
 
 
-def _begins(url: str, prefix: str) -> bool:
+def _is_below_prefix(url: str, prefix: str) -> bool:
     """Say whether a url is a file or lies in a folder: names that only begin alike do not."""
     return url == prefix or url.startswith(f"{prefix}/")
 
@@ -97,7 +97,7 @@ READ_WHOLE = 2**23
 """Bytes of an uncompressed chunk up to which it is read whole to be checked: a far request's."""
 
 
-def in_plain_files(group: ManifestGroup) -> ManifestGroup:
+def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
     """Return a group of which no reference leads into a file in an archive.
 
     Raises
@@ -105,42 +105,42 @@ def in_plain_files(group: ManifestGroup) -> ManifestGroup:
     StoreError
         An archive cannot be read, or has changed.
     """
-    variables = {name: _variable(v) for name, v in group.variables.items()}
-    groups = {name: in_plain_files(child) for name, child in group.groups.items()}
+    variables = {name: _resolve_variable(v) for name, v in group.variables.items()}
+    groups = {name: resolve_archive_members(child) for name, child in group.groups.items()}
     before = [*group.variables.values(), *group.groups.values()]
     if all(map(is_, before, [*variables.values(), *groups.values()])):
         return group
     return replace(group, variables=variables, groups=groups)
 
 
-def _variable(variable: ManifestVariable) -> ManifestVariable:
+def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     data = variable.data
     if not isinstance(data, ManifestArray):
         return variable
     codecs = all(pipeline.codecs for pipeline in data.pipelines)
-    fragments = tuple(_fragment(fragment, codecs) for fragment in data.fragments)
+    fragments = tuple(_resolve_fragment(fragment, codecs) for fragment in data.fragments)
     if all(new is old for new, old in zip(fragments, data.fragments, strict=True)):
         return variable
     return replace(variable, data=replace(data, fragments=fragments))
 
 
-def _fragment(fragment: Fragment, codecs: bool) -> Fragment:
+def _resolve_fragment(fragment: Fragment, codecs: bool) -> Fragment:
     manifest = fragment.manifest
     if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
         return fragment
-    moved = manifest.relocated(outside_archives(manifest.files))
+    moved = manifest.relocated(locate_outside_archives(manifest.files))
     if not isinstance(manifest, LazyManifest):
-        moved = moved.checked(_checksums(manifest, codecs))
+        moved = moved.checked(_find_checksums(manifest, codecs))
     return replace(fragment, manifest=moved)
 
 
-def _checksums(manifest: ChunkManifest, codecs: bool) -> npt.NDArray[np.uint64]:
+def _find_checksums(manifest: ChunkManifest, codecs: bool) -> npt.NDArray[np.uint64]:
     """Return the checksums of chunks that are all of a file in an archive, 0 for others.
 
     A chunk that has one is read whole. So is any with codecs; without them, only small ones are.
     """
     # the codes of what lies in no file count from the end
-    known = np.array([*checksums_in_archives(manifest.files), 0, 0], np.uint64)
+    known = np.array([*find_archive_checksums(manifest.files), 0, 0], np.uint64)
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     whole = (offset == 0) & (length == sizes[file]) & (codecs | (length <= READ_WHOLE))

@@ -14,17 +14,17 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import Catalogue
+from virtualds.chunks.reference_table import SourceSummary
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
-from virtualds.datasets.tree import virtual_tree
+from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.datasets.write import snapshot_table
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.scan_cache import scanning
+from virtualds.stores.scan_cache import hold_scan
 
 LOOKED_THROUGH = 2**21
 """References that are looked through for their files, where a set does not list these."""
@@ -97,7 +97,7 @@ def describe(
     ('hdf5', 15, 1)
     """
     location = Location.of_url(url, storage_options)
-    with scanning(location.url, location.options):
+    with hold_scan(location.url, location.options):
         found = reader, source = reader_of(location, parser)
         whole = open_group(
             location,
@@ -109,8 +109,8 @@ def describe(
             allow=allow,
             snapshot=snapshot,
         )
-        tree = virtual_tree(whole, loadable_variables, True, on_error="keep")
-    manifests = list(_manifests(whole))
+        tree = to_virtual_tree(whole, loadable_variables, True, on_error="keep")
+    manifests = list(_list_manifests(whole))
     is_set = isinstance(reader, Format)
     history = reader.history if isinstance(reader, Format) else None
     return Description(
@@ -118,21 +118,21 @@ def describe(
         reader.name,
         tree,
         sum(manifest.size for manifest in manifests),
-        _sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
+        _find_sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
         snapshot_table(history, source.url, location.options) if history is not None else None,
     )
 
 
-def _manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
+def _list_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
     for _, part in group.walk():
         for variable in part.variables.values():
             if isinstance(variable.data, ManifestArray):
                 yield from (fragment.manifest for fragment in variable.data.fragments)
 
 
-def _sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
+def _find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
     """Return the source files of manifests, but for those in the folder of a set."""
-    catalogues: dict[Hashable, tuple[Catalogue, ChunkManifest]] = {}
+    catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
     for manifest in manifests:
         catalogue = manifest.catalogue if isinstance(manifest, LazyManifest) else None

@@ -17,7 +17,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import Ints
 from virtualds.options import MIB
 
-LARGE = 128 * MIB
+LARGE_BLOCK = 128 * MIB
 """Bytes of a block above which chunks are cut, where fragments share too few edges."""
 
 
@@ -27,7 +27,7 @@ Lengths = tuple[int, ...]
 Cuts = Sequence[tuple[int, ChunkAxis]]
 
 
-def whole_blocks(
+def find_whole_blocks(
     shape: Sequence[int], fragments: Sequence[Fragment], itemsize: int
 ) -> tuple[Lengths, ...]:
     """Return the lengths of the smallest blocks that hold whole chunks, per axis.
@@ -46,24 +46,24 @@ def whole_blocks(
     along = [
         list({(f.start[axis], f.axes[axis]): None for f in kept}) for axis in range(len(shape))
     ]
-    edges = [_shared_edges(size, cuts) for size, cuts in zip(shape, along, strict=True)]
-    largest = max((prod(_longest(a.lengths) for a in f.axes) for f in kept), default=1)
-    for axis in sorted(range(len(shape)), key=lambda i: -_growth(edges[i], along[i])):
-        block = prod(_longest(np.diff(e)) for e in edges)
-        if block <= max(largest, LARGE // max(itemsize, 1)):
+    edges = [_find_shared_edges(size, cuts) for size, cuts in zip(shape, along, strict=True)]
+    largest = max((prod(_find_longest(a.lengths) for a in f.axes) for f in kept), default=1)
+    for axis in sorted(range(len(shape)), key=lambda i: -_measure_growth(edges[i], along[i])):
+        block = prod(_find_longest(np.diff(e)) for e in edges)
+        if block <= max(largest, LARGE_BLOCK // max(itemsize, 1)):
             break
-        edges[axis] = _edges_of_longest(shape[axis], along[axis])
+        edges[axis] = _find_edges_of_longest(shape[axis], along[axis])
     covered = zip(edges, along, strict=True)
-    return tuple(_lengths(_with_gaps_cut(e, cuts)) for e, cuts in covered)
+    return tuple(_edges_to_lengths(_cut_gaps(e, cuts)) for e, cuts in covered)
 
 
-def preferred(lengths: Lengths) -> int | Lengths:
+def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
     """Return lengths as one number where only the last is less, as xarray's backends say it."""
     regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
     return lengths[0] if regular else lengths
 
 
-def snapped(lengths: Lengths, whole: Lengths) -> Lengths:
+def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
     """Return blocks whose edges are moved back to those of whole blocks.
 
     Examples
@@ -74,37 +74,37 @@ def snapped(lengths: Lengths, whole: Lengths) -> Lengths:
     edges = np.concatenate([[0], np.cumsum(whole)])
     wanted = np.cumsum(lengths)
     found = edges[np.searchsorted(edges, wanted, side="right") - 1]
-    return _lengths(np.unique(np.concatenate([[0], found])))
+    return _edges_to_lengths(np.unique(np.concatenate([[0], found])))
 
 
-def _lengths(edges: Ints) -> Lengths:
+def _edges_to_lengths(edges: Ints) -> Lengths:
     return tuple(np.diff(edges).tolist()) or (0,)
 
 
-def _longest(lengths: Ints) -> int:
+def _find_longest(lengths: Ints) -> int:
     return int(lengths.max(initial=0))
 
 
-def _slab_edges(cuts: Cuts) -> Iterable[Ints]:
+def _list_slab_edges(cuts: Cuts) -> Iterable[Ints]:
     return (axis.slabs().edges + start for start, axis in cuts)
 
 
-def _shared_edges(size: int, cuts: Cuts) -> Ints:
+def _find_shared_edges(size: int, cuts: Cuts) -> Ints:
     """Return the edges at which no chunk is cut."""
-    found = np.unique(np.concatenate([np.array([0, size]), *_slab_edges(cuts)]))
-    for edges in _slab_edges(cuts) if len(cuts) > 1 else ():
+    found = np.unique(np.concatenate([np.array([0, size]), *_list_slab_edges(cuts)]))
+    for edges in _list_slab_edges(cuts) if len(cuts) > 1 else ():
         inside = (found > edges[0]) & (found < edges[-1])
         found = found[~inside | np.isin(found, edges)]
     return found
 
 
-def _growth(edges: Ints, cuts: Cuts) -> float:
+def _measure_growth(edges: Ints, cuts: Cuts) -> float:
     """Return how many times longer blocks are than the longest chunks."""
-    stored = max((_longest(axis.lengths) for _, axis in cuts), default=0)
-    return _longest(np.diff(edges)) / max(stored, 1)
+    stored = max((_find_longest(axis.lengths) for _, axis in cuts), default=0)
+    return _find_longest(np.diff(edges)) / max(stored, 1)
 
 
-def _edges_of_longest(size: int, cuts: Cuts) -> Ints:
+def _find_edges_of_longest(size: int, cuts: Cuts) -> Ints:
     """Return the edges of the chunks of the longest fragment, and the ends of all others."""
     start, axis = max(cuts, key=lambda cut: cut[1].size)
     ends: list[Any] = [(begin, begin + other.size) for begin, other in cuts]
@@ -113,21 +113,23 @@ def _edges_of_longest(size: int, cuts: Cuts) -> Ints:
     return np.unique(np.concatenate([axis.slabs().edges + start, outside]))
 
 
-def _with_gaps_cut(edges: Ints, cuts: Cuts) -> Ints:
+def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
     """Cut stretches in which no fragment lies as long as the longest block elsewhere."""
     if not cuts:
         return edges
     covered = np.zeros(edges.size - 1, bool)
     for start, axis in cuts:
         covered |= (edges[:-1] >= start) & (edges[1:] <= start + axis.size)
-    step = _longest(np.diff(edges)[covered])
+    step = _find_longest(np.diff(edges)[covered])
     if covered.all() or not step:
         return edges
     gaps = zip(edges[:-1][~covered].tolist(), edges[1:][~covered].tolist(), strict=True)
     return np.unique(np.concatenate([edges, *(np.arange(a, b, step) for a, b in gaps)]))
 
 
-def regular_chunks(shape: Sequence[int], fragments: Sequence[Fragment]) -> tuple[int, ...] | None:
+def find_regular_chunks(
+    shape: Sequence[int], fragments: Sequence[Fragment]
+) -> tuple[int, ...] | None:
     """Return the chunk shape of the one regular grid on which all fragments lie, or None.
 
     Without any fragment, it is one chunk.
@@ -147,7 +149,7 @@ def regular_chunks(shape: Sequence[int], fragments: Sequence[Fragment]) -> tuple
     return tuple(chunks)
 
 
-def mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:
+def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[Ints] | None:
     """Return the lengths of the chunks along every axis of the mesh that all fragments share.
 
     Chunks show all that they store, except that the last one along an axis may reach beyond the
@@ -169,14 +171,14 @@ def mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> list[In
     found = []
     for axis, size in enumerate(shape):
         cuts = {(f.start[axis], f.axes[axis]) for f in fragments if 0 not in f.shape}
-        lengths = _axis_lengths(size, sorted(cuts, key=lambda cut: cut[0]))
+        lengths = _find_axis_lengths(size, sorted(cuts, key=lambda cut: cut[0]))
         if lengths is None:
             return None
         found.append(lengths)
     return found
 
 
-def _axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
+def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | None:
     """Return the lengths of the chunks that all cuts of one axis share, each from its start on."""
     begins, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for start, axis in cuts:
@@ -195,10 +197,10 @@ def _axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints | No
     end = begin + length
     if (end[:-1] > begin[1:]).any():
         return None
-    return _without_gaps(size, begin, length)
+    return _fill_gaps(size, begin, length)
 
 
-def _without_gaps(size: int, begin: Ints, length: Ints) -> Ints:
+def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
     """Return the lengths of chunks, and of those that fill the gaps before and behind them.
 
     A gap is cut into chunks as long as the one before it, or else behind it, so that nobody has to
@@ -218,7 +220,7 @@ def _without_gaps(size: int, begin: Ints, length: Ints) -> Ints:
     return np.insert(length, where, np.concatenate([filling for _, filling in parts]))
 
 
-def origin(fragment: Fragment, axes: Sequence[ChunkAxis]) -> tuple[int, ...]:
+def find_origin(fragment: Fragment, axes: Sequence[ChunkAxis]) -> tuple[int, ...]:
     """Return the place of a fragment's first chunk, counted in the chunks of a mesh per axis."""
     pairs = zip(axes, fragment.start, strict=True)
     return tuple(int(axis.locate(np.array([start]))[0]) for axis, start in pairs)

@@ -23,20 +23,20 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.projection import (
-    NOTHING,
+    EMPTY_PROJECTION,
     AxisKey,
     Ints,
     Projection,
-    Run,
+    SlabRun,
     Slabs,
     Slices,
-    as_slice,
     compact,
-    narrow,
-    runs_of_one_length,
+    narrow_column,
+    split_by_length,
+    to_slice,
 )
 
-LONGEST = 2**62
+LONGEST_AXIS = 2**62
 """Elements that no axis has, so that sums of two positions are 64-bit integers."""
 
 
@@ -109,7 +109,7 @@ class ChunkAxis(ABC):
             return RegularAxis(int(edges[-1]), int(stored[0]), int(hidden[0]), int(stored[-1]))
         if not shown.size:
             return RegularAxis(0, 1, 0, 1)
-        return IrregularAxis(edges, narrow(stored), narrow(hidden))
+        return IrregularAxis(edges, narrow_column(stored), narrow_column(hidden))
 
     @staticmethod
     def concatenate(axes: Sequence[ChunkAxis]) -> ChunkAxis:
@@ -158,7 +158,7 @@ class ChunkAxis(ABC):
     def _project_range(self, begin: int, end: int, start: int) -> Projection:
         low, high = max(begin - start, 0), min(end - start, self.size)
         if high <= low:
-            return NOTHING
+            return EMPTY_PROJECTION
         first, final = (int(i) for i in self.locate(np.array([low, high - 1])))
         edges, encoded, inset = self.slabs(first, final + 1)
         cut = np.minimum(np.maximum(edges, low), high)
@@ -170,14 +170,14 @@ class ChunkAxis(ABC):
             encoded,
             Slices(inner, inner + taken, 1),
             Slices(outer[:-1], outer[1:]),
-            runs_of_one_length(np.where(taken == encoded, taken, 0)),
+            split_by_length(np.where(taken == encoded, taken, 0)),
         )
 
     def _project_positions(self, positions: Ints, start: int) -> Projection:
         low, high = np.searchsorted(positions, [start, start + self.size])
         inside = positions[low:high] - start
         if not inside.size:
-            return NOTHING
+            return EMPTY_PROJECTION
         ids = self.locate(inside)
         cuts = np.flatnonzero(np.diff(ids)) + 1
         chunk = ids[np.concatenate([[0], cuts])]
@@ -189,9 +189,9 @@ class ChunkAxis(ABC):
         return Projection(
             chunk,
             encoded[chunk - first],
-            [as_slice(within[a:b]) for a, b in pairs],
+            [to_slice(within[a:b]) for a, b in pairs],
             [slice(int(low) + a, int(low) + b) for a, b in pairs],
-            [Run(0, chunk.size, False)],
+            [SlabRun(0, chunk.size, False)],
         )
 
 
@@ -213,7 +213,7 @@ class RegularAxis(ChunkAxis):
                 f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.hidden} is no cut "
                 f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
-        if max(self.length, self.step) >= LONGEST:
+        if max(self.length, self.step) >= LONGEST_AXIS:
             raise ValueError(f"ChunkAxis: size {self.length}, chunk {self.step} is too long")
         shown = (self.hidden + self.length) - (self.nchunks - 1) * self.step
         if self.length and not shown <= self.last <= self.step:

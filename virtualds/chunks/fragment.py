@@ -111,30 +111,30 @@ class Fragment:
         return Fragment(self.start, axes, self.manifest.broadcast_to(shape))
 
 
-def join(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, ...]:
+def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, ...]:
     """Join neighbours along ``axis`` whose other axes are cut alike; in order of their start."""
-    ordered = sorted(fragments, key=lambda f: (_aside(f.start, axis), f.start[axis]))
+    ordered = sorted(fragments, key=lambda f: (_drop_axis(f.start, axis), f.start[axis]))
     runs: list[list[Fragment]] = []
     for fragment in ordered:
-        if runs and _joins(runs[-1][-1], fragment, axis):
+        if runs and _can_join(runs[-1][-1], fragment, axis):
             runs[-1].append(fragment)
         else:
             runs.append([fragment])
-    return tuple(_merge(run, axis) for run in runs)
+    return tuple(_merge_fragments(run, axis) for run in runs)
 
 
-def _joins(left: Fragment, right: Fragment, axis: int) -> bool:
+def _can_join(left: Fragment, right: Fragment, axis: int) -> bool:
     return (
         left.stop[axis] == right.start[axis]
         # what lies in a reference set stays there
         and not left.manifest.is_in_set
         and not right.manifest.is_in_set
-        and _aside(left.start, axis) == _aside(right.start, axis)
-        and _aside(left.axes, axis) == _aside(right.axes, axis)
+        and _drop_axis(left.start, axis) == _drop_axis(right.start, axis)
+        and _drop_axis(left.axes, axis) == _drop_axis(right.axes, axis)
     )
 
 
-def _merge(run: Sequence[Fragment], axis: int) -> Fragment:
+def _merge_fragments(run: Sequence[Fragment], axis: int) -> Fragment:
     if len(run) == 1:
         return run[0]
     cut = ChunkAxis.concatenate([f.axes[axis] for f in run])
@@ -143,6 +143,6 @@ def _merge(run: Sequence[Fragment], axis: int) -> Fragment:
     return Fragment(run[0].start, axes, ChunkManifest.concatenate(manifests, axis))
 
 
-def _aside(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+def _drop_axis(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
     """Return all but one item."""
     return values[:axis] + values[axis + 1 :]

@@ -15,8 +15,13 @@ import numpy as np
 from virtualds.bounds import MOST_CHUNKS
 from virtualds.chunks.columns import COLUMNS, MISSING, Column, Reference
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, c_strides
-from virtualds.chunks.reference_table import Catalogue, Counting, ReferenceTable, walked
+from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.reference_table import (
+    ReferenceTable,
+    RowCounting,
+    SourceSummary,
+    iterate_blocks,
+)
 from virtualds.source_file import SourceFile
 
 
@@ -53,7 +58,7 @@ class LazyManifest(ChunkManifest):
         renumbered: tuple[int, ...] | None = None,
     ) -> None:
         if strides is None:
-            strides = c_strides(shape)
+            strides = compute_strides(shape)
         given = (base, renumbered, shape, strides, table)
         for name, value in zip(LazyManifest.__slots__, given, strict=True):
             object.__setattr__(self, name, value)
@@ -90,7 +95,7 @@ class LazyManifest(ChunkManifest):
         """
         if self.size <= MOST_CHUNKS:
             return self._load(self._numbers([np.arange(n) for n in self._shape]))
-        parts = [part for _, part in walked(self)]
+        parts = [part for _, part in iterate_blocks(self)]
         return ChunkManifest.concatenate(parts, 0).reshape(self._shape)
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
@@ -164,7 +169,7 @@ class LazyManifest(ChunkManifest):
     def sources(self) -> tuple[SourceFile, ...]:
         """All files that the chunks lie in; looked through block by block."""
         found: dict[SourceFile, None] = {}
-        for _, part in walked(self):
+        for _, part in iterate_blocks(self):
             found |= dict.fromkeys(part.files)
         return tuple(found)
 
@@ -174,16 +179,16 @@ class LazyManifest(ChunkManifest):
         return self._table.listed()
 
     @property
-    def catalogue(self) -> Catalogue | None:
+    def catalogue(self) -> SourceSummary | None:
         """What the set says of all these files at once, None if they have to be listed."""
         return self._table.catalogue()
 
     # ------------------------------------------------------------------ what is not
 
     @property
-    def counting(self) -> Counting:
+    def counting(self) -> RowCounting:
         """Which rows of which table the chunks are, for those who write it down."""
-        return Counting(self._table, self._shape, self._strides, self._base, self._renumbered)
+        return RowCounting(self._table, self._shape, self._strides, self._base, self._renumbered)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -206,8 +211,8 @@ class LazyManifest(ChunkManifest):
             start, stop, step = ids.indices(self._shape[axis])
             stride = self._strides[axis]
             return self._view(
-                _replaced(self._shape, axis, len(range(start, stop, step))),
-                _replaced(self._strides, axis, stride * step),
+                _replace_item(self._shape, axis, len(range(start, stop, step))),
+                _replace_item(self._strides, axis, stride * step),
                 self._base + start * stride,
             )
         # a missing chunk has the pipeline of the last one, as it has where columns are in memory
@@ -215,7 +220,7 @@ class LazyManifest(ChunkManifest):
         kept = np.unique(np.where(ids < 0, last, ids) if self._table.has_pipelines else ids)
         kept = kept[kept >= 0]
         if not kept.size:
-            shape = _replaced(self._shape, axis, ids.size)
+            shape = _replace_item(self._shape, axis, ids.size)
             return ChunkManifest.build(shape, file=MISSING, pipeline=self._only)
         needed = [kept if i == axis else np.arange(n) for i, n in enumerate(self._shape)]
         where = np.where(ids < 0, -1, np.searchsorted(kept, ids))
@@ -290,5 +295,5 @@ class LazyManifest(ChunkManifest):
             object.__setattr__(self, name, value)
 
 
-def _replaced(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+def _replace_item(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
     return (*values[:axis], value, *values[axis + 1 :])

@@ -38,7 +38,7 @@ from virtualds.chunks.columns import (
     unpack_table,
 )
 from virtualds.chunks.manifest_checks import check_references
-from virtualds.chunks.projection import Ints, compact, distinct
+from virtualds.chunks.projection import Ints, compact, find_distinct
 from virtualds.source_file import SourceFile
 
 
@@ -291,7 +291,7 @@ class ChunkManifest:
     def pruned(self) -> ChunkManifest:
         """Return the manifest with only those files in its table that a chunk lies in."""
         file = compact(self.file)
-        used = distinct(file[file >= 0], len(self.files))
+        used = find_distinct(file[file >= 0], len(self.files))
         if used.size == len(self.files):
             return self
         table = np.full(len(self.files) + 2, MISSING, np.int32)

@@ -25,7 +25,7 @@ class Slabs(NamedTuple):
     inset: Ints
 
 
-class Run(NamedTuple):
+class SlabRun(NamedTuple):
     """The slabs ``first`` to ``stop`` of a projection, and whether they are taken whole."""
 
     first: int
@@ -77,26 +77,26 @@ class Projection(NamedTuple):
     encoded: Ints
     inner: Sequence[AxisKey]
     outer: Sequence[slice]
-    runs: list[Run]
+    runs: list[SlabRun]
 
     def part(self, first: int, stop: int) -> Projection:
         """Return what is taken from some of the slabs, none of which counts as whole."""
         taken = slice(first, stop)
         chunk, encoded = self.chunk[taken], self.encoded[taken]
-        runs = [Run(0, chunk.size, False)]
+        runs = [SlabRun(0, chunk.size, False)]
         return Projection(chunk, encoded, self.inner[taken], self.outer[taken], runs)
 
 
-NOTHING = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], [], [])
+EMPTY_PROJECTION = Projection(np.empty(0, np.int64), np.empty(0, np.int64), [], [], [])
 
 
-def runs_of_one_length(lengths: Ints) -> list[Run]:
+def split_by_length(lengths: Ints) -> list[SlabRun]:
     """Return the stretches of equal lengths, of which 0 stands for slabs that are not whole."""
     bounds = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), lengths.size]
-    return [Run(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
+    return [SlabRun(a, b, bool(lengths[a])) for a, b in pairwise(bounds)]
 
 
-def as_slice(positions: Ints) -> AxisKey:
+def to_slice(positions: Ints) -> AxisKey:
     """Return rising positions, none of them twice, as a slice where they are evenly spaced."""
     if positions.size == 1:
         return slice(int(positions[0]), int(positions[0]) + 1, 1)
@@ -106,7 +106,7 @@ def as_slice(positions: Ints) -> AxisKey:
     return positions
 
 
-def counted_positions(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
+def count_from_front(positions: npt.NDArray[Any], size: int, axis: int) -> Ints:
     """Return positions along an axis, counted from its front.
 
     Raises
@@ -126,7 +126,7 @@ def counted_positions(positions: npt.NDArray[Any], size: int, axis: int) -> Ints
     return counted
 
 
-def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return how far apart neighbours along each axis lie in C order.
 
     Examples
@@ -142,7 +142,7 @@ def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
     return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
 
 
-def narrow(column: Ints) -> npt.NDArray[np.integer]:
+def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
     """Hold a constant column as a broadcast scalar, any other in 32 bits where it fits."""
     if column.size and (column == column[0]).all():
         return np.broadcast_to(column[:1].copy(), column.shape)
@@ -150,7 +150,7 @@ def narrow(column: Ints) -> npt.NDArray[np.integer]:
     return column.astype(np.int32) if small else column.copy()
 
 
-def distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
+def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
     """Return the different ones of numbers from 0 to below ``count``, rising."""
     if count > 16 * numbers.size:
         return np.unique(numbers).astype(np.int64)
@@ -160,7 +160,7 @@ def distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
     return np.flatnonzero(met)
 
 
-def runs_of(positions: Ints) -> list[tuple[int, int]]:
+def find_runs(positions: Ints) -> list[tuple[int, int]]:
     """Return the stretches ``start, stop`` of consecutive rising positions."""
     if not positions.size:
         return []

@@ -61,12 +61,12 @@ class RecordCache(Generic[Record]):
 _open_sets: RecordCache[Any] = RecordCache(SETS)
 
 
-def opening() -> str:
+def name_opening() -> str:
     """Return a name for one opening of a set, which its pickles carry along."""
     return secrets.token_hex(8)
 
 
-def opened_once(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
+def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
     """Return what was pickled of an opening as an object that its pickles share in a process.
 
     So every task of dask finds the records that others have read. What has been opened anew is
@@ -82,9 +82,7 @@ def opened_once(kind: type[Record], name: str, state: Mapping[str, Any]) -> Reco
     return shared
 
 
-def rows_of_records(
-    ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]
-) -> ChunkManifest:
+def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) -> ChunkManifest:
     """Return the rows of these numbers, in their shape, asking every record once.
 
     Parameters
@@ -110,7 +108,7 @@ def rows_of_records(
     return joined.at(where.reshape(ids.shape))
 
 
-def parquet_table(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any:
+def read_parquet(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any:
     """Return the content of a Parquet file as an Arrow table, some columns as dictionaries.
 
     Only this thread touches the bytes. A thread of Arrow that lets go of them needs Python, and one

@@ -14,12 +14,12 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.source_file import SourceFile
 
-BLOCK = 2**20
+BLOCK_CHUNKS = 2**20
 """Chunks that are looked through at a time."""
 
 
-def walked(
-    manifest: ChunkManifest, start: int = 0, most: int = BLOCK
+def iterate_blocks(
+    manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
     """Yield the numbers of chunks and the chunks, as many as are looked through at a time.
 
@@ -48,7 +48,7 @@ def walked(
         yield ids, part
 
 
-class Catalogue(NamedTuple):
+class SourceSummary(NamedTuple):
     """What a set says of its files all at once, without judging one by one what they are.
 
     ``name`` tells the list from others. ``nbytes`` is None where not all sizes are known.
@@ -73,12 +73,12 @@ class ReferenceTable(Protocol):
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in, and others of the same set perhaps."""
 
-    def catalogue(self) -> Catalogue | None:
+    def catalogue(self) -> SourceSummary | None:
         """Return what is said of these files at once, None if they have to be listed."""
 
 
 @dataclass(frozen=True)
-class MosaicTable:
+class TiledReferences:
     """The references of manifests that lie beside each other on one grid; elsewhere are none.
 
     Parameters
@@ -120,7 +120,7 @@ class MosaicTable:
         """Return nothing: the parts have their files."""
 
 
-class Counting(NamedTuple):
+class RowCounting(NamedTuple):
     """How a lazy manifest counts the rows of a table; see `LazyManifest`."""
 
     table: ReferenceTable

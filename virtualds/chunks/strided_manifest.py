@@ -19,7 +19,7 @@ from virtualds.source_file import SourceFile
 
 
 @dataclass(frozen=True)
-class EvenTable:
+class StridedReferences:
     """References to ``count`` chunks of one length in one file, each ``step`` behind the last.
 
     Parameters
@@ -62,8 +62,8 @@ class EvenTable:
         """Return nothing: there is no list of files to be told about."""
 
 
-class EvenManifest(LazyManifest):
-    """A manifest that counts the chunks of an `EvenTable`.
+class StridedManifest(LazyManifest):
+    """A manifest that counts the chunks of an `StridedReferences`.
 
     It is as cheap to ask as columns are, and becomes columns where it is joined with others.
 
@@ -77,7 +77,7 @@ class EvenManifest(LazyManifest):
 
     __slots__ = ()
 
-    _table: EvenTable
+    _table: StridedReferences
 
     @property
     def is_in_set(self) -> bool:
@@ -108,6 +108,6 @@ class EvenManifest(LazyManifest):
         [(file, begin)] = places
         return self._in(file, begin)
 
-    def _in(self, file: SourceFile, begin: int) -> EvenManifest:
+    def _in(self, file: SourceFile, begin: int) -> StridedManifest:
         table = replace(self._table, file=file, first=self._table.first + begin)
-        return EvenManifest(table, self._shape, self._strides, self._base, self._renumbered)
+        return StridedManifest(table, self._shape, self._strides, self._base, self._renumbered)

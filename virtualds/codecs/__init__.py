@@ -73,7 +73,7 @@ other packages bring to it."""
 
 REGISTRY = Registry((*CODECS, Numcodecs))
 """Which codec has which name; everything else asks here."""
-REFUSED = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
+UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
 """Registered filters whose chunks no Python package decodes as HDF5 does, by their names.
 
 SZ3 is decoded by imagecodecs in another version of its format, and asked for this one ends the
@@ -99,7 +99,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     make = REGISTRY.maker("zarr_v2", name) if isinstance(name, str) else None
     if make is None:
         raise _unknown("zarr_v2", name)
-    with _sensible(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
+    with _explain_bad_parameters(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
         return make(config)
 
 
@@ -133,12 +133,14 @@ def codec_from_zarr_v3(
     ----------
     Zarr core specification version 3, "Chunk encoding", and the registry zarr-extensions.
     """
-    make = from_zarr_v3(name)
-    with _sensible(f"codec {name!r} of {dtype}: its configuration {dict(config)}", "metadata"):
+    make = find_zarr_v3_maker(name)
+    with _explain_bad_parameters(
+        f"codec {name!r} of {dtype}: its configuration {dict(config)}", "metadata"
+    ):
         return make(config, dtype, shape)
 
 
-def from_zarr_v3(name: str) -> Make:
+def find_zarr_v3_maker(name: str) -> Make:
     """Return what makes the codec that Zarr v3 calls by a name.
 
     Raises
@@ -159,7 +161,7 @@ def _unknown(kind: Kind, name: object) -> UnsupportedError:
 
 
 @contextmanager
-def _sensible(what: str, where: str) -> Iterator[None]:
+def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
     """Say of parameters of which no codec is made that they make no sense."""
     try:
         yield
@@ -190,12 +192,14 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     """
     make = REGISTRY.maker("hdf5", number)
     if make is None:
-        name = f" ({REFUSED[number]})" if number in REFUSED else ""
+        name = (
+            f" ({UNSUPPORTED_HDF5_FILTERS[number]})" if number in UNSUPPORTED_HDF5_FILTERS else ""
+        )
         raise UnsupportedError(
             f"HDF5 filter {number}{name}: it is none of {known_names('hdf5')}; load the variable "
             f"through h5py, or leave it out with drop_variables"
         )
-    with _sensible(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
+    with _explain_bad_parameters(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
         return make(values, itemsize)
 
 
@@ -302,7 +306,7 @@ __all__ = [
     "codec_from_tiff",
     "codec_from_zarr_v2",
     "codec_from_zarr_v3",
-    "from_zarr_v3",
+    "find_zarr_v3_maker",
     "known_names",
     "predictor_from_tiff",
 ]

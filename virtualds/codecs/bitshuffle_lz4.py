@@ -25,7 +25,7 @@ import numpy as np
 from virtualds.bounds import Buffer, demand_room
 from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.codecs.libraries import (
-    DAMAGE,
+    DECODE_ERRORS,
     LARGEST_FRAME,
     STORED_BITS,
     lz4_block,
@@ -65,10 +65,10 @@ class Lz4Blocks(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
-        size, block = _header(self, view, nbytes)
+        size, block = _parse_header(self, view, nbytes)
         whole, rest = divmod(size, block)
         lengths = [block] * whole + [rest] * (rest > 0)
-        parts = list(_blocks(self, view, lengths, _lz4_or_stored))
+        parts = list(_decompress_blocks(self, view, lengths, _decode_lz4_or_stored))
         # copied once more only where there are several blocks
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -169,7 +169,7 @@ class BitshuffleBlocks(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         view = memoryview(data)
-        size, block = _header(self, view, nbytes)
+        size, block = _parse_header(self, view, nbytes)
         eight = 8 * self.itemsize
         if block % eight:
             raise CodecError(f"bitshuffle: blocks of {block} bytes are no multiple of {eight}")
@@ -177,13 +177,13 @@ class BitshuffleBlocks(Codec):
         lengths = [block] * whole + [rest] * (rest > 0)
         tail = size % eight
         end = len(view) - tail
-        parts = list(_blocks(self, view[:end], lengths, DECOMPRESS[self.compressor]))
+        parts = list(_decompress_blocks(self, view[:end], lengths, DECOMPRESS[self.compressor]))
         # the blocks are joined, then unshuffled as one: two copies, but one call
         whole_blocks = _unshuffle_bits(b"".join(parts), self.itemsize, block // self.itemsize)
         return b"".join((whole_blocks, view[end:])) if tail else whole_blocks
 
 
-def _header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, int]:
+def _parse_header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, int]:
     """Return how long a chunk is, and each of its blocks."""
     if len(data) < HEADER:
         raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
@@ -197,7 +197,7 @@ def _header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, in
     return size, block
 
 
-def _blocks(
+def _decompress_blocks(
     codec: Codec, data: memoryview, lengths: Sequence[int], decompress: Decompress
 ) -> Iterator[Buffer]:
     """Yield the blocks of a chunk, decompressed to ``lengths``.
@@ -212,7 +212,7 @@ def _blocks(
             raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes end within a block")
         try:
             block = decompress(data[start:place], length)
-        except DAMAGE as error:
+        except DECODE_ERRORS as error:
             raise CodecError(f"{codec.zarr_v2_id}: {error}") from error
         check_length(codec, len(block), length)
         yield block
@@ -220,7 +220,7 @@ def _blocks(
         raise CodecError(f"{codec.zarr_v2_id}: {len(data) - place} bytes follow the last block")
 
 
-def _lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
+def _decode_lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
     return data if len(data) == nbytes else lz4_block(data, nbytes)
 
 
@@ -228,7 +228,7 @@ DECOMPRESS: dict[str, Decompress] = {"lz4": lz4_block, "zstd": zstd}
 
 
 @cache
-def _imagecodecs() -> Any:
+def _import_imagecodecs() -> Any:
     try:
         import imagecodecs
     except ImportError:
@@ -242,11 +242,11 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
     Without imagecodecs Blosc does it, whose bits lie in the same order, two thirds as fast.
     """
     size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
-    library = _imagecodecs()
+    library = _import_imagecodecs()
     if library is not None:
         try:
             return bytes(library.bitshuffle_decode(data, itemsize=itemsize, blocksize=size))
-        except DAMAGE as error:
+        except DECODE_ERRORS as error:
             raise CodecError(f"bitshuffle: {error}") from error
     if itemsize > 255:
         raise UnsupportedError(

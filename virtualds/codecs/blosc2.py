@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
+from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
 
-DAMAGE = (
+BLOSC2_ERRORS = (
     RuntimeError,
     ValueError,
     SyntaxError,
@@ -50,7 +50,7 @@ class Blosc2Frame(Codec):
         return {"id": self.zarr_v2_id, "level": self.level}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        blosc2 = needed_package("blosc2", "blosc2")
+        blosc2 = import_package("blosc2", "blosc2")
         frame = bytes(data)
         try:
             # the frame is not copied, and kept alive by what is made of it
@@ -60,7 +60,7 @@ class Blosc2Frame(Codec):
             if "b2nd" in chunk.meta:
                 return self._array(blosc2.ndarray_from_cframe(frame, copy=False), nbytes)
             return self._single(chunk, nbytes)
-        except DAMAGE as error:
+        except BLOSC2_ERRORS as error:
             raise CodecError(f"blosc2: {error}") from error
 
     def _array(self, array: Any, nbytes: int | None) -> Buffer:

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, Order, check_length, needed_package
+from virtualds.codecs.codec import Codec, CodecError, Order, check_length, import_package
 from virtualds.errors import UnsupportedError
-from virtualds.json_values import number
+from virtualds.json_values import to_scalar
 
 TYPES = {
     **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
@@ -132,7 +132,7 @@ class CastValues(Codec):
         pairs = json.loads(self.scalar_map).get(direction) or []
         types = (np.dtype(self.decoded), np.dtype(self.encoded))
         key, value = types if direction == "encode" else types[::-1]
-        return {number(k, key).item(): number(v, value).item() for k, v in pairs}
+        return {to_scalar(k, key).item(): to_scalar(v, value).item() for k, v in pairs}
 
     @cached_property
     def _keeps_values(self) -> bool:
@@ -171,7 +171,7 @@ class CastValues(Codec):
 
     def _cast(self, numbers: Any) -> Any:
         """Cast as zarr-python does; numbers have to have the byte order of the machine."""
-        library = needed_package("cast_value_rs", "cast_value that rounds, wraps, clamps or maps")
+        library = import_package("cast_value_rs", "cast_value that rounds, wraps, clamps or maps")
         try:
             return library.cast_array(
                 numbers.astype(numbers.dtype.newbyteorder("="), copy=False),

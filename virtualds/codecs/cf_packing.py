@@ -70,7 +70,7 @@ class Packing:
             raise ValueError(f"Packing: {self.dtype} has no NaN to stand for the fill values")
         if self.dtype.kind in "iu":
             for name in ("scale_factor", "add_offset"):
-                if not _fits(getattr(self, name), self.dtype):
+                if not _is_in_range(getattr(self, name), self.dtype):
                     raise ValueError(f"Packing: {name} is outside of what {self.dtype} holds")
 
     @classmethod
@@ -81,13 +81,13 @@ class Packing:
         found = {name: attributes[name] for name in PACKING_ATTRIBUTES if name in attributes}
         if not found:
             return None
-        integer = _reinterpreted(stored, found.get("_Unsigned"))
+        integer = _find_unsigned_dtype(stored, found.get("_Unsigned"))
         return cls(
             dtype=dtype,
             integer=integer,
-            fills=_fill_values(found, stored, integer),
-            scale_factor=_scalar(found.get("scale_factor")),
-            add_offset=_scalar(found.get("add_offset")),
+            fills=_find_fill_values(found, stored, integer),
+            scale_factor=_to_scalar(found.get("scale_factor")),
+            add_offset=_to_scalar(found.get("add_offset")),
             attributes=found,
         )
 
@@ -119,39 +119,39 @@ class Packing:
         return out
 
 
-def _fits(number: Any, dtype: np.dtype[Any]) -> bool:
+def _is_in_range(number: Any, dtype: np.dtype[Any]) -> bool:
     """Say whether a number, if it is a Python integer, is one of an integer dtype."""
     limits = np.iinfo(dtype)
     return not isinstance(number, int) or bool(limits.min <= number <= limits.max)
 
 
-def _scalar(value: Any) -> Any:
+def _to_scalar(value: Any) -> Any:
     """Return an attribute as a scalar; files write arrays of one element."""
     return np.asarray(value).item() if np.ndim(value) > 0 else value
 
 
-def _reinterpreted(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
+def _find_unsigned_dtype(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] | None:
     """Return the integer dtype that ``_Unsigned`` asks for, or None."""
     wanted = {("i", "true"): "u", ("u", "false"): "i"}.get((stored.kind, str(unsigned)))
     return np.dtype(f"{wanted}{stored.itemsize}") if wanted else None
 
 
-def _fill_values(
+def _find_fill_values(
     found: Mapping[str, Any], stored: np.dtype[Any], integer: np.dtype[Any] | None
 ) -> tuple[Any, ...]:
     """Return the distinct stored numbers that mean "no value", in a settled order."""
     values: list[Any] = []
-    raw = _scalar(found.get("_FillValue"))
+    raw = _to_scalar(found.get("_FillValue"))
     for name in ("_FillValue", "missing_value"):
         for value in np.ravel(found.get(name, ())):
             if integer is not None and value == raw:
-                value = _as_integer(value, stored, integer)
+                value = _to_integer(value, stored, integer)
             if value == value and value not in values:
                 values.append(value)
     return tuple(sorted(values))
 
 
-def _as_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> Any:
+def _to_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> Any:
     """Return the attribute ``_FillValue`` as a number of the dtype that ``_Unsigned`` asks for.
 
     As xarray does it: to unsigned by its bytes, in the byte order of the file, as a Python number,

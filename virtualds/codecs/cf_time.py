@@ -74,7 +74,7 @@ class TimePacking:
         if decoded.dtype.kind != self.dtype.kind:
             raise CodecError(f"{self.units!r}: decodes to {decoded.dtype}, not to {self.dtype}")
         values: npt.NDArray[Any] = found.astype(self.dtype)
-        if found.dtype != self.dtype and not _same(values, found):
+        if found.dtype != self.dtype and not _is_same(values, found):
             raise CodecError(
                 f"{self.units!r}: some of the values are finer than {self.dtype}, which is what "
                 f"xarray said they are; load the variable with loadable_variables"
@@ -97,5 +97,5 @@ def may_be_finer(attributes: Mapping[str, Any], stored: np.dtype[Any]) -> bool:
     return finer or (stored.kind == "f" and unit != "ns")
 
 
-def _same(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> bool:
+def _is_same(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> bool:
     return bool(((values == others) | (np.isnat(values) & np.isnat(others))).all())

@@ -23,11 +23,11 @@ POLYNOMIAL = 0x82F63B78
 """Castagnoli's, its highest power in the lowest bit."""
 
 
-ALL = 0xFFFFFFFF
+ALL_BITS = 0xFFFFFFFF
 """What a register begins with, and what is added at the end."""
 
 
-FEW = 2**16
+FEW_BYTES = 2**16
 """Bytes from which on numpy is faster than a loop."""
 
 
@@ -75,7 +75,7 @@ class Crc32c(Codec):
             raise CodecError(f"crc32c: {len(view)} bytes cannot hold a checksum")
         behind = self.location == "end"
         body, checksum = (view[:-4], view[-4:]) if behind else (view[4:], view[:4])
-        found, stored = fastest()(body), int.from_bytes(checksum, "little")
+        found, stored = find_crc32c()(body), int.from_bytes(checksum, "little")
         if found != stored:
             raise CodecError(f"crc32c: checksum {found:#010x}, the chunk says {stored:#010x}")
         check_length(self, len(body), nbytes)
@@ -83,9 +83,9 @@ class Crc32c(Codec):
 
 
 @cache
-def fastest() -> Checksum:
+def find_crc32c() -> Checksum:
     """Return the fastest way to the checksum that is installed."""
-    for library in (_fastcrc, _google):
+    for library in (_import_fastcrc, _import_google):
         try:
             return library()
         except ImportError:
@@ -93,7 +93,7 @@ def fastest() -> Checksum:
     return crc32c
 
 
-def _fastcrc() -> Checksum:
+def _import_fastcrc() -> Checksum:
     # iSCSI is where this checksum comes from
     from fastcrc.crc32 import iscsi
 
@@ -101,7 +101,7 @@ def _fastcrc() -> Checksum:
     return checksum
 
 
-def _google() -> Checksum:
+def _import_google() -> Checksum:
     from google_crc32c import value
 
     return lambda data: int(value(bytes(data)))
@@ -119,33 +119,33 @@ def crc32c(data: Buffer) -> int:
     '0xe3069283'
     """
     raw = np.frombuffer(data, np.uint8)
-    register, table = np.array([ALL], np.uint32), _table()
+    register, table = np.array([ALL_BITS], np.uint32), _build_table()
     # few lanes cost more than a loop
-    whole = raw.size // LANE if raw.size >= FEW else 0
+    whole = raw.size // LANE if raw.size >= FEW_BYTES else 0
     lanes = np.zeros(whole, np.uint32)
     for column in raw[: whole * LANE].reshape(whole, LANE).T if whole else ():
-        lanes = _taken_over(lanes, column, table)
-    over = _over_a_lane()
+        lanes = _update_registers(lanes, column, table)
+    over = _build_lane_tables()
     for lane in lanes:
-        register = _applied(over, register) ^ lane
-    return _looped(int(register[0]), raw[whole * LANE :].tobytes()) ^ ALL
+        register = _apply_tables(over, register) ^ lane
+    return _update_bytewise(int(register[0]), raw[whole * LANE :].tobytes()) ^ ALL_BITS
 
 
-def _looped(register: int, data: bytes) -> int:
+def _update_bytewise(register: int, data: bytes) -> int:
     """Take a register over byte by byte."""
-    table = _table().tolist()
+    table = _build_table().tolist()
     for byte in data:
         register = table[(register ^ byte) & 0xFF] ^ register >> 8
     return register
 
 
-def _taken_over(registers: Registers, data: Any, table: Registers) -> Registers:
+def _update_registers(registers: Registers, data: Any, table: Registers) -> Registers:
     """Take registers over a byte each."""
     found: Registers = table[(registers ^ data) & np.uint32(0xFF)] ^ (registers >> np.uint32(8))
     return found
 
 
-def _applied(tables: Registers, register: Registers) -> Registers:
+def _apply_tables(tables: Registers, register: Registers) -> Registers:
     """Apply a linear map that is given for every byte of a register."""
     parts = register.astype("<u4").view(np.uint8)
     found: Registers = np.bitwise_xor.reduce(tables[np.arange(4), parts], keepdims=True)
@@ -153,7 +153,7 @@ def _applied(tables: Registers, register: Registers) -> Registers:
 
 
 @cache
-def _table() -> Registers:
+def _build_table() -> Registers:
     """Return what registers of one byte become."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -162,11 +162,11 @@ def _table() -> Registers:
 
 
 @cache
-def _over_a_lane() -> Registers:
+def _build_lane_tables() -> Registers:
     """Return what a register becomes over a lane of zeros, for each of its bytes."""
     found = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
     for _ in range(LANE):
-        found = _taken_over(found, np.uint32(0), _table())
+        found = _update_registers(found, np.uint32(0), _build_table())
     return found
 
 
@@ -209,7 +209,7 @@ class Fletcher32(Codec):
         if len(view) < 4:
             raise CodecError(f"fletcher32: {len(view)} bytes cannot hold a checksum")
         body, stored = view[:-4], int.from_bytes(view[-4:], "little")
-        if 0 < len(body) < FEW_WORDS and not len(body) % 2 and _verified(data):
+        if 0 < len(body) < FEW_WORDS and not len(body) % 2 and _is_verified(data):
             return body
         found = fletcher32(body)
         # HDF5 before 1.6.3 wrote both halves with their bytes swapped, and reads either
@@ -246,17 +246,17 @@ def fletcher32(data: Buffer) -> int:
     return _fold(256 * weight) << 16 | _fold(256 * total) if total else 0
 
 
-def _verified(data: Buffer) -> bool:
+def _is_verified(data: Buffer) -> bool:
     """Whether numcodecs finds the checksum right; it takes no odd number of bytes."""
     try:
-        _numcodecs().decode(data)
+        _import_numcodecs().decode(data)
     except RuntimeError:
         return False
     return True
 
 
 @cache
-def _numcodecs() -> Any:
+def _import_numcodecs() -> Any:
     from numcodecs.fletcher32 import Fletcher32
 
     return Fletcher32()

@@ -342,7 +342,7 @@ def check_length(codec: Codec, found: int, expected: int | None) -> None:
         raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes where {expected} belong")
 
 
-def needed_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:
+def import_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:
     """Return a package that an extra brings.
 
     Raises

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
+from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
 
 JPEG_2000 = b"\xff\x4f\xff\x51"
 """Markers that such an image begins with (ITU-T T.800, table A.2)."""
@@ -27,7 +27,7 @@ UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
 
 
-LEAST = {1: 28, 2: 32, 3: 6, 4: 11}
+LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
 """Bytes that sections of edition 1 have at least."""
 
 
@@ -49,8 +49,8 @@ def check_first_edition(message: bytes) -> None:
     flags, place = message[15] if len(message) > 15 else 0, 8
     present = [1, *([2] if flags & 0x80 else []), *([3] if flags & 0x40 else []), 4]
     for number in present:
-        length = _number(message, place, 3)
-        if length < LEAST[number] or place + length + 4 > len(message):
+        length = _read_number(message, place, 3)
+        if length < LEAST_LENGTHS[number] or place + length + 4 > len(message):
             raise ContradictionError(
                 f"section {number} has {length} bytes at byte {place} of {len(message)}"
             )
@@ -78,8 +78,8 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     ------
     ContradictionError
     """
-    sections = _sections(message)
-    counts = _number(sections[3], 6, 4), _number(sections[5], 5, 4)
+    sections = _find_sections(message)
+    counts = _read_number(sections[3], 6, 4), _read_number(sections[5], 5, 4)
     if counts[1] > counts[0] or points not in (None, counts[0]):
         raise ContradictionError(f"{counts[0]} points and {counts[1]} values where {points} belong")
     bitmap = sections.get(6, b"")
@@ -88,16 +88,16 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     packed = sections[7][5:]
     if packed[:4] == JPEG_2000:
         _check_image(packed, counts[1])
-    check = TEMPLATES.get(_number(sections[5], 9, 2))
+    check = TEMPLATES.get(_read_number(sections[5], 9, 2))
     if check is not None:
         check(sections[5], packed, counts[1])
 
 
-def _sections(message: memoryview) -> dict[int, memoryview]:
+def _find_sections(message: memoryview) -> dict[int, memoryview]:
     """Return the sections of a message by their numbers."""
     found, place = dict[int, memoryview](), 16
     while place + 5 <= len(message) - 4:
-        length, number = _number(message, place, 4), message[place + 4]
+        length, number = _read_number(message, place, 4), message[place + 4]
         if length < 5 or place + length > len(message) - 4:
             break
         found[number] = message[place : place + length]
@@ -107,13 +107,13 @@ def _sections(message: memoryview) -> dict[int, memoryview]:
     return found
 
 
-def _number(data: bytes | memoryview, place: int, width: int) -> int:
+def _read_number(data: bytes | memoryview, place: int, width: int) -> int:
     return int.from_bytes(data[place : place + width], "big")
 
 
 def _check_image(data: memoryview, values: int) -> None:
     """Refuse a JPEG 2000 image of another size (ITU-T T.800, A.5.1)."""
-    x, y, left, top = (_number(data, at, 4) for at in (8, 12, 16, 20))
+    x, y, left, top = (_read_number(data, at, 4) for at in (8, 12, 16, 20))
     components, depth, steps = bytes(data[40:42]), bytes(data[42:43]), bytes(data[43:45])
     sound = x * y == values and not left + top
     # one component of unsigned numbers
@@ -126,39 +126,39 @@ def _check_image(data: memoryview, values: int) -> None:
 
 def _check_simple(how: memoryview, packed: memoryview, values: int) -> None:
     """Template 5.0: numbers of the same width."""
-    bits = _number(how, 19, 1)
-    _demand(bits <= MOST_BITS and bits * values <= 8 * len(packed), bits, values, packed)
+    bits = _read_number(how, 19, 1)
+    _demand_sound(bits <= MOST_BITS and bits * values <= 8 * len(packed), bits, values, packed)
 
 
 def _check_floats(how: memoryview, packed: memoryview, values: int) -> None:
     """Template 5.4: floating-point numbers."""
-    width = {1: 4, 2: 8, 3: 16}.get(_number(how, 11, 1), 0)
-    _demand(width * values == len(packed), 8 * width, values, packed)
+    width = {1: 4, 2: 8, 3: 16}.get(_read_number(how, 11, 1), 0)
+    _demand_sound(width * values == len(packed), 8 * width, values, packed)
 
 
 def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
     """Templates 5.2 and 5.3: groups, each with a first value, a width and a length."""
     if len(how) > 48:
         order, octets = how[47], how[48]
-        _demand(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
+        _demand_sound(order in (1, 2) and octets <= 4, 8 * octets, order, packed)
         packed = packed[(order + 1) * octets :]
-    count = _number(how, 31, 4)
+    count = _read_number(how, 31, 4)
     bits, of_width, of_length = how[19], how[36], how[46]
     sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
     sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
-    _demand(sound and sum(sizes) <= len(packed), bits, count, packed)
+    _demand_sound(sound and sum(sizes) <= len(packed), bits, count, packed)
     place = sizes[0]
-    widths = how[35] + _unpacked(packed[place : place + sizes[1]], of_width, count)
-    lengths = _unpacked(packed[place + sizes[1] : sum(sizes)], of_length, count)
-    lengths = _number(how, 37, 4) + how[41] * lengths
-    lengths[-1] = _number(how, 42, 4)
+    widths = how[35] + _unpack_bits(packed[place : place + sizes[1]], of_width, count)
+    lengths = _unpack_bits(packed[place + sizes[1] : sum(sizes)], of_length, count)
+    lengths = _read_number(how, 37, 4) + how[41] * lengths
+    lengths[-1] = _read_number(how, 42, 4)
     is_whole = int(lengths.sum()) == values
-    _demand(is_whole and int(widths.max()) <= 32, bits, values, packed)
+    _demand_sound(is_whole and int(widths.max()) <= 32, bits, values, packed)
     left = 8 * (len(packed) - sum(sizes))
-    _demand(int((widths * lengths).sum()) <= left, bits, values, packed)
+    _demand_sound(int((widths * lengths).sum()) <= left, bits, values, packed)
 
 
-def _unpacked(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
+def _unpack_bits(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
     """Return numbers of some bits each, the highest bit first."""
     if not bits:
         return np.zeros(count, np.int64)
@@ -167,7 +167,7 @@ def _unpacked(data: memoryview, bits: int, count: int) -> npt.NDArray[np.int64]:
     return flags.astype(np.int64) @ weights
 
 
-def _demand(is_sound: bool, bits: int, values: int, packed: memoryview) -> None:
+def _demand_sound(is_sound: bool, bits: int, values: int, packed: memoryview) -> None:
     if not is_sound:
         raise ContradictionError(
             f"{values} values or groups, packed in {bits} bits, are not the {len(packed)} bytes"
@@ -183,7 +183,7 @@ TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
 """What is known of ways to pack, by the number of the template (code table 5.0)."""
 
 
-NOTHING = float(np.finfo(np.float32).max)
+ECCODES_MISSING = float(np.finfo(np.float32).max)
 """What stands for a missing value while a message is decoded; cfgrib takes the same number."""
 
 
@@ -202,19 +202,19 @@ class GribMessage(Codec):
         return {"id": self.zarr_v2_id}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        eccodes = needed_package("eccodes", "grib", "grib")
+        eccodes = import_package("eccodes", "grib", "grib")
         # ecCodes searches a message for its end
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
             raise CodecError(f"grib: {len(data)} bytes are no message from GRIB to 7777")
         _check(data, None if nbytes is None else nbytes // 4)
-        with _one_at_a_time():
+        with _lock_eccodes():
             try:
                 handle = eccodes.codes_new_from_message(bytes(data))
             except (eccodes.CodesInternalError, ValueError) as error:
                 raise CodecError(f"grib: {error}") from error
             try:
                 check_length(self, 4 * eccodes.codes_get_size(handle, "values"), nbytes)
-                eccodes.codes_set(handle, "missingValue", NOTHING)
+                eccodes.codes_set(handle, "missingValue", ECCODES_MISSING)
                 values = eccodes.codes_get_values(handle)
             except (eccodes.CodesInternalError, ValueError, MemoryError) as error:
                 raise CodecError(f"grib: {error}") from error
@@ -222,7 +222,7 @@ class GribMessage(Codec):
                 eccodes.codes_release(handle)
         with np.errstate(over="ignore"):
             found = np.asarray(values).astype("<f4")
-        found[found == np.float32(NOTHING)] = np.nan
+        found[found == np.float32(ECCODES_MISSING)] = np.nan
         check_length(self, found.nbytes, nbytes)
         return found.view(np.uint8).data
 
@@ -239,14 +239,14 @@ def _check(data: Buffer, points: int | None) -> None:
 
 
 @cache
-def _threads_are_safe() -> bool:
+def _is_thread_safe() -> bool:
     """Say whether ecCodes was built to be used by several threads."""
-    eccodes = needed_package("eccodes", "grib", "grib")
+    eccodes = import_package("eccodes", "grib", "grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
 
 
 _LOCK = Lock()
 
 
-def _one_at_a_time() -> Any:
-    return nullcontext() if _threads_are_safe() else _LOCK
+def _lock_eccodes() -> Any:
+    return nullcontext() if _is_thread_safe() else _LOCK

@@ -162,7 +162,7 @@ class ScaleOffset(Codec):
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
-        if len(values) != 20 or _letter(values) is None or values[6] > 1:
+        if len(values) != 20 or _kind_of(values) is None or values[6] > 1:
             raise UnsupportedError(
                 f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: it is neither "
                 f"that of integers of {SIZES} bytes nor that of floats of 4 or 8; leave the "
@@ -170,7 +170,7 @@ class ScaleOffset(Codec):
             )
         factor = values[1] - (values[1] >> 31 << 32)
         fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
-        return cls(f"{'<>'[values[6]]}{_letter(values)}{values[4]}", factor, values[2], fill)
+        return cls(f"{'<>'[values[6]]}{_kind_of(values)}{values[4]}", factor, values[2], fill)
 
     def to_zarr_v2(self) -> dict[str, Any]:
         return {
@@ -191,7 +191,7 @@ class ScaleOffset(Codec):
         view = memoryview(data)
         bits, least = self._header(view, dtype.itemsize)
         if bits == 8 * dtype.itemsize:
-            found = _whole(view[HEADER:], self.elements, dtype.itemsize)
+            found = _read_full_width(view[HEADER:], self.elements, dtype.itemsize)
         else:
             found = unpack_bits(view[HEADER:], self.elements, bits, dtype.itemsize)
             found = self._restored(found, bits, least, dtype)
@@ -219,7 +219,7 @@ class ScaleOffset(Codec):
             # in the precision of the elements, as HDF5 computes; damage may be NaN or infinite
             with np.errstate(all="ignore"):
                 values = found.view(f"i{dtype.itemsize}").astype(native)
-                values /= np.float64(_power_of_ten(self.factor)).astype(native)
+                values /= np.float64(_compute_power_of_ten(self.factor)).astype(native)
                 values += least.view(native)
             found = values.view(found.dtype)
         else:
@@ -282,21 +282,21 @@ def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> Non
         out[:, place] = words
 
 
-def _whole(data: Buffer, count: int, itemsize: int) -> Unsigned:
+def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
     """Return numbers that take all of their bits: they lie as the machine held them that wrote."""
     if len(data) < count * itemsize:
         raise CodecError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
     return np.frombuffer(data, f"<u{itemsize}", count)
 
 
-def _power_of_ten(exponent: int) -> float:
+def _compute_power_of_ten(exponent: int) -> float:
     try:
         return float(10.0**exponent)
     except OverflowError:
         return math.inf
 
 
-def _letter(values: Sequence[int]) -> str | None:
+def _kind_of(values: Sequence[int]) -> str | None:
     """Return the kind of the elements of scaleoffset's client data, None if there is none."""
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:

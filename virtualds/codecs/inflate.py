@@ -35,30 +35,30 @@ class Inflater:
     damage: tuple[type[Exception], ...]
 
 
-def _libdeflate() -> Inflater:
+def _make_libdeflate() -> Inflater:
     import deflate
 
     damage = (deflate.DeflateError, ValueError)
     return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, damage)
 
 
-def _isal() -> Inflater:
+def _make_isal() -> Inflater:
     from isal import isal_zlib
 
-    return _like_zlib(isal_zlib)
+    return _wrap_zlib_like(isal_zlib)
 
 
-def _zlib_ng() -> Inflater:
+def _make_zlib_ng() -> Inflater:
     from zlib_ng import zlib_ng
 
-    return _like_zlib(zlib_ng)
+    return _wrap_zlib_like(zlib_ng)
 
 
-def _python() -> Inflater:
-    return _like_zlib(zlib)
+def _make_python_zlib() -> Inflater:
+    return _wrap_zlib_like(zlib)
 
 
-def _like_zlib(module: Any) -> Inflater:
+def _wrap_zlib_like(module: Any) -> Inflater:
     def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
         stream = module.decompressobj(wbits)
         found: bytes = stream.decompress(data, nbytes + SPARE)
@@ -70,16 +70,16 @@ def _like_zlib(module: Any) -> Inflater:
     return Inflater(partial(inflate, 15), partial(inflate, 31), (module.error,))
 
 
-INFLATERS = (_libdeflate, _isal, _zlib_ng, _python)
+INFLATERS = (_make_libdeflate, _make_isal, _make_zlib_ng, _make_python_zlib)
 """The fastest first; Python's own is always there."""
 
 
 @cache
-def inflater() -> Inflater:
+def find_inflater() -> Inflater:
     """Return the fastest library for deflate that is installed."""
     for library in INFLATERS[:-1]:
         try:
             return library()
         except ImportError:
             continue
-    return _python()
+    return _make_python_zlib()

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, Shaped, check_length, needed_package
+from virtualds.codecs.codec import Codec, CodecError, Shaped, check_length, import_package
 from virtualds.errors import UnsupportedError
 
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -52,7 +52,7 @@ SUBSAMPLING: dict[Any, Any] = {
 KEYS = {"quality", "encoded_color_space", "subsampling"}
 
 
-LONGEST = 65535
+LONGEST_SIDE = 65535
 """Lines of an image, and samples of a line."""
 
 
@@ -122,9 +122,9 @@ class Jpeg(Codec):
         }
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "jpeg", "images")
+        imagecodecs = import_package("imagecodecs", "jpeg", "images")
         # a damaged header would have memory allotted for another image
-        head = image_header(memoryview(data))
+        head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
         if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= 4):
             raise CodecError(f"jpeg: an image of {pixels} pixels where {nbytes} bytes belong")
@@ -157,8 +157,8 @@ class JpegChunk(Shaped):
             raise ValueError(f"jpeg: {self.dtype} is not uint8")
         if len(self.shape) not in (2, 3) or self._components not in (1, 3):
             raise ValueError(f"jpeg: chunks of {self.shape} are no images of 1 or 3 components")
-        if max(self.shape) > LONGEST:
-            raise ValueError(f"jpeg: chunks of {self.shape} are longer than {LONGEST}")
+        if max(self.shape) > LONGEST_SIDE:
+            raise ValueError(f"jpeg: chunks of {self.shape} are longer than {LONGEST_SIDE}")
         if unknown := self.parameters.keys() - KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
         _check_quality(self.parameters.get("quality", 90))
@@ -169,8 +169,8 @@ class JpegChunk(Shaped):
         return self.shape[2] if len(self.shape) == 3 else 1
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "jpeg")
-        head = image_header(memoryview(data))
+        imagecodecs = import_package("imagecodecs", "jpeg")
+        head = parse_jpeg_header(memoryview(data))
         found, expected = head[:4], (*self.shape[:2], self._components, 8)
         if found != expected:
             raise CodecError(
@@ -232,7 +232,7 @@ class ImageHeader(NamedTuple):
     """Of colours, as Adobe's marker has it; -1 where there is none."""
 
 
-def image_header(data: memoryview) -> ImageHeader:
+def parse_jpeg_header(data: memoryview) -> ImageHeader:
     """Return what the frame header says (ITU-T T.81, B.2.2), and Adobe's marker before it.
 
     Raises
@@ -241,7 +241,7 @@ def image_header(data: memoryview) -> ImageHeader:
         There is no frame header, or its image has no pixels.
     """
     transform = -1
-    for marker, place in _segments(data):
+    for marker, place in _find_segments(data):
         if marker == APP14 and data[place + 4 : place + 9].tobytes() == b"Adobe":
             transform = data[place + 15] if place + 15 < len(data) else -1
         if marker in FRAMES:
@@ -254,7 +254,7 @@ def image_header(data: memoryview) -> ImageHeader:
     raise CodecError(f"jpeg: {len(data)} bytes hold no frame header")
 
 
-def _segments(data: memoryview) -> Iterator[tuple[int, int]]:
+def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
     """Yield the second byte and the place of every marker before the data of the image."""
     place = 2
     while place + 9 < len(data) and data[place] == 0xFF:
@@ -301,9 +301,9 @@ class JpegLs(Codec):
         return {"id": self.zarr_v2_id}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "jpegls")
+        imagecodecs = import_package("imagecodecs", "jpegls")
         # a damaged header would have memory allotted for another image
-        check_length(self, _image_size(memoryview(data)), nbytes)
+        check_length(self, _count_image_bytes(memoryview(data)), nbytes)
         if JPEGLS_END not in bytes(data):
             # CharLS would look for the end of a number beyond them
             raise CodecError("jpegls: the image has no end")
@@ -315,7 +315,7 @@ class JpegLs(Codec):
         return out
 
 
-def _image_size(data: memoryview) -> int:
+def _count_image_bytes(data: memoryview) -> int:
     """Return how many bytes the image has, according to its frame header."""
     place = 2
     while place + 10 <= len(data):

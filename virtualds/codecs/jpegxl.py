@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import CodecError, Shaped, check_length, needed_package
+from virtualds.codecs.codec import CodecError, Shaped, check_length, import_package
 
 EXPONENTS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
 """Bits of the exponent, by the types that images have; integers have none."""
@@ -91,9 +91,9 @@ class JpegXlChunk(Shaped):
         return self.shape[: len(self.shape) - len(self._channels) - 2]
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "jpegxl")
+        imagecodecs = import_package("imagecodecs", "jpegxl")
         stream = bytes(data)
-        head = image_header(stream)
+        head = parse_jpegxl_header(stream)
         self._check(head)
         try:
             found: Any = imagecodecs.jpegxl_decode(stream, keeporientation=True)
@@ -151,7 +151,7 @@ class _Bits:
         return least + self.take(count)
 
 
-def image_header(data: bytes) -> ImageHeader:
+def parse_jpegxl_header(data: bytes) -> ImageHeader:
     """Return what the headers of an image say.
 
     Raises
@@ -159,12 +159,12 @@ def image_header(data: bytes) -> ImageHeader:
     CodecError
         It is no image, or is cut off.
     """
-    bits = _Bits(_codestream(data)[len(BARE) :])
-    lines, samples = _size(bits)
+    bits = _Bits(_find_codestream(data)[len(BARE) :])
+    lines, samples = _read_size(bits)
     # usual ones are not said
     if bits.take(1):
         return ImageHeader(lines, samples)
-    frames = bool(bits.take(1)) and _moves(bits)
+    frames = bool(bits.take(1)) and _is_animated(bits)
     is_float = bits.take(1)
     depth = bits.number(*(FLOAT_BITS if is_float else INTEGER_BITS))
     exponent = bits.take(4) + 1 if is_float else 0
@@ -173,7 +173,7 @@ def image_header(data: bytes) -> ImageHeader:
     return ImageHeader(lines, samples, depth, exponent, bits.number(*CHANNELS), frames)
 
 
-def _codestream(data: bytes) -> bytes:
+def _find_codestream(data: bytes) -> bytes:
     """Return the beginning of the image, without the boxes around it."""
     place = 0
     while place + 8 <= len(data) and data[:2] != BARE:
@@ -193,26 +193,26 @@ def _codestream(data: bytes) -> bytes:
     return data[:HEADERS]
 
 
-def _size(bits: _Bits) -> tuple[int, int]:
+def _read_size(bits: _Bits) -> tuple[int, int]:
     """Return lines, and samples of a line."""
     eights = bits.take(1)
-    lines = _length(bits, eights)
+    lines = _read_length(bits, eights)
     if ratio := bits.take(3):
         across, down = RATIOS[ratio - 1]
         return lines, lines * across // down
-    return lines, _length(bits, eights)
+    return lines, _read_length(bits, eights)
 
 
-def _length(bits: _Bits, eights: int) -> int:
+def _read_length(bits: _Bits, eights: int) -> int:
     return 8 * (bits.take(5) + 1) if eights else bits.number(*LENGTHS)
 
 
-def _moves(bits: _Bits) -> bool:
+def _is_animated(bits: _Bits) -> bool:
     """Say whether there are several frames; what else is said is passed over."""
     # how it is turned, which is for those who display it
     bits.take(3)
     if bits.take(1):
-        _size(bits)
+        _read_size(bits)
     if bits.take(1):
         raise CodecError("jpegxl: an image with a preview is not decoded")
     if not bits.take(1):

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import PIECE, Buffer, demand_room, streamed, swollen
+from virtualds.bounds import PIECE, Buffer, decode_streams, demand_room, limit_decoded_size
 
 Bytes = npt.NDArray[np.uint8]
 
 
-DAMAGE: tuple[type[Exception], ...] = (
+DECODE_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
     OSError,
@@ -32,7 +32,7 @@ DAMAGE: tuple[type[Exception], ...] = (
 """What is raised for damaged bytes; a damaged length asks for more memory than there is."""
 
 
-WORTH_A_CONTEXT = 2**18
+CONTEXT_BYTES = 2**18
 """Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
 
 
@@ -60,12 +60,12 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
     numcodecs makes a context for every call, which takes longer than a chunk of 100 KB; zstandard
     keeps the one of the thread. Whatever it does not decode to ``nbytes`` is left to numcodecs.
     """
-    library = _zstandard()
+    library = _import_zstandard()
     if library is not None and nbytes:
         try:
             # a damaged length asks for no memory
             if library.frame_content_size(data) in (-1, nbytes):
-                found: bytes = _context(library).decompress(
+                found: bytes = _get_decompressor(library).decompress(
                     data, max_output_size=nbytes, allow_extra_data=False
                 )
                 if len(found) == nbytes:
@@ -73,8 +73,8 @@ def zstd(data: Buffer, nbytes: int | None) -> Buffer:
         except library.ZstdError:
             pass
     if library is not None:
-        _demand_end(library, data, swollen(len(data)) if nbytes is None else nbytes)
-    return _numcodecs_zstd()(data)
+        _demand_end(library, data, limit_decoded_size(len(data)) if nbytes is None else nbytes)
+    return _import_numcodecs_zstd()(data)
 
 
 def _demand_end(library: Any, data: Buffer, most: int) -> None:
@@ -91,7 +91,7 @@ def _demand_end(library: Any, data: Buffer, most: int) -> None:
 
 
 @cache
-def _zstandard() -> Any:
+def _import_zstandard() -> Any:
     try:
         import zstandard
     except ImportError:
@@ -101,8 +101,8 @@ def _zstandard() -> Any:
 
 def zstd_into(data: Buffer, out: Bytes) -> None:
     """Decode zstd frames to as many bytes as there is memory for, which is contiguous."""
-    if out.size >= WORTH_A_CONTEXT and _zstd_says(data, out.size):
-        _numcodecs_zstd()(data, out)
+    if out.size >= CONTEXT_BYTES and _has_zstd_size(data, out.size):
+        _import_numcodecs_zstd()(data, out)
         return
     found = zstd(data, out.size)
     if len(found) != out.size:
@@ -110,9 +110,9 @@ def zstd_into(data: Buffer, out: Bytes) -> None:
     out[:] = np.frombuffer(found, np.uint8)
 
 
-def _zstd_says(data: Buffer, nbytes: int) -> bool:
+def _has_zstd_size(data: Buffer, nbytes: int) -> bool:
     """Say whether the first frame says that it decodes to so many bytes."""
-    library = _zstandard()
+    library = _import_zstandard()
     if library is None:
         return False
     try:
@@ -121,7 +121,7 @@ def _zstd_says(data: Buffer, nbytes: int) -> bool:
         return False
 
 
-def _context(library: Any) -> Any:
+def _get_decompressor(library: Any) -> Any:
     """Return the decompressor of this thread: no two threads may use one."""
     try:
         return _threads.zstd
@@ -131,7 +131,7 @@ def _context(library: Any) -> Any:
 
 
 @cache
-def _numcodecs_zstd() -> Callable[..., Buffer]:
+def _import_numcodecs_zstd() -> Callable[..., Buffer]:
     from numcodecs import zstd
 
     decompress: Callable[..., Buffer] = zstd.decompress
@@ -149,7 +149,7 @@ def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
         raise ValueError(
             f"{len(data)} bytes say they decode to {size}, more than LZ4 makes of them"
         )
-    return _numcodecs_lz4()(data, out)
+    return _import_numcodecs_lz4()(data, out)
 
 
 def lz4_block(data: Buffer, nbytes: int) -> Buffer:
@@ -158,7 +158,7 @@ def lz4_block(data: Buffer, nbytes: int) -> Buffer:
 
 
 @cache
-def _numcodecs_lz4() -> Callable[..., Buffer]:
+def _import_numcodecs_lz4() -> Callable[..., Buffer]:
     from numcodecs import lz4
 
     decompress: Callable[..., Buffer] = lz4.decompress
@@ -170,7 +170,7 @@ def _numcodecs_lz4() -> Callable[..., Buffer]:
 
 def bzip2(data: Buffer, nbytes: int | None) -> bytes:
     """Return what bzip2 streams decode to."""
-    return streamed(bz2.BZ2Decompressor, data, nbytes, lenient=True)
+    return decode_streams(bz2.BZ2Decompressor, data, nbytes, lenient=True)
 
 
 def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
@@ -178,7 +178,7 @@ def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) ->
     form = config.get("format", lzma.FORMAT_XZ)
     chain = config.get("filters") if form == lzma.FORMAT_RAW else None
     make = partial(lzma.LZMADecompressor, format=form, filters=chain)
-    return streamed(make, data, nbytes, lenient=True)
+    return decode_streams(make, data, nbytes, lenient=True)
 
 
 # ---------------------------------------------------------------------- Blosc
@@ -196,7 +196,7 @@ def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
     demand_room(decoded, nbytes, len(data))
     if decoded >= 2**31:
         raise ValueError(f"{decoded} bytes are more than a buffer of Blosc has")
-    found: Buffer = _blosc().decompress(data, out)
+    found: Buffer = _import_blosc().decompress(data, out)
     return found
 
 
@@ -235,11 +235,11 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
     if rest:
         frame[end : end + 4] = np.frombuffer(rest.to_bytes(4, "little"), np.uint8)
         frame[end + 4 :] = source[whole * block :]
-    _blosc().decompress(frame, out)
+    _import_blosc().decompress(frame, out)
 
 
 @cache
-def _blosc() -> Any:
+def _import_blosc() -> Any:
     from numcodecs import blosc
 
     # Blosc's threads are one pool of the whole process, behind a lock, and chunks are decoded side

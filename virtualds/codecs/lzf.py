@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
+from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
 from virtualds.errors import UnsupportedError
 
 MOST = 140
@@ -44,7 +44,7 @@ class Lzf(Codec):
         return {"id": self.zarr_v2_id, "header": False}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = needed_package("imagecodecs", "lzf")
+        imagecodecs = import_package("imagecodecs", "lzf")
         if not len(data):
             # the decoder looks at the first byte before it looks for the end
             raise CodecError("lzf: there are no bytes")

@@ -30,7 +30,7 @@ from virtualds.codecs.codec import (
     check_length,
 )
 from virtualds.codecs.libraries import (
-    DAMAGE,
+    DECODE_ERRORS,
     Bytes,
     blosc,
     bzip2,
@@ -39,7 +39,7 @@ from virtualds.codecs.libraries import (
     zstd,
     zstd_into,
 )
-from virtualds.errors import FOREIGN, UnsupportedError
+from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
 """Codecs whose streams say all that decoding needs."""
@@ -64,9 +64,9 @@ ARRAY_IDS = TAKEN.keys() | {"bitround", "packbits"}
 CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
 """Codecs that put four bytes beside the data, and verify them."""
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
-COMPLAINTS: tuple[type[Exception], ...] = (*DAMAGE, *FOREIGN, SyntaxError)
+NUMCODECS_ERRORS: tuple[type[Exception], ...] = (*DECODE_ERRORS, *LIBRARY_ERRORS, SyntaxError)
 """What numcodecs raises for bytes, or for parameters, that make no sense to it."""
-GROUP = "numcodecs.codecs"
+NUMCODECS_GROUP = "numcodecs.codecs"
 """The entry point group through which other packages bring codecs to numcodecs."""
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 """Blosc's ways to shuffle in the order of their numbers in Zarr v2."""
@@ -121,10 +121,10 @@ class Numcodecs(Codec):
 
     @classmethod
     def brought(cls, kind: Kind, name: str | int) -> Make | None:
-        if kind == "zarr_v2" and is_brought(str(name)):
+        if kind == "zarr_v2" and is_from_plugin(str(name)):
             return cls.from_zarr_v2
         inner = str(name).removeprefix(NUMCODECS)
-        if kind == "zarr_v3" and inner != name and is_brought(inner):
+        if kind == "zarr_v3" and inner != name and is_from_plugin(inner):
             return partial(cls._from_prefixed, inner)
         return None
 
@@ -210,7 +210,7 @@ class Numcodecs(Codec):
                 out: Buffer = lzma_streams(data, nbytes, self.to_zarr_v2())
             else:
                 out = direct(data, nbytes) if direct else _decode(self.id, self.parameters, data)
-        except COMPLAINTS as error:
+        except NUMCODECS_ERRORS as error:
             raise CodecError(f"{self.id}: {error}") from error
         check_length(self, len(out), nbytes)
         return out
@@ -225,7 +225,7 @@ class Numcodecs(Codec):
             return
         try:
             INTO[self.id](data, out)
-        except DAMAGE as error:
+        except DECODE_ERRORS as error:
             raise CodecError(f"{self.id}: {error}") from error
 
 
@@ -237,9 +237,9 @@ def _bitround_from_zarr_v3(
 
 
 @cache
-def is_brought(name: str) -> bool:
+def is_from_plugin(name: str) -> bool:
     """Say whether another package brings a codec of this name to numcodecs."""
-    points = entry_points(group=GROUP, name=name)
+    points = entry_points(group=NUMCODECS_GROUP, name=name)
     return any(point.dist is None or point.dist.name != "numcodecs" for point in points)
 
 
@@ -330,17 +330,17 @@ def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
         The parameters make no sense, or not for these bytes: they stand in the file as they do.
     """
     try:
-        out = memoryview(_instance(parameters or json.dumps({"id": name})).decode(data))
+        out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
         if "O" in out.format:
             raise TypeError("it makes Python objects, which are no numbers")
         return out.cast("B")
-    except COMPLAINTS as error:
+    except NUMCODECS_ERRORS as error:
         said = f", {parameters}" if parameters else ""
         raise CodecError(f"{name}: {error} (decoded by numcodecs{said})") from error
 
 
 @cache
-def _instance(config: str) -> Any:
+def _make_codec(config: str) -> Any:
     import numcodecs
 
     return numcodecs.get_codec(json.loads(config))

@@ -68,7 +68,7 @@ class BitFields(OfOneType):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        first, last = (_whole(config[name]) for name in ("first_bit", "last_bit"))
+        first, last = (_demand_int(config[name]) for name in ("first_bit", "last_bit"))
         return cls(str(config["dtype"]), first, last, str(config["padding_encoding"]))
 
     @classmethod
@@ -82,7 +82,7 @@ class BitFields(OfOneType):
         said = {
             "dtype": dtype.newbyteorder("<").str,
             "first_bit": 0 if first is None else first,
-            "last_bit": _bits(dtype) - 1 if last is None else last,
+            "last_bit": _count_bits(dtype) - 1 if last is None else last,
             "padding_encoding": config.get("padding_encoding", "none"),
         }
         return cls.from_zarr_v2(said)
@@ -101,7 +101,7 @@ class BitFields(OfOneType):
     @property
     def _all_bits(self) -> int:
         """Bits of a number, or of either part of a complex one."""
-        return _bits(np.dtype(self.dtype))
+        return _count_bits(np.dtype(self.dtype))
 
     @property
     def _parts(self) -> int:
@@ -161,13 +161,13 @@ class BitFields(OfOneType):
         return out.reshape(-1)
 
 
-def _bits(dtype: np.dtype[Any]) -> int:
+def _count_bits(dtype: np.dtype[Any]) -> int:
     if dtype.kind == "b":
         return 1
     return 8 * dtype.itemsize // (2 if dtype.kind == "c" else 1)
 
 
-def _whole(value: Any) -> int:
+def _demand_int(value: Any) -> int:
     if type(value) is not int:
         raise ValueError(f"packbits: {value!r} counts no bits")
     return value

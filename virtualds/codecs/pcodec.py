@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from virtualds.bounds import Buffer, swollen
-from virtualds.codecs.codec import CodecError, SelfDescribing, check_length, needed_package
+from virtualds.bounds import Buffer, limit_decoded_size
+from virtualds.codecs.codec import CodecError, SelfDescribing, check_length, import_package
 
 TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1")
 """What numbers of a stream may be."""
@@ -28,13 +28,15 @@ class Pcodec(SelfDescribing):
     serialises: ClassVar[bool] = True
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        standalone = needed_package("pcodec", "pcodec").standalone
-        found = _numbers(standalone, bytes(data), swollen(len(data)) if nbytes is None else nbytes)
+        standalone = import_package("pcodec", "pcodec").standalone
+        found = _decode_numbers(
+            standalone, bytes(data), limit_decoded_size(len(data)) if nbytes is None else nbytes
+        )
         check_length(self, len(found), nbytes)
         return found
 
 
-def _numbers(standalone: Any, data: bytes, most: int) -> bytes:
+def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
     """Decode numbers of whichever type they are into memory for ``most`` bytes of them.
 
     Asked for new memory, pco takes as much as a stream says.

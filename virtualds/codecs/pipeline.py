@@ -16,14 +16,14 @@ from virtualds.codecs.codec import Codec
 
 
 @dataclass(frozen=True)
-class Hidden:
+class FixedAxis:
     """A stored axis that the array does not show: only element ``index`` of ``length`` is used."""
 
     length: int
     index: int
 
 
-Layout = tuple[int | Hidden, ...]
+Layout = tuple[int | FixedAxis, ...]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class CodecPipeline:
     @cached_property
     def hidden_size(self) -> int:
         """How many elements a chunk stores for each one that the array can show."""
-        return prod(e.length for e in self.layout if isinstance(e, Hidden))
+        return prod(e.length for e in self.layout if isinstance(e, FixedAxis))
 
     def stored_shape(self, encoded: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a stored chunk that has these lengths along the array's axes."""
@@ -125,7 +125,7 @@ class CodecPipeline:
     def drop_axis(self, axis: int, encoded: int, inset: int) -> CodecPipeline:
         """Return the pipeline of the array that shows only element ``inset`` of ``axis``."""
         hidden = replace(
-            self, layout=tuple(Hidden(encoded, inset) if e == axis else e for e in self.layout)
+            self, layout=tuple(FixedAxis(encoded, inset) if e == axis else e for e in self.layout)
         )
         return hidden._relabel(lambda old: old - (old > axis))
 

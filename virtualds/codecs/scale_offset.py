@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import CodecError, OfOneType, Order, check_length
-from virtualds.json_values import number
+from virtualds.json_values import to_scalar
 
 PARAMETERS = {"offset": 0, "scale": 1}
 """What the configuration may say, and what it means where it does not."""
@@ -90,7 +90,7 @@ class ScaledValues(OfOneType):
     def _numbers(self) -> tuple[Any, Any]:
         """Offset and scale as scalars of the type."""
         dtype = np.dtype(self.dtype)
-        return number(self.offset, dtype), number(self.scale, dtype)
+        return to_scalar(self.offset, dtype), to_scalar(self.scale, dtype)
 
     @property
     def maps_arrays(self) -> bool:
@@ -109,18 +109,20 @@ class ScaledValues(OfOneType):
             raise CodecError(f"scale_offset: {len(data)} bytes are no whole numbers of {dtype}")
         stored = np.frombuffer(data, dtype)
         native = stored.astype(dtype.newbyteorder("="), copy=False)
-        found = (_floats if dtype.kind == "f" else _integers)(native, *self._numbers)
+        found = (_unscale_floats if dtype.kind == "f" else _unscale_integers)(
+            native, *self._numbers
+        )
         return found.astype(dtype, copy=False).view(np.uint8).data
 
 
-def _floats(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
+def _unscale_floats(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
     # an infinity or NaN is a value like another
     with np.errstate(all="ignore"):
         found: npt.NDArray[Any] = stored / scale + offset
     return found
 
 
-def _integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
+def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
     """Divide without a rest, and add what stays within the type."""
     if not stored.size:
         return stored

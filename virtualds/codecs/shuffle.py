@@ -22,7 +22,7 @@ VECTORISED = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
 TILED = (2, 4, 8, 16)
 """Element sizes for which Blosc has code of its own; others it unshuffles byte by byte."""
-FEW = 2**15
+FEW_BYTES = 2**15
 """Bytes from which on Blosc is faster than numpy, whatever it costs to ask it."""
 LONG = 8
 """Element size from which on numpy transposes few bytes faster than it copies planes."""
@@ -86,33 +86,33 @@ class Shuffle(Codec):
             out[-rest:] = np.frombuffer(source[-rest:], np.uint8)
             data, out = source[:-rest], out[:-rest]
         if len(data):
-            _fastest(self.itemsize)(data, out, self.itemsize)
+            _find_unshuffle(self.itemsize)(data, out, self.itemsize)
 
 
 @cache
-def _fastest(itemsize: int) -> Unshuffle:
+def _find_unshuffle(itemsize: int) -> Unshuffle:
     """Return the vectorised unshuffle where its wheel exists, else the portable one."""
     if itemsize not in VECTORISED:
-        return portable
+        return unshuffle_portably
     try:
         from zlib_into import unshuffle
     except ImportError:
-        return portable
+        return unshuffle_portably
     return lambda data, out, itemsize: unshuffle(data, out.data, itemsize)
 
 
-def portable(data: Buffer, out: Bytes, itemsize: int) -> None:
+def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
     """Unshuffle with what is installed everywhere: numpy and, for longer chunks, Blosc."""
-    if itemsize in TILED and FEW <= len(data) <= LARGEST_FRAME:
+    if itemsize in TILED and FEW_BYTES <= len(data) <= LARGEST_FRAME:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
-    elif itemsize < LONG or len(data) >= FEW:
-        by_planes(data, out, itemsize)
+    elif itemsize < LONG or len(data) >= FEW_BYTES:
+        unshuffle_by_planes(data, out, itemsize)
     else:
         planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
         np.copyto(out.reshape(-1, itemsize), planes.T)
 
 
-def by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
+def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
     """Unshuffle plane by plane: the order in which numpy touches the least memory."""
     planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
     elements = out.reshape(-1, itemsize)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.bounds import Buffer, demand_room
-from virtualds.codecs.codec import Codec, CodecError, check_length, needed_package
+from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
 from virtualds.errors import UnsupportedError
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
@@ -82,7 +82,7 @@ class Szip(Codec):
 
     def _decode(self, stream: bytes, size: int, coded: Szip) -> memoryview:
         """Decode ``size`` bytes of a stream that was coded with these parameters."""
-        imagecodecs = needed_package("imagecodecs", "szip")
+        imagecodecs = import_package("imagecodecs", "szip")
         parameters = {name: getattr(coded, name) for name in PARAMETERS}
         room = np.empty(size, np.uint8)
         found = imagecodecs.szip_decode(stream, header=False, out=room, **parameters)

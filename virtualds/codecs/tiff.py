@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer, swollen
-from virtualds.codecs.codec import Codec, CodecError, Name, OfOneType, check_length, needed_package
+from virtualds.bounds import Buffer, limit_decoded_size
+from virtualds.codecs.codec import Codec, CodecError, Name, OfOneType, check_length, import_package
 from virtualds.errors import UnsupportedError
 
 
@@ -142,9 +142,9 @@ class _Bytes(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
-        imagecodecs = needed_package("imagecodecs", name, "images")
+        imagecodecs = import_package("imagecodecs", name, "images")
         decode = getattr(imagecodecs, f"{name}_decode")
-        most = swollen(len(data)) if nbytes is None else nbytes
+        most = limit_decoded_size(len(data)) if nbytes is None else nbytes
         try:
             # with room for one byte more it shows whether there are more
             out: bytes = decode(bytes(data), out=most + 1)

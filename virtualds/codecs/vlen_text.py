@@ -10,7 +10,7 @@ import numpy.typing as npt
 from virtualds.errors import UnsupportedError
 
 
-def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def to_text_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return strings as objects.
 
     Raises
@@ -28,14 +28,14 @@ def checked_text(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return texts
 
 
-def encoded_text(texts: npt.NDArray[Any]) -> bytes:
+def encode_text(texts: npt.NDArray[Any]) -> bytes:
     """Return strings, in C order, as the bytes of a chunk."""
     import numcodecs
 
     return bytes(numcodecs.VLenUTF8().encode(texts.ravel()))
 
 
-def decoded_text(data: bytes) -> npt.NDArray[Any]:
+def decode_text(data: bytes) -> npt.NDArray[Any]:
     """Return the strings of a chunk, along one axis.
 
     Raises
@@ -48,7 +48,7 @@ def decoded_text(data: bytes) -> npt.NDArray[Any]:
     return np.asarray(numcodecs.VLenUTF8().decode(data), object)
 
 
-def decoded_bytes(data: bytes) -> npt.NDArray[Any]:
+def decode_bytes(data: bytes) -> npt.NDArray[Any]:
     """Return the byte strings of a chunk, along one axis.
 
     Raises

@@ -28,7 +28,7 @@ from virtualds.codecs.codec import (
     SelfDescribing,
     Shaped,
     check_length,
-    needed_package,
+    import_package,
 )
 from virtualds.errors import UnsupportedError
 
@@ -151,7 +151,7 @@ class Zfp(Codec):
 
     def decode_whole(self, stream: bytes, nbytes: int | None) -> bytes:
         """Return the decoded bytes of a stream with its header, and zeros behind it."""
-        imagecodecs = needed_package("imagecodecs", "zfp")
+        imagecodecs = import_package("imagecodecs", "zfp")
         try:
             out = imagecodecs.zfp_decode(stream)
         except (RuntimeError, ValueError) as error:
@@ -327,7 +327,7 @@ def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, min
 def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
     # a block of floats has its exponent at least
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
-    bits = max(floor(SIDE**rank * _number(rate) + 0.5), least)
+    bits = max(floor(SIDE**rank * _demand_number(rate) + 0.5), least)
     return bits, bits, MOST_PLANES, LEAST
 
 
@@ -339,11 +339,11 @@ def _fixed_precision(dtype: str, rank: int, precision: int) -> Limits:
 def _fixed_accuracy(dtype: str, rank: int, tolerance: float) -> Limits:
     if dtype not in ("<f4", "<f8"):
         raise ValueError("zfp: integers have no fixed accuracy")
-    exponent = frexp(tolerance)[1] - 1 if _number(tolerance) else LEAST
+    exponent = frexp(tolerance)[1] - 1 if _demand_number(tolerance) else LEAST
     return 1, MOST_BITS, MOST_PLANES, exponent
 
 
-def _number(value: Any) -> float:
+def _demand_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**15:
         raise ValueError(f"zfp: {value!r} is no rate and no tolerance")
     return value

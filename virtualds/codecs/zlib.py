@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from virtualds.bounds import Buffer, one_stream, streamed
+from virtualds.bounds import Buffer, decode_stream, decode_streams
 from virtualds.codecs.codec import Codec, CodecError, check_length
-from virtualds.codecs.inflate import inflater
+from virtualds.codecs.inflate import find_inflater
 from virtualds.codecs.libraries import Bytes
 
 
@@ -51,7 +51,7 @@ class Zlib(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if nbytes is None:
             return self._decode_slowly(data, nbytes)
-        fast = inflater()
+        fast = find_inflater()
         try:
             out = fast.zlib(data, nbytes)
         except fast.damage:
@@ -61,17 +61,17 @@ class Zlib(Codec):
 
     @property
     def fills(self) -> bool:
-        return libdeflate() is not None
+        return find_libdeflate() is not None
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
-        library = libdeflate()
+        library = find_libdeflate()
         if not (library and library.zlib_into(data, out)):
             super().decode_into(data, out)
 
     def _decode_slowly(self, data: Buffer, nbytes: int | None) -> bytes:
         """Inflate with the standard library, whose messages say what is wrong."""
         try:
-            out = one_stream(zlib.decompressobj(), data, nbytes)
+            out = decode_stream(zlib.decompressobj(), data, nbytes)
         except (zlib.error, ValueError, EOFError) as error:
             raise CodecError(f"zlib: {error}") from error
         check_length(self, len(out), nbytes)
@@ -97,7 +97,7 @@ class Gzip(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         if nbytes is None or not _is_one_member(data, nbytes):
             return self._decode_members(data, nbytes)
-        fast = inflater()
+        fast = find_inflater()
         try:
             out = fast.gzip(data, nbytes)
         except fast.damage:
@@ -106,10 +106,10 @@ class Gzip(Codec):
 
     @property
     def fills(self) -> bool:
-        return libdeflate() is not None
+        return find_libdeflate() is not None
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
-        library = libdeflate()
+        library = find_libdeflate()
         is_filled = library and _is_one_member(data, out.size) and library.gzip_into(data, out)
         if not is_filled:
             super().decode_into(data, out)
@@ -117,7 +117,7 @@ class Gzip(Codec):
     def _decode_members(self, data: Buffer, nbytes: int | None) -> bytes:
         """Inflate member by member with the standard library, which says where each one ends."""
         try:
-            out = streamed(partial(zlib.decompressobj, wbits=31), data, nbytes)
+            out = decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
         except (zlib.error, ValueError, EOFError) as error:
             raise CodecError(f"gzip: {error}") from error
         check_length(self, len(out), nbytes)
@@ -151,8 +151,8 @@ class Libdeflate:
         self._allocate.argtypes, self._allocate.restype = [], ctypes.c_void_p
         self._free = library.libdeflate_free_decompressor
         self._free.argtypes, self._free.restype = [ctypes.c_void_p], None
-        self._zlib = _typed(library.libdeflate_zlib_decompress)
-        self._gzip = _typed(library.libdeflate_gzip_decompress)
+        self._zlib = _declare_types(library.libdeflate_zlib_decompress)
+        self._gzip = _declare_types(library.libdeflate_gzip_decompress)
         self._threads = threading.local()
 
     def zlib_into(self, data: Buffer, out: Bytes) -> bool:
@@ -171,7 +171,7 @@ class Libdeflate:
         decompressor = self._decompressor()
         # asked for no length, it takes only a stream that decodes to as many bytes as there is room
         result = function(
-            decompressor.address, _address(source), source.size, _address(out), out.size, None
+            decompressor.address, _address_of(source), source.size, _address_of(out), out.size, None
         )
         return bool(result == SUCCESS)
 
@@ -197,7 +197,7 @@ class _Decompressor:
         self._free(self.address)
 
 
-def _typed(function: Any) -> Any:
+def _declare_types(function: Any) -> Any:
     """Declare a function of a decompressor, stream and its size, memory and its size.
 
     Its last argument is where it writes how many bytes there are.
@@ -208,13 +208,13 @@ def _typed(function: Any) -> Any:
     return function
 
 
-def _address(array: Bytes) -> int:
+def _address_of(array: Bytes) -> int:
     found: int = array.__array_interface__["data"][0]
     return found
 
 
 @cache
-def libdeflate() -> Libdeflate | None:
+def find_libdeflate() -> Libdeflate | None:
     """Return libdeflate, or None where the package has not brought it, or keeps it to itself."""
     try:
         from deflate import _deflate

@@ -13,21 +13,21 @@ from virtualds.combine.arguments import (
     RETRIES,
     Parallel,
     build_dataset,
-    demand_number,
-    of_file,
+    demand_file_number,
+    find_dataset_of_file,
     take_attributes,
 )
-from virtualds.combine.build import Whole
-from virtualds.combine.dask_jobs import client_of
+from virtualds.combine.build import DatasetBuilder
+from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
-from virtualds.combine.open_file import steps_for
+from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
-from virtualds.combine.progress import Wanted
+from virtualds.combine.progress import ProgressOption
 from virtualds.combine.stored_file import open_stored
-from virtualds.combine.write_target import Target, abandoning
+from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
-from virtualds.datasets.keywords import strict
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
@@ -36,7 +36,7 @@ from virtualds.stores.access_rules import Allow
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
 
 
-@strict(more=OF_XARRAY)
+@make_strict(more=OF_XARRAY)
 def open_virtual_mfdataset(
     paths: Paths,
     *,
@@ -61,7 +61,7 @@ def open_virtual_mfdataset(
     parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = RETRIES,
-    progress: Wanted = None,
+    progress: ProgressOption = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
     snapshot: str | None = None,
@@ -193,8 +193,8 @@ def open_virtual_mfdataset(
     }
     combination = Combination(combine, concat_dim, merging | kwargs)
     arrangement = Arrangement(sort, overlap)
-    steps = steps_for(coordinates, combination, preprocess)
-    files, client = Files.of(paths, storage_options), client_of(parallel)
+    steps = list_steps(coordinates, combination, preprocess)
+    files, client = Files.of(paths, storage_options), find_client(parallel)
     # steps take datasets, the cache keeps them; what is to be left out has to fail when it is
     # opened, and so has what only the workers of a cluster may be able to read
     taken = steps or cache or client or on_error in ("skip", "collect")
@@ -211,17 +211,17 @@ def open_virtual_mfdataset(
         progress=progress,
         cache=cache,
     )
-    number = demand_number(attrs_file, build)
+    number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
     if to is not None:
-        target = Target.begin(to, target_options, replace=replaces, keep_query=keep_query)
+        target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
     joins_datasets = client is not None or target is not None
-    whole = Whole(build, combination, arrangement, target, joins_datasets)
-    with abandoning(target):
+    whole = DatasetBuilder(build, combination, arrangement, target, joins_datasets)
+    with abandon_on_error(target):
         combined, found, report = whole.built()
         if number is not None:
-            take_attributes(combined, of_file(number, build, found))
+            take_attributes(combined, find_dataset_of_file(number, build, found))
         if target is not None:
             target.commit(combined)
     if target is not None:
@@ -236,7 +236,7 @@ def open_virtual_mfdataset(
     return combined
 
 
-@strict()
+@make_strict()
 def open_virtual_mfdatatree(
     paths: Paths,
     *,
@@ -260,7 +260,7 @@ def open_virtual_mfdatatree(
     parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = RETRIES,
-    progress: Wanted = None,
+    progress: ProgressOption = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
     snapshot: str | None = None,
@@ -330,7 +330,7 @@ def open_virtual_mfdatatree(
         open_virtual_datatree,
         Files.of(paths, storage_options),
         choices,
-        steps_for(coordinates, combination, preprocess),
+        list_steps(coordinates, combination, preprocess),
         parallel=parallel,
         storage_options=storage_options,
         on_error=on_error,
@@ -338,10 +338,10 @@ def open_virtual_mfdatatree(
         progress=progress,
         cache=cache,
     )
-    number = demand_number(attrs_file, build)
+    number = demand_file_number(attrs_file, build)
     found, report = build.opened()
     combined: xr.DataTree = build.combined(combination, found, arrangement)
     if number is not None:
-        take_attributes(combined, of_file(number, build, found))
+        take_attributes(combined, find_dataset_of_file(number, build, found))
     combined.virtual.report = report
     return combined

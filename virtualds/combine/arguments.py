@@ -10,10 +10,10 @@ import xarray as xr
 
 from virtualds.combine.build import Build
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import Opened, Step, job_for
-from virtualds.combine.progress import Wanted
-from virtualds.combine.stored_file import decoded
-from virtualds.combine.workers import workers_for
+from virtualds.combine.open_file import Opened, PrepareStep, make_job
+from virtualds.combine.progress import ProgressOption
+from virtualds.combine.stored_file import decode_opened
+from virtualds.combine.workers import choose_workers
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -35,33 +35,33 @@ def build_dataset(
     opener: Callable[..., Opened],
     files: Files,
     choices: Mapping[str, Any],
-    steps: tuple[Step[Opened], ...],
+    steps: tuple[PrepareStep[Opened], ...],
     *,
     parallel: Parallel,
     storage_options: Mapping[str, Any] | None,
     on_error: str,
-    progress: Wanted,
+    progress: ProgressOption,
     **working: Any,
 ) -> Build[Opened]:
     """Return how files are opened, whatever they are opened as."""
-    job = job_for(
+    job = make_job(
         opener, choices, steps=steps, storage_options=storage_options, on_error=on_error, **working
     )
-    return Build(files, job, workers_for(parallel, files), on_error, progress)
+    return Build(files, job, choose_workers(parallel, files), on_error, progress)
 
 
-def demand_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
+def demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
     return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
 
 
-def of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
+def find_dataset_of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
     """Return the dataset, or tree, of one file, which is opened again if it was joined already."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
             f"attrs_file {file}: it is left out, since it cannot be opened; give another"
         )
-    return decoded(found[number])
+    return decode_opened(found[number])
 
 
 def take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:

@@ -11,17 +11,30 @@ from typing import Any, Generic
 import xarray as xr
 
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import FEWEST, Alike, UnlikeError
+from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator, UnlikeError
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import Item, Job, Opened, Outcome, on_error_of_variables
-from virtualds.combine.ordering import Arrangement, datasets_of, leaves, takes_rows
+from virtualds.combine.open_file import (
+    NumberedFile,
+    Opened,
+    OpenJob,
+    Outcome,
+    choose_variable_on_error,
+)
+from virtualds.combine.ordering import Arrangement, crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
-from virtualds.combine.progress import BuildReport, Count, LeftOut, Wanted, teller, told
-from virtualds.combine.stored_file import Member, StoredFile, decoded, sample
+from virtualds.combine.progress import (
+    BuildReport,
+    Count,
+    LeftOut,
+    ProgressOption,
+    describe_left_out,
+    report_progress,
+)
+from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
 from virtualds.combine.workers import Workers
-from virtualds.combine.write_target import Target
-from virtualds.combine.xarray_combine import Combination, named
+from virtualds.combine.write_target import BuildTarget
+from virtualds.combine.xarray_combine import Combination, combine_naming_files
 from virtualds.errors import CombineError
 
 
@@ -48,20 +61,20 @@ class Build(Generic[Opened]):
     """
 
     files: Files
-    job: Job[Opened]
+    job: OpenJob[Opened]
     workers: Workers
     on_error: str = "raise"
-    progress: Wanted = None
+    progress: ProgressOption = None
 
     def __post_init__(self) -> None:
-        on_error_of_variables(self.on_error)
+        choose_variable_on_error(self.on_error)
 
     def opened(self) -> tuple[dict[int, Opened], BuildReport]:
         """Open all files; return them by number, and what became of them."""
-        items: Sequence[Item] = list(enumerate(self.files.flat))
+        items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found: dict[int, Opened] = {}
         failed: dict[int, Exception] = {}
-        with teller(self.progress, len(items)) as tell:
+        with report_progress(self.progress, len(items)) as tell:
             count = Count(len(items), tell)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raising(outcomes, found):
@@ -71,12 +84,12 @@ class Build(Generic[Opened]):
                     elif outcome.error is not None:
                         failed[outcome.number] = outcome.error
             if not found:
-                raise _none_left(failed)
+                raise _find_first_error(failed)
             names = self.files.flat
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
             report = count.finish(lost)
         if failed and self.on_error == "skip":
-            lines = "\n".join(told(report.left_out))
+            lines = "\n".join(describe_left_out(report.left_out))
             warnings.warn(
                 f"{len(failed)} of {len(items)} files could not be opened, and are left out\n"
                 f"{lines}",
@@ -94,14 +107,14 @@ class Build(Generic[Opened]):
         dims = combination.dims
         extents = {n: Extent.of(names[n], found[n], dims) for n in sorted(found)}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
-            raise _displaced(names[min(set(range(len(names))) - found.keys())])
+            raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})
         parts = arrangement.parts(numbers, extents, dims)
-        placed = [part.file for part in leaves(parts)]
+        placed = [part.file for part in flatten_nested(parts)]
         files, opened = [names[n] for n in placed], [found[n] for n in placed]
-        combine = combination.by_rows if takes_rows(numbers, parts) else combination
+        combine = combination.by_rows if is_row_wise(numbers, parts) else combination
         joined = None if combination.concat_dim is None else dims
-        combined = named(combine, joined, datasets_of(parts, found), files, opened)
+        combined = combine_naming_files(combine, joined, crop_datasets(parts, found), files, opened)
         arrangement.check(Extent.of("the result", combined), extents.values())
         return combined
 
@@ -125,7 +138,7 @@ class Build(Generic[Opened]):
             for number in sorted(number for number in found if number < first):
                 # one that nobody has made a dataset of yet may fail at that
                 opened: Any = found[number]
-                if isinstance(opened, StoredFile | Member):
+                if isinstance(opened, StoredFile | FileInConcat):
                     sample(opened)
             raise error
 
@@ -135,7 +148,7 @@ class Build(Generic[Opened]):
         return not outcome.is_fault or self.on_error in ("raise", "keep")
 
 
-def _displaced(file: Any) -> CombineError:
+def _displaced_error(file: Any) -> CombineError:
     return CombineError(
         f"{file}: it is left out of nested lists, but not its whole row, so that other files would "
         f"take its place; give all files in one list, to be put into a grid by their coordinates, "
@@ -143,19 +156,19 @@ def _displaced(file: Any) -> CombineError:
     )
 
 
-def _none_left(failed: dict[int, Exception]) -> Exception:
+def _find_first_error(failed: dict[int, Exception]) -> Exception:
     """Return the first error of a build of which no file is left."""
     error = failed[min(failed)]
     error.add_note(f"none of {len(failed)} files could be opened; this is what the first one said")
     return error
 
 
-Built = tuple[xr.Dataset, Mapping[int, Any], BuildReport]
+BuildResult = tuple[xr.Dataset, Mapping[int, Any], BuildReport]
 """The dataset, what stands for each file that was opened, and what became of them."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class DatasetBuilder:
     """Files that become one dataset.
 
     Parameters
@@ -175,17 +188,17 @@ class Whole:
     build: Build[Any]
     combination: Combination
     arrangement: Arrangement
-    target: Target | None = None
+    target: BuildTarget | None = None
     datasets: bool = False
 
-    def built(self) -> Built:
+    def built(self) -> BuildResult:
         """Return the dataset, what stands for each file that was opened, and the report."""
         # what is tried first is over before the next is: its errors are no part of what is told
         with suppress(UnlikeError):
             return self._as_stored()
         return self._of_datasets(*self._joining(None).opened())
 
-    def _as_stored(self) -> Built:
+    def _as_stored(self) -> BuildResult:
         """Join files that are alike as they are stored, or else datasets of what was opened.
 
         Raises
@@ -197,25 +210,25 @@ class Whole:
         found, report = self._joining(alike).opened()
         with suppress(UnlikeError):
             return alike.joined(self._stored(found)), found, report
-        if any(isinstance(file, Member) for file in found.values()):
+        if any(isinstance(file, FileInConcat) for file in found.values()):
             raise UnlikeError("what is joined already cannot be taken apart")
         return self._of_datasets(found, report)
 
-    def _joining(self, alike: Alike | None) -> Build[Any]:
+    def _joining(self, alike: Concatenator | None) -> Build[Any]:
         """Return the build in which who opens files joins them, and writes what goes into a set."""
         dims = self.combination.dims
         job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims)
         return replace(self.build, job=job)
 
-    def _of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> Built:
+    def _of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> BuildResult:
         """Combine a dataset of every file."""
         if any(isinstance(file, StoredFile) for file in found.values()):
-            found = {n: decoded(file) for n, file in found.items()}
+            found = {n: decode_opened(file) for n, file in found.items()}
             # what decodes to something else than the files before it may have been loaded
             report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combined(self.combination, found, self.arrangement), found, report
 
-    def _alike(self) -> Alike:
+    def _alike(self) -> Concatenator:
         """Return what joins files as stored, if arranging them first changes nothing.
 
         Raises
@@ -223,16 +236,16 @@ class Whole:
         UnlikeError
             No files can be joined so.
         """
-        if len(self.build.files.flat) < FEWEST:
+        if len(self.build.files.flat) < FEWEST_FILES:
             raise UnlikeError("there is nothing to be saved")
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
             raise UnlikeError("lists of lists are joined along several dimensions")
         by_coords = self.combination.combine == "by_coords"
         arranges = self.arrangement.sort or self.arrangement.overlap != "keep"
         # what rises already is as arranging it would have left it
-        return Alike(self.combination, rises=by_coords or arranges)
+        return Concatenator(self.combination, rises=by_coords or arranges)
 
-    def _stored(self, found: Mapping[int, Any]) -> list[StoredFile | Member]:
+    def _stored(self, found: Mapping[int, Any]) -> list[StoredFile | FileInConcat]:
         """Return files in their order, as they are stored.
 
         Raises
@@ -244,6 +257,6 @@ class Whole:
         files: list[Any] = [found[n] for n in sorted(found)]
         if self.datasets:
             files = [as_stored(names[n], found[n]) for n in sorted(found)]
-        if not all(isinstance(file, StoredFile | Member) for file in files):
+        if not all(isinstance(file, StoredFile | FileInConcat) for file in files):
             raise UnlikeError("they are datasets")
         return files

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.combine.concat_stored import Alike, UnlikeError
+from virtualds.combine.concat_stored import Concatenator, UnlikeError
 from virtualds.combine.decoded_file import as_stored
-from virtualds.combine.open_file import Item, Job, Outcome
-from virtualds.combine.stored_file import Member, StoredFile, Stretch
-from virtualds.combine.write_target import Target
-from virtualds.datasets.lazy import virtual_data
+from virtualds.combine.open_file import NumberedFile, OpenJob, Outcome
+from virtualds.combine.stored_file import ConcatenatedFiles, FileInConcat, StoredFile
+from virtualds.combine.write_target import BuildTarget
+from virtualds.datasets.lazy import get_virtual_array
 
 SMALLEST, MOST = 8, 256
 """Files that are opened together to be written: parts of few are many small files in the set."""
@@ -40,13 +40,13 @@ class StretchJob:
         The dimensions that all files are joined along; none if coordinates tell them.
     """
 
-    job: Job[Any]
-    alike: Alike | None
-    target: Target | None = None
+    job: OpenJob[Any]
+    alike: Concatenator | None
+    target: BuildTarget | None = None
     datasets: bool = False
     dims: tuple[Any, ...] = ()
 
-    def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
+    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open neighbouring files, and join them if they are alike."""
         return list(self._joined(self.job.each(items), items))
 
@@ -60,22 +60,22 @@ class StretchJob:
         """How many files somebody else is given at a time at most."""
         return MOST if self.target else self.job.largest
 
-    def opened(self, item: Item) -> Outcome[Any]:
+    def opened(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
         return self.job.opened(item)
 
-    def prepared(self, item: Item, outcome: Outcome[Any]) -> Outcome[Any]:
+    def prepared(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
         """Do what is to be done with an opened file."""
         return self.job.prepared(item, outcome)
 
     def gathered(
-        self, outcomes: Iterator[Outcome[Any]], items: Sequence[Item]
+        self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
         """Join files that come one by one only if it is to let go of their references."""
         return outcomes if self.target is None else self._joined(outcomes, items)
 
     def _joined(
-        self, outcomes: Iterable[Outcome[Any]], items: Sequence[Item]
+        self, outcomes: Iterable[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
         files = dict(items)
         for batch in self._batches(outcomes):
@@ -108,11 +108,13 @@ class StretchJob:
         else:
             [joined] = self._relieved([stretch.joined])
             stretch = replace(stretch, joined=joined)
-            found = [Member(stretch, place) for place in range(len(opened))]
+            found = [FileInConcat(stretch, place) for place in range(len(opened))]
         rest = iter(found)
         return [o if o.found is None else replace(o, found=next(rest)) for o in batch]
 
-    def _stretch(self, opened: Sequence[Outcome[Any]], files: Mapping[int, Any]) -> Stretch:
+    def _stretch(
+        self, opened: Sequence[Outcome[Any]], files: Mapping[int, Any]
+    ) -> ConcatenatedFiles:
         """Return files as one.
 
         Raises
@@ -160,7 +162,7 @@ def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArr
         group, held = file.group.variables, file.values
         found: Any = {n: (v.dims, v.data) for n, v in group.items() if n not in held}
     else:
-        found = {n: (v.dims, virtual_data(v)) for n, v in file.variables.items()}
+        found = {n: (v.dims, get_virtual_array(v)) for n, v in file.variables.items()}
     return {n: found[n] for n in found if isinstance(found[n][1], ManifestArray)}
 
 

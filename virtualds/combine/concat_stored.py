@@ -18,19 +18,25 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.combine.stored_file import Member, StoredFile, Stretch, joined_stretches, sample
-from virtualds.combine.xarray_combine import WRONG, Combination
+from virtualds.combine.stored_file import (
+    ConcatenatedFiles,
+    FileInConcat,
+    StoredFile,
+    concat_stored,
+    sample,
+)
+from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination
 from virtualds.datasets.decoding import (
     MisfitError,
-    Part,
+    VariableDecoding,
     all_decode_alike,
-    decoded_together,
-    indexed,
-    same_attributes,
+    build_index,
+    decode_together,
+    has_same_attributes,
 )
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 
-FEWEST = 3
+FEWEST_FILES = 3
 """Files of which there are more than those that datasets are made of."""
 CERTAIN: dict[str, tuple[str, ...]] = {
     # others let variables grow that have not the dimension
@@ -52,7 +58,7 @@ class UnlikeError(Exception):
 
 
 @dataclass(frozen=True)
-class Alike:
+class Concatenator:
     """Joins files whose variables differ along one dimension alone.
 
     Parameters
@@ -81,7 +87,7 @@ class Alike:
         if missing := CERTAIN.keys() - said.options.keys():
             raise UnlikeError(f"nothing is said of {min(missing)}")
 
-    def joined(self, files: Sequence[StoredFile | Member]) -> xr.Dataset:
+    def joined(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
         """Return what combining the datasets of all files at once gives.
 
         Raises
@@ -89,19 +95,21 @@ class Alike:
         UnlikeError
             That is not certain.
         """
-        if len(files) < FEWEST:
+        if len(files) < FEWEST_FILES:
             raise UnlikeError("there is nothing to be saved")
         try:
             few = [sample(file) for file in files[:2]]
             dim = self._dimension(few)
             pattern = self.combination(few)
-            stored = list(joined_stretches(files, dim))
+            stored = list(concat_stored(files, dim))
             self._check(stored, dim)
             return self._grown(pattern, stored, dim)
-        except (*WRONG, MisfitError, OverflowError) as error:
+        except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
             raise UnlikeError(str(error)) from error
 
-    def stretch(self, files: Sequence[StoredFile], opener: Callable[[Any], Any]) -> Stretch:
+    def stretch(
+        self, files: Sequence[StoredFile], opener: Callable[[Any], Any]
+    ) -> ConcatenatedFiles:
         """Return neighbouring files as one, to be joined to others later.
 
         Raises
@@ -114,10 +122,10 @@ class Alike:
         try:
             dim = self._stored_dimension(files)
             self._check(files, dim)
-            lengths = tuple(_sizes(file).get(dim, 0) for file in files)
+            lengths = tuple(_list_sizes(file).get(dim, 0) for file in files)
             urls = tuple(file.url for file in files)
-            return Stretch(_as_one(files, dim), dim, urls, lengths, opener)
-        except WRONG as error:
+            return ConcatenatedFiles(_concat_files(files, dim), dim, urls, lengths, opener)
+        except COMBINE_ERRORS as error:
             # if it is more than that, whoever joins all files meets it again
             raise UnlikeError(str(error)) from error
 
@@ -156,7 +164,9 @@ class Alike:
             self._check_structure(first, file, dim)
         if self._heeds_attributes:
             attributes = first.group.attributes
-            if not all(same_attributes(attributes, file.group.attributes) for file in files[1:]):
+            if not all(
+                has_same_attributes(attributes, file.group.attributes) for file in files[1:]
+            ):
                 raise UnlikeError("their attributes differ")
         for name, part in first.outline.parts.items():
             if dim not in part.decoded[0] and not self._counts_once(part):
@@ -166,15 +176,15 @@ class Alike:
         one, other = first.outline, file.outline
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
             raise UnlikeError("their variables differ")
-        sizes = _sizes(file)
-        if _others(sizes, dim) != _others(_sizes(first), dim):
+        sizes = _list_sizes(file)
+        if _drop_size(sizes, dim) != _drop_size(_list_sizes(first), dim):
             raise UnlikeError("their sizes differ")
         if self.rises and not sizes.get(dim):
             raise UnlikeError("one has no element to be put in order by")
         for name, part in one.parts.items():
-            if not _same_kind(part, other.parts[name]):
+            if not _is_same_kind(part, other.parts[name]):
                 raise UnlikeError(f"{name!r} is of different kinds")
-            if self._heeds_attributes and not same_attributes(
+            if self._heeds_attributes and not has_same_attributes(
                 part.attributes, other.parts[name].attributes
             ):
                 raise UnlikeError(f"the attributes of {name!r} differ")
@@ -184,7 +194,7 @@ class Alike:
         """Whether it matters what attributes the files after the first one have."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
-    def _counts_once(self, part: Part) -> bool:
+    def _counts_once(self, part: VariableDecoding) -> bool:
         """Say whether a variable without the dimension is that of the first file, unseen."""
         if part.is_index:
             said = self.combination.combine == "nested" and self.combination.options["join"]
@@ -216,7 +226,7 @@ class Alike:
         }
         indexes = dict(pattern.xindexes)
         if dim in indexes:
-            variables[dim], indexes[dim] = indexed(dim, variables[dim])
+            variables[dim], indexes[dim] = build_index(dim, variables[dim])
             self._check_order(indexes[dim])
         whole = (
             xr.Coordinates(variables, indexes).to_dataset().reset_coords(list(pattern.data_vars))
@@ -241,8 +251,8 @@ class Alike:
         if parts[0].is_loaded:
             values = [file.values_by_file(name) for file in files]
             of_files = [p for p, some in zip(parts, values, strict=True) for _ in some]
-            data = decoded_together(of_files, list(chain.from_iterable(values)), dim)
-        elif virtual_data(found) is None:
+            data = decode_together(of_files, list(chain.from_iterable(values)), dim)
+        elif get_virtual_array(found) is None:
             raise UnlikeError(f"{name!r} is read when it is needed")
         else:
             stored = [file.group.variables[name] for file in files]
@@ -251,7 +261,7 @@ class Alike:
         return xr.Variable(found.dims, data, found.attrs, found.encoding)
 
 
-def _as_one(files: Sequence[StoredFile], dim: str) -> StoredFile:
+def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
     """Return files that decode alike joined as they are stored.
 
     Raises
@@ -282,16 +292,16 @@ def _as_one(files: Sequence[StoredFile], dim: str) -> StoredFile:
     return replace(first, group=group, values=values, apart=apart)
 
 
-def _same_kind(one: Part, other: Part) -> bool:
+def _is_same_kind(one: VariableDecoding, other: VariableDecoding) -> bool:
     first, second = ((p.name, p.decoded, p.stored[0], p.is_loaded) for p in (one, other))
     return first == second
 
 
-def _sizes(file: StoredFile) -> dict[Hashable, int]:
+def _list_sizes(file: StoredFile) -> dict[Hashable, int]:
     variables = file.group.variables.values()
     return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
 
 
-def _others(sizes: dict[Hashable, int], dim: str) -> dict[Hashable, int]:
+def _drop_size(sizes: dict[Hashable, int], dim: str) -> dict[Hashable, int]:
     """Return the length of every dimension but one."""
     return {d: n for d, n in sizes.items() if d != dim}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from virtualds.combine.open_file import Item, Outcome, Work
+from virtualds.combine.open_file import FileWork, NumberedFile, Outcome
 
-PIECES = 8
+PIECES_PER_THREAD = 8
 """Pieces that every thread of the cluster gets at least."""
 
 
-def client_of(parallel: Any) -> Any:
+def find_client(parallel: Any) -> Any:
     """Return the client that is given, or the current one for ``"dask"``; None if it is neither.
 
     Raises
@@ -24,7 +24,9 @@ def client_of(parallel: Any) -> Any:
     ValueError
         There is no current client, or it is asynchronous.
     """
-    client = _current() if isinstance(parallel, str) and parallel == "dask" else parallel
+    client = (
+        _find_current_client() if isinstance(parallel, str) and parallel == "dask" else parallel
+    )
     # who has a client has imported its library
     distributed = sys.modules.get("distributed")
     if distributed is None or not isinstance(client, distributed.Client):
@@ -34,7 +36,7 @@ def client_of(parallel: Any) -> Any:
     return client
 
 
-def _current() -> Any:
+def _find_current_client() -> Any:
     try:
         import distributed
     except ImportError as error:
@@ -50,10 +52,12 @@ def _current() -> Any:
         ) from error
 
 
-def _pieces(client: Any, job: Work, items: Sequence[Item]) -> list[Sequence[Item]]:
+def _pieces(
+    client: Any, job: FileWork, items: Sequence[NumberedFile]
+) -> list[Sequence[NumberedFile]]:
     """Return files in pieces as large as the job wants them, and as few as all threads allow."""
     threads = sum(client.nthreads().values()) or 1
-    size = max(job.smallest, min(job.largest, len(items) // (threads * PIECES)))
+    size = max(job.smallest, min(job.largest, len(items) // (threads * PIECES_PER_THREAD)))
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -67,12 +71,12 @@ class _Together:
     outcomes: list[Outcome[Any]]
 
 
-def _worked(job: Work, items: Sequence[Item]) -> _Together:
+def _worked(job: FileWork, items: Sequence[NumberedFile]) -> _Together:
     return _Together(job(items))
 
 
-def on_cluster(
-    client: Any, job: Work, items: Sequence[Item]
+def open_on_cluster(
+    client: Any, job: FileWork, items: Sequence[NumberedFile]
 ) -> Generator[Outcome[Any], None, None]:
     """Open files on the workers of a cluster, and yield what becomes of them as it comes."""
     from distributed import as_completed

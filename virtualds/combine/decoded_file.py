@@ -13,18 +13,18 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.combine.stored_file import Member, StoredFile
-from virtualds.datasets.decoding import Part, indexed
-from virtualds.datasets.decoding_cache import Outline, Outlines
-from virtualds.datasets.lazy import is_unread, virtual_data
+from virtualds.combine.stored_file import FileInConcat, StoredFile
+from virtualds.datasets.decoding import VariableDecoding, build_index
+from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
+from virtualds.datasets.lazy import get_virtual_array, is_unread
 
-_OUTLINES = Outlines()
+_OUTLINES = DecodingPlans()
 """Datasets of one structure share their outline, and it is pickled once for all of them."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 """What pickling an attribute of somebody else's may end with."""
 
 
-class DecodedPart(Part):
+class DecodedPart(VariableDecoding):
     """A variable that is stored as it decodes."""
 
     def array(self, stored: ManifestVariable) -> ManifestArray:
@@ -58,16 +58,16 @@ class DecodedFile(StoredFile):
         }
         indexes: dict[Hashable, xr.Index] = {}
         for name in self.indexes:
-            variables[name], indexes[name] = indexed(name, variables[name])
+            variables[name], indexes[name] = build_index(name, variables[name])
         data = [name for name in variables if name not in self.outline.coordinates]
         found = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
         found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
         return found
 
 
-def as_stored(url: Any, opened: Any) -> StoredFile | Member | None:
+def as_stored(url: Any, opened: Any) -> StoredFile | FileInConcat | None:
     """Return what was opened of a file as a file that can be joined, None if it is none."""
-    if isinstance(opened, StoredFile | Member):
+    if isinstance(opened, StoredFile | FileInConcat):
         return opened
     return decoded_file(url, opened) if isinstance(opened, xr.Dataset) else None
 
@@ -99,7 +99,7 @@ def decoded_file(url: Any, dataset: xr.Dataset) -> DecodedFile | None:
 
 def _data(variable: xr.Variable) -> ManifestArray | npt.NDArray[Any] | None:
     """Return virtual data or values in memory, None for any others."""
-    if (virtual := virtual_data(variable)) is not None:
+    if (virtual := get_virtual_array(variable)) is not None:
         return virtual
     if is_unread(variable) or variable.chunks is not None:
         return None
@@ -107,7 +107,7 @@ def _data(variable: xr.Variable) -> ManifestArray | npt.NDArray[Any] | None:
     return data if isinstance(data, np.ndarray) and data.dtype == variable.dtype else None
 
 
-def _outline(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> Outline | None:
+def _outline(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> DecodingPlan | None:
     """Return how variables decode that decode as they are; None where that cannot be told."""
     described = [
         (name, v.dims, v.data.dtype, isinstance(v.data, np.ndarray), dict(v.attributes))
@@ -118,12 +118,12 @@ def _outline(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> Out
     except UNPICKLABLE:
         return None
     if (known := _OUTLINES.get(key)) is None:
-        known = Outline(dict(_parts(variables)), frozenset(dataset.coords), frozenset())
+        known = DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset())
         _OUTLINES.put(key, known)
     return known
 
 
-def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, Part]]:
+def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, VariableDecoding]]:
     for name, v in variables.items():
         data: Any = v.data
         yield (

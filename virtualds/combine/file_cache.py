@@ -23,7 +23,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine.kept_group import from_bytes, refusal, to_bytes
 from virtualds.datasets.decoding import encoding_of
 from virtualds.datasets.keywords import names_of
-from virtualds.datasets.lazy import is_unread, virtual_data
+from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.to_dataset import NO_NAME
@@ -31,9 +31,9 @@ from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.scan_cache import scanning
-from virtualds.urls import below, normalise_url
+from virtualds.stores import find_store
+from virtualds.stores.scan_cache import hold_scan
+from virtualds.urls import join_path, normalise_url
 
 OTHERS = 8
 """Files besides itself that a file may refer to if it is kept: each of them is looked at too."""
@@ -67,7 +67,7 @@ def scanned(
     Arguments and errors are those of `virtualds.open_virtual_dataset`, and of `open_group`.
     """
     location = Location.of(file, storage_options)
-    with scanning(location.url, location.options):
+    with hold_scan(location.url, location.options):
         skip = names_of("drop_variables", drop_variables)
         group = open_group(location, skip=skip, on_error=on_error, **choices)
         found = make(location, group, loadable_variables, decode_cf, on_error)
@@ -76,7 +76,7 @@ def scanned(
     return Scanned(found, None)
 
 
-class Kept(NamedTuple):
+class CachedFile(NamedTuple):
     """What is kept of a file, its fingerprint now, and where it is to be kept; None is nothing."""
 
     found: Any
@@ -108,20 +108,20 @@ class FileCache:
     how: tuple[Any, ...]
     options: StorageOptions | None = None
 
-    def look(self, file: Any) -> Kept:
+    def look(self, file: Any) -> CachedFile:
         """Return what is kept of a file, and where it is to be kept."""
         url = normalise_url(file)
         source = self._fingerprinted(url)
         if source is None:
-            return Kept(None, None, None)
+            return CachedFile(None, None, None)
         key = repr((url, os.fspath(file), self.choices)).encode("utf-8", "surrogatepass")
         name = hashlib.blake2b(key, digest_size=20).hexdigest()
-        place = below(self.folder, f"{name[:2]}/{name[2:]}")
+        place = join_path(self.folder, f"{name[:2]}/{name[2:]}")
         group = self._read(place, source)
         found = None if group is None else self.make(Location.of(file), group, *self.how)
-        return Kept(found, source, place)
+        return CachedFile(found, source, place)
 
-    def keep(self, kept: Kept, scanned: Scanned) -> None:
+    def keep(self, kept: CachedFile, scanned: Scanned) -> None:
         """Keep what was scanned, if it can be told whether it is still what one would open.
 
         Raises
@@ -131,7 +131,7 @@ class FileCache:
         """
         if kept.source is None or kept.place is None or scanned.group is None:
             return
-        used = {file.url: file for file in _sources(scanned.found)}
+        used = {file.url: file for file in _list_sources(scanned.found)}
         # what refers to other files only is a folder, an archive, or a set: its own fingerprint
         # does not tell when what it holds changes
         if used.pop(kept.source.url, None) != kept.source:
@@ -141,12 +141,12 @@ class FileCache:
             return
         with suppress(UnsupportedError):
             data = to_bytes(scanned.group, [kept.source, *others], self.options)
-            store_for(kept.place).write_file(kept.place, data, None)
+            find_store(kept.place).write_file(kept.place, data, None)
 
     def _fingerprinted(self, url: str) -> SourceFile | None:
         """Return a file as it is now, None if that does not tell it from an earlier one."""
         try:
-            source = store_for(url).describe(url, self.options)
+            source = find_store(url).describe(url, self.options)
         except OSError:
             # opening it says best what is the matter
             return None
@@ -154,7 +154,7 @@ class FileCache:
 
     def _read(self, place: str, source: SourceFile) -> ManifestGroup | None:
         try:
-            data = store_for(place).read_all(place, None)
+            data = find_store(place).read_all(place, None)
             sources, group = from_bytes(data, self.options)
             if self._are_the_same(sources, source):
                 return group
@@ -190,7 +190,7 @@ def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> Manifes
 
 def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> ManifestVariable:
     # coordinates of a group that the group above has are in a tree only there
-    array = None if found is None else virtual_data(found)
+    array = None if found is None else get_virtual_array(found)
     if array is not None:
         return stored if refusal(array) is None else replace(stored, data=array)
     if found is not None and is_unread(found):
@@ -198,14 +198,14 @@ def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> 
     return replace(stored, data=stored.read(), encoding=encoding_of(stored))
 
 
-def _sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:
+def _list_sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:
     """Return the files that the virtual arrays of a dataset, or a tree, lie in."""
     nodes = [opened] if isinstance(opened, xr.Dataset) else [n.dataset for n in opened.subtree]
     arrays = [array for node in nodes for array in node.virtual.arrays.values()]
     return list(dict.fromkeys(file for array in arrays for file in array.listed_sources))
 
 
-def choices_of(**given: Any) -> str:
+def format_choices(**given: Any) -> str:
     """Return all that decides what opening a file gives, as text.
 
     Access options are not among it: they may be secret, and change while the files do not.

@@ -27,8 +27,8 @@ DATES = (
     ("year", "dayofyear", "hour", "minute", "second"),
 )
 """Groups of a pattern that make a date, the coarsest first; the fine ones may be left out."""
-PARTS = frozenset(name for chain in DATES for name in chain)
-DESCRIBING = ("bounds", "climatology", "grid_mapping", "cell_measures")
+DATE_PARTS = frozenset(name for chain in DATES for name in chain)
+DESCRIBING_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures")
 """Attributes that name variables which describe others (CF conventions, sections 5.6, 7.1, 7.2)."""
 
 
@@ -81,7 +81,7 @@ class FromName:
                 f"pattern {self.pattern!r}: format {self.format!r} is for one group, it has "
                 f"{found.groups}; name them year, month, ... without a format, or give a function"
             )
-        needs_date = found.groups > 1 or not PARTS.isdisjoint(names)
+        needs_date = found.groups > 1 or not DATE_PARTS.isdisjoint(names)
         if self.format is None and needs_date and not _is_date(names, found.groups):
             raise ValueError(
                 f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, are no date; "
@@ -94,9 +94,9 @@ class FromName:
         if callable(self.format):
             return self.format(*match.groups())
         if self.format is not None:
-            return _moment(datetime.strptime(match[1], self.format))
+            return _to_datetime(datetime.strptime(match[1], self.format))
         parts = {name: text for name, text in match.groupdict().items() if text is not None}
-        return _from_parts(parts) if "year" in match.re.groupindex else match[1]
+        return _parse_parts(parts) if "year" in match.re.groupindex else match[1]
 
     def _match(self, url: str) -> re.Match[str]:
         text = url if "/" in self.pattern else name_of(url)
@@ -145,7 +145,7 @@ class FromAttribute:
         value = self._attribute(dataset)
         if callable(self.format):
             return self.format(value)
-        return value if self.format is None else _moment(datetime.strptime(value, self.format))
+        return value if self.format is None else _to_datetime(datetime.strptime(value, self.format))
 
     def _attribute(self, dataset: xr.Dataset) -> Any:
         if self.variable is not None and self.variable not in dataset.variables:
@@ -165,7 +165,7 @@ def _is_date(names: list[str], groups: int) -> bool:
     return len(names) == groups and any(set(names) == set(chain[:groups]) for chain in DATES)
 
 
-def _from_parts(parts: Mapping[str, str]) -> np.datetime64:
+def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
     if not _is_date(list(parts), len(parts)):
         raise ValueError(f"{dict(parts)} is no date")
     if len(parts["year"]) < 4:
@@ -175,18 +175,18 @@ def _from_parts(parts: Mapping[str, str]) -> np.datetime64:
     found = datetime(**{"month": 1, "day": 1, **numbers}) + days  # type: ignore[arg-type]
     if found.year != numbers["year"]:
         raise ValueError(f"the year {numbers['year']} has no day {parts['dayofyear']}")
-    return _moment(found)
+    return _to_datetime(found)
 
 
-def _moment(value: date) -> np.datetime64:
+def _to_datetime(value: date) -> np.datetime64:
     """Return a date as xarray has those that it decodes: in UTC, in nanoseconds if they reach."""
     stamp = pd.Timestamp(value)
     universal = stamp.tz_convert(None) if stamp.tz else stamp
-    found: np.datetime64 = _fine(np.asarray(universal.to_datetime64()))[()]
+    found: np.datetime64 = _to_fine_units(np.asarray(universal.to_datetime64()))[()]
     return found
 
 
-def _fine(values: np.ndarray[Any, Any]) -> Any:
+def _to_fine_units(values: np.ndarray[Any, Any]) -> Any:
     try:
         fine = values.astype("datetime64[ns]")
     except OverflowError:
@@ -241,13 +241,13 @@ class FileCoordinates:
         url = normalise_url(file)
         # what lies along a new dimension comes after it
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
-            with _naming(url, name, self.sources[name]):
+            with _name_source_in_errors(url, name, self.sources[name]):
                 opened = self._with(opened, name, self._values(name, url, opened))
         return opened
 
     def _values(self, name: str, url: str, opened: xr.Dataset | xr.DataTree) -> xr.Variable:
         root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
-        return _as_variable(self.sources[name](url, root))
+        return _to_variable(self.sources[name](url, root))
 
     def _with(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
         """Give a dataset, or the groups of a tree that it is for, a coordinate."""
@@ -273,7 +273,9 @@ class FileCoordinates:
             )
         if name not in dataset.dims and self._is_joined(name):
             _check_length(values, 1, f"it has no dimension {name!r}")
-            return _expanded(dataset, name).assign_coords({name: _along(name, values, 1)})
+            return _expand_dataset(dataset, name).assign_coords(
+                {name: _spread_along(name, values, 1)}
+            )
         dim = name if name in dataset.dims else self._only_joined(dataset)
         if dim is None:
             _check_length(values, 1, f"it has no dimension {name!r}")
@@ -284,7 +286,7 @@ class FileCoordinates:
         if dim == name or values.size != 1:
             _check_length(values, size, f"it has {size} elements along {dim!r}")
         return dataset.drop_vars(name, errors="ignore").assign_coords(
-            {name: _along(dim, values, size)}
+            {name: _spread_along(dim, values, size)}
         )
 
     def _only_joined(self, dataset: xr.Dataset) -> str | None:
@@ -295,7 +297,7 @@ class FileCoordinates:
 
 
 @contextmanager
-def _naming(url: str, name: str, source: Source) -> Iterator[None]:
+def _name_source_in_errors(url: str, name: str, source: Source) -> Iterator[None]:
     """Name the file and the coordinate of an error."""
     try:
         yield
@@ -308,14 +310,14 @@ def _naming(url: str, name: str, source: Source) -> Iterator[None]:
         ) from error
 
 
-def _as_variable(value: Any) -> xr.Variable:
+def _to_variable(value: Any) -> xr.Variable:
     """Return a value, or several along one dimension."""
     if isinstance(value, xr.DataArray | xr.Variable):
         found = value.variable if isinstance(value, xr.DataArray) else value
         return xr.Variable(found.dims, np.asarray(found.data), found.attrs)
-    values = np.asarray(_moment(value) if isinstance(value, date) else value)
+    values = np.asarray(_to_datetime(value) if isinstance(value, date) else value)
     if values.dtype.kind == "M":
-        values = _fine(values)
+        values = _to_fine_units(values)
     if values.ndim > 1:
         raise ValueError(f"values of shape {values.shape} do not lie along one dimension")
     return xr.Variable(("values",)[: values.ndim], values)
@@ -329,26 +331,26 @@ def _check_length(values: xr.Variable, size: int, found: str) -> None:
         )
 
 
-def _along(dim: str, values: xr.Variable, size: int) -> xr.Variable:
+def _spread_along(dim: str, values: xr.Variable, size: int) -> xr.Variable:
     told = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
     return xr.Variable((dim,), told, values.attrs)
 
 
-def _expanded(dataset: xr.Dataset, name: str) -> xr.Dataset:
+def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
     """Return a dataset with a new dimension, which only what describes variables does not get."""
     plain = dataset.drop_vars(name, errors="ignore")
-    static = [n for n in _describing(dataset, name) if n in plain.data_vars]
+    static = [n for n in _list_describing(dataset, name) if n in plain.data_vars]
     # coordinates are left as they are when a dimension is added
     return plain.set_coords(static).expand_dims(name).reset_coords(static)
 
 
-def _describing(dataset: xr.Dataset, name: str) -> Iterator[str]:
+def _list_describing(dataset: xr.Dataset, name: str) -> Iterator[str]:
     """Yield what variables, other than a coordinate, name as describing them, each once."""
     found = {
         word
         for other, variable in dataset.variables.items()
         if other != name
-        for key in DESCRIBING
+        for key in DESCRIBING_ATTRIBUTES
         for word in re.findall(
             r"[^\s:]+", str(variable.attrs.get(key, variable.encoding.get(key, "")))
         )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.datasets.registry import format_of_object
-from virtualds.stores.glob import matching
+from virtualds.stores.glob import find_matching
 from virtualds.urls import normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
-Places = tuple[tuple[int, Any], ...]
+FilePositions = tuple[tuple[int, Any], ...]
 """Places in a list, each with the places below it."""
 
 
@@ -53,7 +53,7 @@ class Files:
             No file matches.
         """
         if isinstance(paths, str):
-            return cls(matching([paths], options))
+            return cls(find_matching([paths], options))
         if not isinstance(paths, Iterable | os.PathLike):
             raise TypeError(
                 f"files are a pattern, or a list of paths or urls, got {type(paths).__name__}"
@@ -83,14 +83,14 @@ class Files:
         Files of which nothing was found are left out, and lists of nothing else.
         """
         numbers = iter(range(len(self.flat)))
-        return _shaped(self.nested, numbers, found)
+        return _nest_files(self.nested, numbers, found)
 
     def stay_in_place(self, found: Container[int]) -> bool:
         """Say whether the files of nested lists keep their places if only those found are left.
 
         They do if whole rows are left out: else others would move up to where these were.
         """
-        return _is_grid(_places(self.nested, iter(range(len(self.flat))), found))
+        return _is_grid(_find_positions(self.nested, iter(range(len(self.flat))), found))
 
     def place(self, file: str | os.PathLike[str], of: str) -> int:
         """Return the number of a file that the argument ``of`` names.
@@ -114,27 +114,31 @@ def _flatten(files: Iterable[Any]) -> Iterator[Any]:
             yield item
 
 
-def _places(files: Iterable[Any], numbers: Iterator[int], found: Container[int]) -> Places:
+def _find_positions(
+    files: Iterable[Any], numbers: Iterator[int], found: Container[int]
+) -> FilePositions:
     """Return where in lists the files are that were found, and what is so below each place."""
     places: list[tuple[int, Any]] = []
     for place, item in enumerate(files):
         if isinstance(item, list | tuple):
-            if below := _places(item, numbers, found):
+            if below := _find_positions(item, numbers, found):
                 places.append((place, below))
         elif next(numbers) in found:
             places.append((place, ()))
     return tuple(places)
 
 
-def _is_grid(places: Places) -> bool:
+def _is_grid(places: FilePositions) -> bool:
     return len({below for _, below in places}) <= 1 and all(_is_grid(b) for _, b in places)
 
 
-def _shaped(files: Iterable[Any], numbers: Iterator[int], found: Mapping[int, Any]) -> list[Any]:
+def _nest_files(
+    files: Iterable[Any], numbers: Iterator[int], found: Mapping[int, Any]
+) -> list[Any]:
     shaped = []
     for item in files:
         if isinstance(item, list | tuple):
-            if below := _shaped(item, numbers, found):
+            if below := _nest_files(item, numbers, found):
                 shaped.append(below)
         elif (number := next(numbers)) in found:
             shaped.append(found[number])

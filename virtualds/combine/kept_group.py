@@ -24,13 +24,13 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import COLUMNS, Packed, Small, pack, unpack
+from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.codecs.codec import Unreadable
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.v3_arrays import (
-    Part,
+    ManifestPart,
     array_from_v3,
     dtype_from_json,
     dtype_to_json,
@@ -168,7 +168,7 @@ class _Notes:
         # a copy, for who opened a file may write into what was loaded of it
         return np.frombuffer(_bytes(said["values"]), dtype).reshape(shape).copy()
 
-    def _part(self, part: Part) -> list[Any]:
+    def _part(self, part: ManifestPart) -> list[Any]:
         manifest = part.manifest.loaded()
         columns = {name: compact(getattr(manifest, name)) for name in COLUMNS}
         steps = {"offset": columns["length"]}
@@ -179,7 +179,7 @@ class _Notes:
 
     def _part_of(
         self, fragment: int, origin: Any, shape: Any, files: Any, inline: Any, kept: Any
-    ) -> Part:
+    ) -> ManifestPart:
         given = dict(zip(COLUMNS, map(_packed_of, kept), strict=True))
         steps = {"offset": unpack(given["length"])}
         manifest = ChunkManifest.build(
@@ -188,7 +188,7 @@ class _Notes:
             inline=tuple(map(_bytes, inline)),
             **{name: unpack(column, steps.get(name)) for name, column in given.items()},
         )
-        return Part(fragment, tuple(origin), manifest)
+        return ManifestPart(fragment, tuple(origin), manifest)
 
     def file(self, file: SourceFile) -> list[Any]:
         if file.options not in (None, self.options):
@@ -236,12 +236,12 @@ def _values(values: npt.NDArray[Any]) -> Any:
     return _text(values.tobytes())
 
 
-def _packed_of(said: Any) -> int | Small | Packed:
+def _packed_of(said: Any) -> int | SmallColumn | PackedColumn:
     if isinstance(said, int):
         return said
     shape, *rest, data = said
-    kind: Any = Small if len(said) == len(Small._fields) else Packed
-    found: Small | Packed = kind(tuple(shape), *rest, _bytes(data))
+    kind: Any = SmallColumn if len(said) == len(SmallColumn._fields) else PackedColumn
+    found: SmallColumn | PackedColumn = kind(tuple(shape), *rest, _bytes(data))
     return found
 
 

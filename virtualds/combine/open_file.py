@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
-from virtualds.combine.file_cache import FileCache, choices_of, scanned
+from virtualds.combine.file_cache import FileCache, format_choices, scanned
 from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.stored_file import StoredFile
 from virtualds.combine.xarray_combine import Combination
@@ -24,21 +24,21 @@ from virtualds.datasets.open import dataset_of, datatree_of, open_virtual_datatr
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import Options, get_options, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores.retry import causes, may_pass, pause, wait_before
+from virtualds.stores.retry import choose_wait, list_causes, may_pass, pause
 from virtualds.urls import normalise_url
 
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 
 
-Step = Callable[[Any, Opened], Opened]
+PrepareStep = Callable[[Any, Opened], Opened]
 """Takes a file and what was opened of it, and returns what is to become of that."""
 
 
-Item = tuple[int, Any]
+NumberedFile = tuple[int, Any]
 """The number of a file among all, and the file."""
 
 
-FAULTS = (
+OPEN_ERRORS = (
     *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
     *(AttributeError, RuntimeError, ArithmeticError),
 )
@@ -52,7 +52,7 @@ PASSING_NUMBERS = frozenset(
 """What the filesystems of a cluster answer while they are busy, or a server of theirs restarts."""
 
 
-UNPICKLABLE = (TypeError, AttributeError, ValueError, LookupError, ImportError)
+PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
 """What pickling an error of somebody else's may end with, besides `pickle.PickleError`."""
 
 
@@ -96,7 +96,7 @@ class Outcome(Generic[Opened]):
             raise ValueError(f"Outcome {self.number}: a file is opened, or there is an error")
 
 
-class Work(Protocol):
+class FileWork(Protocol):
     """What is done with files, by whoever does it."""
 
     @property
@@ -107,23 +107,23 @@ class Work(Protocol):
     def largest(self) -> int:
         """How many files somebody else is given at a time at most."""
 
-    def __call__(self, items: Sequence[Item]) -> list[Outcome[Any]]:
+    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
 
-    def opened(self, item: Item) -> Outcome[Any]:
+    def opened(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
 
-    def prepared(self, item: Item, outcome: Outcome[Any]) -> Outcome[Any]:
+    def prepared(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
         """Do what is to be done with an opened file."""
 
     def gathered(
-        self, outcomes: Iterator[Outcome[Any]], items: Sequence[Item]
+        self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""
 
 
 @dataclass(frozen=True)
-class Job(Generic[Opened]):
+class OpenJob(Generic[Opened]):
     """How one file becomes a dataset, or a tree, to be combined with others.
 
     Parameters
@@ -146,7 +146,7 @@ class Job(Generic[Opened]):
     """
 
     open: Callable[[Any], Opened]
-    steps: tuple[Step[Opened], ...] = ()
+    steps: tuple[PrepareStep[Opened], ...] = ()
     retries: int = 0
     cache: FileCache | None = None
     stops: bool = True
@@ -157,11 +157,11 @@ class Job(Generic[Opened]):
         if not isinstance(self.retries, int) or self.retries < 0:
             raise ValueError(f"retries {self.retries!r}: it is a number of at least 0")
 
-    def __call__(self, items: Sequence[Item]) -> list[Outcome[Opened]]:
+    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Opened]]:
         """Open some files and prepare them, in this or another process."""
         return list(self.each(items))
 
-    def each(self, items: Sequence[Item]) -> Iterator[Outcome[Opened]]:
+    def each(self, items: Sequence[NumberedFile]) -> Iterator[Outcome[Opened]]:
         """Open some files and prepare them one by one, in this or another process."""
         away = os.getpid() != self.process
         if away and get_options() != self.options:
@@ -169,7 +169,7 @@ class Job(Generic[Opened]):
             set_options(**asdict(self.options))
         for item in items:
             outcome = self.prepared(item, self.opened(item))
-            yield _portable(outcome) if away else outcome
+            yield _make_portable(outcome) if away else outcome
             if self.stops and outcome.error is not None:
                 break
 
@@ -197,12 +197,12 @@ class Job(Generic[Opened]):
         return LARGEST
 
     def gathered(
-        self, outcomes: Iterator[Outcome[Opened]], items: Sequence[Item]
+        self, outcomes: Iterator[Outcome[Opened]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Opened]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""
         return outcomes
 
-    def opened(self, item: Item) -> Outcome[Opened]:
+    def opened(self, item: NumberedFile) -> Outcome[Opened]:
         """Open a file, or take it from the cache.
 
         Raises
@@ -213,7 +213,9 @@ class Job(Generic[Opened]):
         number, file = item
         kept = self.cache.look(file) if self.cache else None
         if kept is not None and kept.found is not None:
-            return Outcome(number, kept.found, cached=True, references=_references(kept.found))
+            return Outcome(
+                number, kept.found, cached=True, references=_count_references(kept.found)
+            )
         outcome = self._opened(number, file)
         if self.cache and kept is not None and outcome.found is not None:
             scanned: Any = outcome.found
@@ -227,13 +229,13 @@ class Job(Generic[Opened]):
             attempt += 1
             try:
                 found = self.open(file)
-                return Outcome(number, found, references=_references(found))
-            except FAULTS as error:
-                if attempt > self.retries or not passes(error):
+                return Outcome(number, found, references=_count_references(found))
+            except OPEN_ERRORS as error:
+                if attempt > self.retries or not is_passing(error):
                     return Outcome(number, error=error, is_fault=True)
-                pause(wait_before(attempt, error))
+                pause(choose_wait(attempt, error))
 
-    def prepared(self, item: Item, outcome: Outcome[Opened]) -> Outcome[Opened]:
+    def prepared(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
         """Do what is to be done with an opened file."""
         number, file = item
         if outcome.found is None:
@@ -242,25 +244,26 @@ class Job(Generic[Opened]):
         try:
             for step in self.steps:
                 found = step(file, found)
-        except FAULTS as error:
+        except OPEN_ERRORS as error:
             error.add_note(without_secrets(f"file {file}"))
             return Outcome(number, error=error)
         return replace(outcome, found=found)
 
 
-def _references(found: Any) -> int:
+def _count_references(found: Any) -> int:
     counted = found if isinstance(found, StoredFile) else found.virtual
     return int(counted.nchunks)
 
 
-def passes(error: BaseException) -> bool:
+def is_passing(error: BaseException) -> bool:
     """Say whether opening failed for a reason that may pass."""
     return may_pass(error) or any(
-        isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS for cause in causes(error)
+        isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
+        for cause in list_causes(error)
     )
 
 
-def _portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
+def _make_portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
     """Return the outcome with an error that comes through a pickle as what it is.
 
     One that does not would take the whole pool of processes along.
@@ -268,7 +271,7 @@ def _portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
     error = outcome.error
     try:
         pickle.loads(pickle.dumps(error))
-    except (*UNPICKLABLE, pickle.PickleError):
+    except (*PICKLE_ERRORS, pickle.PickleError):
         told = RuntimeError(f"{type(error).__name__}: {error}")
         told.__notes__ = getattr(error, "__notes__", [])
         return replace(outcome, error=told)
@@ -283,7 +286,7 @@ of it for missing values.
 """
 
 
-def on_error_of_variables(on_error: str) -> str:
+def choose_variable_on_error(on_error: str) -> str:
     """Return what is done about variables of a file, given what is done about files.
 
     Raises
@@ -295,16 +298,16 @@ def on_error_of_variables(on_error: str) -> str:
     return ON_ERROR[on_error]
 
 
-def job_for(
+def make_job(
     opener: Callable[..., Opened],
     choices: Mapping[str, Any],
     *,
-    steps: tuple[Step[Opened], ...],
+    steps: tuple[PrepareStep[Opened], ...],
     storage_options: Mapping[str, Any] | None,
     on_error: str,
     retries: int,
     cache: str | os.PathLike[str] | None,
-) -> Job[Opened]:
+) -> OpenJob[Opened]:
     """Return what is done with each file, whatever is made of them.
 
     Parameters
@@ -323,19 +326,19 @@ def job_for(
     ValueError
         ``on_error`` or ``retries`` are none that there are, or nobody can tell what was kept.
     """
-    decided = {name: _again(value) for name, value in choices.items()}
-    decided["on_error"] = on_error_of_variables(on_error)
+    decided = {name: _make_repeatable(value) for name, value in choices.items()}
+    decided["on_error"] = choose_variable_on_error(on_error)
     open_file: Any = opener
     kept = None
     if cache is not None:
-        key = choices_of(opener=opener.__name__, **decided)
+        key = format_choices(opener=opener.__name__, **decided)
         is_tree = opener is open_virtual_datatree
         make: Any = datatree_of if is_tree else dataset_of
         options = StorageOptions.of(storage_options)
         how = tuple(decided[name] for name in ("loadable_variables", "decode_cf", "on_error"))
         kept = FileCache(normalise_url(cache), key, make, how, options)
         open_file = partial(scanned, make=make, below=is_tree)
-    return Job(
+    return OpenJob(
         partial(open_file, storage_options=storage_options, **decided),
         steps,
         retries,
@@ -344,11 +347,11 @@ def job_for(
     )
 
 
-def steps_for(
+def list_steps(
     coordinates: Mapping[str, Source] | None,
     combination: Combination,
     preprocess: Callable[[Opened], Opened] | None,
-) -> tuple[Step[Opened], ...]:
+) -> tuple[PrepareStep[Opened], ...]:
     """Return how what was opened is prepared for a combination."""
     if coordinates is not None and not isinstance(coordinates, Mapping):
         raise TypeError(
@@ -356,21 +359,21 @@ def steps_for(
         )
     if preprocess is not None and not callable(preprocess):
         raise TypeError(f"preprocess: a function of what was opened, got {preprocess!r}")
-    steps: list[Step[Opened]] = []
+    steps: list[PrepareStep[Opened]] = []
     if coordinates:
         named = tuple(dim for dim in combination.dims if isinstance(dim, str))
         steps.append(FileCoordinates(coordinates, named if combination.dims else None))
     if preprocess is not None:
-        steps.append(partial(_preprocessed, preprocess))
+        steps.append(partial(_preprocess, preprocess))
     return tuple(steps)
 
 
-def _again(value: Any) -> Any:
+def _make_repeatable(value: Any) -> Any:
     """Return what can be gone through once for every file."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
-def _preprocessed(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
+def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:
     prepared = preprocess(found)
     if not isinstance(prepared, type(found)):
         raise TypeError(

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from virtualds.combine.overlap import Extent, Line, Piece
+from virtualds.combine.overlap import DimensionLine, Extent, FileStretch
 from virtualds.datasets.keywords import check_choice
 from virtualds.errors import CombineError
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
-CROPPING = ("first", "last")
+CROPPING_OVERLAPS = ("first", "last")
 """Those by which files are cropped: each loses what another has, too."""
 REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
@@ -27,7 +27,7 @@ REMEDY = (
 )
 
 
-class Part(NamedTuple):
+class FileSlice(NamedTuple):
     """A file, or what is left of it: stretches as (dimension, start, stop)."""
 
     file: int
@@ -85,7 +85,7 @@ class Arrangement:
             Files overlap, or one has no coordinate to be arranged by.
         """
         if not dims:
-            return self._by_coordinates(leaves(files), extents)
+            return self._by_coordinates(flatten_nested(files), extents)
         grid = _Grid(extents, self.overlap)
         if not any(isinstance(item, list) for item in files):
             files = grid.in_order(files, dims) if self.sort else files
@@ -111,30 +111,32 @@ class Arrangement:
         if self.overlap != "keep":
             _check_unique(combined, list(extents))
 
-    def _by_coordinates(self, files: Sequence[int], extents: Mapping[int, Extent]) -> list[Part]:
+    def _by_coordinates(
+        self, files: Sequence[int], extents: Mapping[int, Extent]
+    ) -> list[FileSlice]:
         """Return parts of files for `xarray.combine_by_coords`, which puts them in order itself."""
         if self.overlap == "keep":
-            return [Part(number) for number in files]
+            return [FileSlice(number) for number in files]
         groups: dict[Any, list[int]] = {}
         for number in files:
             groups.setdefault(extents[number].variables[None], []).append(number)
         grid = _Grid(extents, self.overlap)
-        found: list[Part] = []
+        found: list[FileSlice] = []
         for group in groups.values():
             dims = grid.differing(group)
-            if dims and self.overlap in CROPPING:
-                found += leaves(grid.parts(grid.cells(group, dims), dims))
+            if dims and self.overlap in CROPPING_OVERLAPS:
+                found += flatten_nested(grid.parts(grid.cells(group, dims), dims))
             else:
                 one_place = not dims and len(group) > 1
-                found += map(Part, [grid.counting(group)] if one_place else group)
+                found += map(FileSlice, [grid.counting(group)] if one_place else group)
         # what has no element has no place by its coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
 
-def datasets_of(parts: Nested, opened: Mapping[int, Any]) -> Nested:
+def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
     """Return the datasets of parts, nested as these are."""
     return [
-        datasets_of(part, opened) if isinstance(part, list) else part.of(opened[part.file])
+        crop_datasets(part, opened) if isinstance(part, list) else part.of(opened[part.file])
         for part in parts
     ]
 
@@ -175,7 +177,7 @@ class _Grid:
                 f"or name the dimension to join along (combine='nested', concat_dim=...)"
             )
         dims = ", ".join(map(repr, first.indexes))
-        if self.overlap not in CROPPING:
+        if self.overlap not in CROPPING_OVERLAPS:
             raise CombineError(f"overlap along {dims}: {told}; {REMEDY}")
         if any(extent.variables != first.variables for extent in extents):
             raise CombineError(
@@ -190,7 +192,7 @@ class _Grid:
             return files
         rows: dict[Any, list[int]] = {}
         for number in files:
-            rows.setdefault(_key(self._index(number, dims[0])), []).append(number)
+            rows.setdefault(_key_of(self._index(number, dims[0])), []).append(number)
         return [self.cells(row, dims[1:]) for row in rows.values()]
 
     def in_order(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
@@ -204,11 +206,11 @@ class _Grid:
         known = [index for index in indexes if index is not None]
         if len(known) < len(files):
             return [0] * len(files)
-        ranks: list[int] = np.argsort(Line(known).order()).tolist()
+        ranks: list[int] = np.argsort(DimensionLine(known).order()).tolist()
         if not of_rows:
             return ranks
         first: dict[Any, int] = {}
-        return [first.setdefault(_key(i), rank) for i, rank in zip(known, ranks, strict=True)]
+        return [first.setdefault(_key_of(i), rank) for i, rank in zip(known, ranks, strict=True)]
 
     def _index(self, number: int, dim: Any) -> pd.Index[Any]:
         extent = self.extents[number]
@@ -225,52 +227,58 @@ class _Grid:
             # xarray says that the files are nested deeper than there are dimensions
             return [self._below(node, dims) for node in nodes]
         return [
-            _cropped(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
+            _crop(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
             for piece, whole in self._pieces(nodes, dims)
             if whole or not self._is_scalar(nodes[piece.file], dims[0])
         ]
 
     def _is_scalar(self, node: Any, dim: Any) -> bool:
         """Say whether files lack a dimension, so that nothing of them can be cut along it."""
-        return any(dim in self.extents[number].scalars for number in leaves([node]))
+        return any(dim in self.extents[number].scalars for number in flatten_nested([node]))
 
     def _below(self, node: Any, dims: tuple[Any, ...]) -> Any:
-        return self.parts(node, dims) if isinstance(node, list) else Part(node)
+        return self.parts(node, dims) if isinstance(node, list) else FileSlice(node)
 
-    def _pieces(self, nodes: Nested, dims: tuple[Any, ...]) -> Iterator[tuple[Piece, bool]]:
+    def _pieces(self, nodes: Nested, dims: tuple[Any, ...]) -> Iterator[tuple[FileStretch, bool]]:
         """Yield stretches of nodes along the first dimension, and whether each is a whole node."""
         indexes = [self._common(node, dims[0]) for node in nodes]
         known = [index for index in indexes if index is not None]
         if len(known) < len(indexes):
-            yield from ((Piece(n, 0, 0), True) for n in range(len(nodes)))
+            yield from ((FileStretch(n, 0, 0), True) for n in range(len(nodes)))
             return
-        line = Line(known)
+        line = DimensionLine(known)
         # of files that overlap, it is those given first, or last, that count
-        order = np.argsort([min(leaves([node])) for node in nodes], kind="stable")
+        order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep" and (pairs := line.sharing(order)):
             self._check(nodes, dims, line, pairs)
-        for piece in line.cut(order) if self.overlap in CROPPING else _whole(line):
+        for piece in (
+            line.cut(order) if self.overlap in CROPPING_OVERLAPS else _list_whole_pieces(line)
+        ):
             yield piece, piece.stop - piece.start == known[piece.file].size
 
     def _common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
         """Return the coordinate of a node, if all files in it have the same."""
         if not isinstance(dim, str):
             return None
-        indexes = [self.extents[n].indexes.get(dim) for n in leaves([node])]
+        indexes = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
         first = indexes[0]
         same = first is not None and all(i is not None and first.equals(i) for i in indexes[1:])
         return first if same else None
 
     def _check(
-        self, nodes: Nested, dims: tuple[Any, ...], line: Line, pairs: list[tuple[int, int]]
+        self,
+        nodes: Nested,
+        dims: tuple[Any, ...],
+        line: DimensionLine,
+        pairs: list[tuple[int, int]],
     ) -> None:
         """Refuse overlaps that are not allowed, or would cost more than values that come twice."""
         if self.overlap == "error":
             raise self._overlapping(nodes, dims[0], line, pairs)
         for one, other in pairs:
             if self._content(nodes[one], dims) != self._content(nodes[other], dims):
-                files = [self.extents[leaves([nodes[n]])[0]].file for n in (one, other)]
+                files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
                 raise CombineError(
                     f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
                     f"overlap, but do not hold the same variables and cells of the grid, so that "
@@ -282,21 +290,21 @@ class _Grid:
         return {
             (
                 self.extents[n].variables.get(dims[0]),
-                *(_key(self.extents[n].indexes.get(dim, pd.Index([]))) for dim in dims[1:]),
+                *(_key_of(self.extents[n].indexes.get(dim, pd.Index([]))) for dim in dims[1:]),
             )
-            for n in leaves([node])
+            for n in flatten_nested([node])
         }
 
     def _overlapping(
-        self, nodes: Nested, dim: Any, line: Line, pairs: list[tuple[int, int]]
+        self, nodes: Nested, dim: Any, line: DimensionLine, pairs: list[tuple[int, int]]
     ) -> CombineError:
         one, other = pairs[0]
         values = line.shared(one, other)
-        files = [self.extents[leaves([nodes[n]])[0]].file for n in (one, other)]
+        files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
         more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
         return CombineError(
             f"overlap along {dim!r}: {files[0]} and {files[1]} both have {values.size} of its "
-            f"values, {_told(values)}{more}; {REMEDY}"
+            f"values, {_format_values(values)}{more}; {REMEDY}"
         )
 
 
@@ -305,53 +313,53 @@ def _check_unique(combined: Extent, extents: Sequence[Extent]) -> None:
         having = [extent for extent in extents if dim in extent.indexes]
         if index.is_unique or not having:
             continue
-        values = _multiplied(index, [extent.indexes[dim] for extent in having])
+        values = _find_multiplied(index, [extent.indexes[dim] for extent in having])
         if values.size:
             files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
             raise CombineError(
-                f"overlap along {dim!r}: {values.size} of its values, {_told(values)}, would be "
+                f"overlap along {dim!r}: {values.size} of its values, {_format_values(values)}, would be "
                 f"there several times, the first from {files[0]} and {files[-1]}; {REMEDY}"
             )
 
 
-def _multiplied(index: pd.Index[Any], parts: Iterable[pd.Index[Any]]) -> pd.Index[Any]:
+def _find_multiplied(index: pd.Index[Any], parts: Iterable[pd.Index[Any]]) -> pd.Index[Any]:
     """Return the values that an index has more often than any of the parts it was made of."""
     values = index[index.duplicated() & index.notna()].unique()
     most = np.zeros(values.size, np.int64)
     for part in parts:
-        np.maximum(most, _counts(part, values), out=most)
-    return values[_counts(index, values) > most]
+        np.maximum(most, _count_values(part, values), out=most)
+    return values[_count_values(index, values) > most]
 
 
-def _counts(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
+def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
     """Return how often an index has each of some different values."""
     places = values.get_indexer(index)
     return np.bincount(places[places >= 0], minlength=values.size)
 
 
-def _told(values: pd.Index[Any]) -> str:
+def _format_values(values: pd.Index[Any]) -> str:
     return f"{values[0]}" if values.size == 1 else f"from {values[0]} to {values[-1]}"
 
 
-def _whole(line: Line) -> list[Piece]:
-    return [Piece(n, 0, index.size) for n, index in enumerate(line.indexes)]
+def _list_whole_pieces(line: DimensionLine) -> list[FileStretch]:
+    return [FileStretch(n, 0, index.size) for n, index in enumerate(line.indexes)]
 
 
-def _cropped(node: Any, dim: Any, piece: Piece, whole: bool) -> Any:
+def _crop(node: Any, dim: Any, piece: FileStretch, whole: bool) -> Any:
     """Cut a part, or all parts below, unless it is to stay whole."""
     if whole:
         return node
     if isinstance(node, list):
-        return [_cropped(item, dim, piece, whole) for item in node]
-    return Part(node.file, (*node.crop, (dim, piece.start, piece.stop)))
+        return [_crop(item, dim, piece, whole) for item in node]
+    return FileSlice(node.file, (*node.crop, (dim, piece.start, piece.stop)))
 
 
-def leaves(nodes: Nested) -> list[Any]:
+def flatten_nested(nodes: Nested) -> list[Any]:
     """Return what nested lists hold, in order."""
-    return [leaf for n in nodes for leaf in (leaves(n) if isinstance(n, list) else [n])]
+    return [leaf for n in nodes for leaf in (flatten_nested(n) if isinstance(n, list) else [n])]
 
 
-def _key(index: pd.Index[Any]) -> Any:
+def _key_of(index: pd.Index[Any]) -> Any:
     return tuple(index.tolist())
 
 
@@ -365,14 +373,16 @@ def is_ragged(nested: Nested) -> bool:
     return False
 
 
-def takes_rows(given: Nested, parts: Nested) -> bool:
+def is_row_wise(given: Nested, parts: Nested) -> bool:
     """Say whether parts need not be a whole grid, in which cells of one place lie side by side."""
     if not any(isinstance(item, list) for item in given):
         return any(isinstance(item, list) for item in parts)
-    return any(part.crop for part in leaves(parts))
+    return any(part.crop for part in flatten_nested(parts))
 
 
-def by_rows(nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any], Any]) -> Any:
+def combine_by_rows(
+    nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any], Any]
+) -> Any:
     """Combine datasets of a grid that may lack cells: each row on its own, and then the rows.
 
     Parameters
@@ -383,5 +393,5 @@ def by_rows(nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any]
     combine : callable
         Takes a list of datasets and a dimension.
     """
-    rows = [by_rows(row, dims[1:], combine) for row in nested] if len(dims) > 1 else nested
+    rows = [combine_by_rows(row, dims[1:], combine) for row in nested] if len(dims) > 1 else nested
     return combine(rows, dims[0])

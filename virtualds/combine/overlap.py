@@ -13,10 +13,10 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.chunks.projection import Ints
-from virtualds.datasets.lazy import is_unread, virtual_data
+from virtualds.datasets.lazy import get_virtual_array, is_unread
 
 
-class Piece(NamedTuple):
+class FileStretch(NamedTuple):
     """A stretch of a file along the dimension."""
 
     file: int
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Line:
+class DimensionLine:
     """The coordinates of files along one dimension.
 
     Parameters
@@ -68,7 +68,7 @@ class Line:
         found = self.indexes[second]
         return found[found.isin(self.indexes[first]) & found.notna()].unique()
 
-    def cut(self, order: Ints) -> list[Piece]:
+    def cut(self, order: Ints) -> list[FileStretch]:
         """Return stretches that have every value once, from the first file of an order that has it.
 
         They are in the order of the coordinate, or, where it has none, in that of the files as
@@ -86,9 +86,9 @@ class Line:
             kept = kept[np.argsort(self._codes[kept] * sign, kind="stable")]
         found = self._runs(kept)
         gone = np.setdiff1d(np.arange(len(self.indexes)), [piece.file for piece in found])
-        return found + [Piece(n, 0, 0) for n in gone.tolist()]
+        return found + [FileStretch(n, 0, 0) for n in gone.tolist()]
 
-    def _runs(self, places: Ints) -> list[Piece]:
+    def _runs(self, places: Ints) -> list[FileStretch]:
         """Return elements as stretches of their files."""
         if not places.size:
             return []
@@ -97,7 +97,7 @@ class Line:
         begins, ends = np.r_[0, cuts], np.r_[cuts, places.size] - 1
         offsets = self._begins[files[begins]]
         rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
-        return [Piece(*row) for row in rows.T.tolist()]
+        return [FileStretch(*row) for row in rows.T.tolist()]
 
     def _owners(self, order: Ints) -> Ints:
         """Return of every distinct value the first file that has it."""
@@ -152,7 +152,7 @@ class Line:
     @cached_property
     def _is_ordered(self) -> bool:
         """Say whether the values of all files can be compared."""
-        kinds = {_kind(index) for index in self.indexes if index.size}
+        kinds = {_kind_of(index) for index in self.indexes if index.size}
         return len(kinds) == 1 and None not in kinds
 
 
@@ -161,7 +161,7 @@ def _is_monotonic(values: Ints) -> bool:
     return bool((steps >= 0).all() or (steps <= 0).all())
 
 
-def _kind(index: pd.Index[Any]) -> str | None:
+def _kind_of(index: pd.Index[Any]) -> str | None:
     """Return what an index counts in; None if that has no order, like text."""
     if isinstance(index, xr.CFTimeIndex):
         return f"times of the calendar {index.calendar}"
@@ -202,11 +202,11 @@ class Extent:
         A tree has the coordinates in which all its groups with that dimension agree. Of a dimension
         that is ``joined``, and that the file lacks, a scalar of that name is the coordinate.
         """
-        groups = _groups(opened)
+        groups = _list_groups(opened)
         indexes: dict[Hashable, Any] = {}
         for group in groups.values():
             for dim in group.dims:
-                index = _index(group, dim)
+                index = _find_index(group, dim)
                 known = indexes.setdefault(dim, index)
                 if known is None or index is None or not known.equals(index):
                     indexes[dim] = None
@@ -216,29 +216,29 @@ class Extent:
             for dim in indexes
         }
         data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
-        lacking = {dim: _scalar(groups, dim) for dim in joined if dim not in indexes}
+        lacking = {dim: _find_scalar_index(groups, dim) for dim in joined if dim not in indexes}
         scalars = {dim: index for dim, index in lacking.items() if index is not None}
         indexes, along = indexes | scalars, along | dict.fromkeys(scalars, data)
         known_indexes = {dim: index for dim, index in indexes.items() if index is not None}
         return cls(str(file), known_indexes, {**along, None: data}, frozenset(scalars))
 
 
-def _groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
+def _list_groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
     if isinstance(opened, xr.Dataset):
         return {"/": opened}
     return {node.path: node.to_dataset() for node in opened.subtree}
 
 
-def _scalar(groups: Mapping[str, xr.Dataset], name: Hashable) -> pd.Index[Any] | None:
+def _find_scalar_index(groups: Mapping[str, xr.Dataset], name: Hashable) -> pd.Index[Any] | None:
     """Return a scalar coordinate as what it is once datasets are stacked along it."""
     found = [group.coords[name].variable for group in groups.values() if name in group.coords]
-    held = [v for v in found if not v.dims and virtual_data(v) is None and not is_unread(v)]
+    held = [v for v in found if not v.dims and get_virtual_array(v) is None and not is_unread(v)]
     indexes = [xr.Variable(("_",), v.values.reshape(1)).to_index() for v in held]
     same = bool(found) and len(held) == len(found) and all(map(indexes[0].equals, indexes))
     return indexes[0] if same else None
 
 
-def _index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
+def _find_index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
     """Return the coordinate of a dimension, if it has one that is in memory."""
     index = dataset.xindexes.get(dim)
     if isinstance(index, xr.indexes.PandasMultiIndex):

@@ -21,7 +21,7 @@ from virtualds.combine.script_guard import check_script
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
-GRACE = 1.0
+GRACE_SECONDS = 1.0
 """Seconds that a worker has to finish what it is at."""
 HURRY = 0.2
 """Seconds after which workers are told that nobody waits for them."""
@@ -40,7 +40,7 @@ _IMPORTED = threading.Event()
 
 
 @contextmanager
-def worker_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
+def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
     """Have some processes until the end of the block; an error ends them at once.
 
     Besides the pool, there is what says whether a process can start without delay: the first one
@@ -94,7 +94,7 @@ def _import_all() -> None:
     _IMPORTED.set()
 
 
-def until_ended(work: Callable[[Given], Result], given: Given) -> Result:
+def run_until_ended(work: Callable[[Given], Result], given: Given) -> Result:
     """Do a piece of work in a worker, which may not end in the middle of it at once."""
     _IDLE.clear()
     try:
@@ -114,5 +114,5 @@ def _end_with(line: Connection) -> None:
     try:
         line.recv_bytes()
     except (EOFError, OSError):
-        _IDLE.wait(GRACE)
+        _IDLE.wait(GRACE_SECONDS)
         os._exit(1)

@@ -65,26 +65,26 @@ class Progress:
         return self.done / self.seconds if self.seconds else 0.0
 
 
-Tell = Callable[[Progress], object]
+ProgressCallback = Callable[[Progress], object]
 
 
-Wanted = bool | Tell | None
+ProgressOption = bool | ProgressCallback | None
 """What users say of progress: a bar, none, one where somebody looks, or what is to be called."""
 
 
 @contextmanager
-def teller(wanted: Wanted, total: int) -> Iterator[Tell]:
+def report_progress(wanted: ProgressOption, total: int) -> Iterator[ProgressCallback]:
     """Give what is to be told how far a build of ``total`` files is, until the end of the block."""
     if callable(wanted):
         yield wanted
-    elif wanted or (wanted is None and _somebody_looks()):
-        with _bar(total, 0.0 if wanted else DELAY) as bar:
+    elif wanted or (wanted is None and _is_watched()):
+        with _show_bar(total, 0.0 if wanted else DELAY) as bar:
             yield bar
     else:
         yield lambda _: None
 
 
-def _somebody_looks() -> bool:
+def _is_watched() -> bool:
     # IPython's kernels are those of notebooks; a terminal of IPython is a terminal
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
@@ -92,20 +92,20 @@ def _somebody_looks() -> bool:
 
 
 @contextmanager
-def _bar(total: int, delay: float) -> Iterator[Tell]:
+def _show_bar(total: int, delay: float) -> Iterator[ProgressCallback]:
     from tqdm.auto import tqdm
 
     with tqdm(total=total, desc="opening", unit="file", delay=delay, smoothing=0.1) as bar:
 
         def tell(progress: Progress) -> None:
-            bar.set_postfix_str(_rest(progress), refresh=False)
+            bar.set_postfix_str(_format_rest(progress), refresh=False)
             bar.update(progress.done - bar.n)
 
         yield tell
         bar.refresh()
 
 
-def _rest(progress: Progress) -> str:
+def _format_rest(progress: Progress) -> str:
     parts: tuple[tuple[int, str], ...] = (
         (progress.cached, "cached"),
         (progress.failed, "failed"),
@@ -117,7 +117,7 @@ def _rest(progress: Progress) -> str:
 class Count:
     """Counts what becomes of files, and tells of it."""
 
-    def __init__(self, total: int, tell: Tell) -> None:
+    def __init__(self, total: int, tell: ProgressCallback) -> None:
         self._total, self._tell = total, tell
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
@@ -154,7 +154,7 @@ class Count:
         )
 
 
-SHOWN = 10
+SHOWN_FILES = 10
 """Files that a text names; of the others it says how many they are."""
 
 
@@ -228,13 +228,13 @@ class BuildReport:
             f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
             f"{len(self.left_out)} left out"
         )
-        return "\n".join([head, *told(self.left_out)])
+        return "\n".join([head, *describe_left_out(self.left_out)])
 
 
-def told(left_out: Iterable[LeftOut]) -> list[str]:
+def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:
     """Return a line for each of the first files that were left out, and one for the rest."""
     everything = list(left_out)
-    shown = everything[:SHOWN]
+    shown = everything[:SHOWN_FILES]
     lines = [f"  {without_secrets(url)}: {error}: {text}" for url, error, text in shown]
-    more = len(everything) - SHOWN
+    more = len(everything) - SHOWN_FILES
     return [*lines, f"  and {more} more"] if more > 0 else lines

@@ -32,8 +32,8 @@ def check_script(number: int) -> None:
         This process is just being started, and runs the script that has started it; or the script
         would be run by every process.
     """
-    script = _imported_script()
-    frame = None if script is None else _top_of(script)
+    script = _find_imported_script()
+    frame = None if script is None else _find_top_frame(script)
     if script is not None and frame is not None and _is_run_again(script, frame.f_lineno):
         raise RuntimeError(
             f"{script}, line {frame.f_lineno}: {number} more processes are to be started, and each "
@@ -42,7 +42,7 @@ def check_script(number: int) -> None:
         )
 
 
-def _imported_script() -> str | None:
+def _find_imported_script() -> str | None:
     """Return the script that processes import, if there is one: a package that is run is not."""
     # raises in a process that is just being started
     told = get_preparation_data("virtualds")
@@ -51,7 +51,7 @@ def _imported_script() -> str | None:
     return getattr(sys.modules["__main__"], "__file__", None)
 
 
-def _top_of(script: str) -> FrameType | None:
+def _find_top_frame(script: str) -> FrameType | None:
     """Return the frame of the script that is run, if this is called from its top."""
     variables = vars(sys.modules["__main__"])
     frame: FrameType | None = sys._getframe()
@@ -77,19 +77,19 @@ def _is_run_again(script: str, line: int) -> bool:
         return False
     known = [node.test for node in guards]
     # what else is compared with it may keep others from this line
-    return not any(_names_itself(node) and node not in known for node in ast.walk(tree))
+    return not any(_is_compared_with_name(node) and node not in known for node in ast.walk(tree))
 
 
 def _is_guard(test: ast.expr) -> bool:
     """Say whether a condition is that the script is run, not imported."""
-    if not isinstance(test, ast.Compare) or not _names_itself(test):
+    if not isinstance(test, ast.Compare) or not _is_compared_with_name(test):
         return False
     sides = (test.left, *test.comparators)
     values = [side.value for side in sides if isinstance(side, ast.Constant)]
     return values == ["__main__"] and isinstance(test.ops[0], ast.Eq)
 
 
-def _names_itself(node: ast.AST) -> bool:
+def _is_compared_with_name(node: ast.AST) -> bool:
     """Say whether something is compared with the name of the module."""
     sides = (node.left, *node.comparators) if isinstance(node, ast.Compare) else ()
     return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)

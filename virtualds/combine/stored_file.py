@@ -12,12 +12,12 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.datasets.decoding_cache import Outline
+from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.keywords import names_of
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of, open_group
-from virtualds.datasets.to_dataset import known_outline
+from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
 from virtualds.options import get_options
@@ -43,7 +43,7 @@ class StoredFile:
 
     url: Any
     group: ManifestGroup
-    outline: Outline
+    outline: DecodingPlan
     values: Mapping[str, npt.NDArray[Any]]
     loadable: Loadable
     decode_cf: bool
@@ -103,7 +103,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class ConcatenatedFiles:
     """Neighbouring files that are alike, joined as they are stored.
 
     Parameters
@@ -132,10 +132,10 @@ class Stretch:
         return self.joined.cut(self.dim, place, start, start + self.lengths[place])
 
 
-class Member(NamedTuple):
+class FileInConcat(NamedTuple):
     """A file that went into a stretch, at some place in it."""
 
-    stretch: Stretch
+    stretch: ConcatenatedFiles
     place: int
 
     def dataset(self) -> xr.Dataset:
@@ -156,11 +156,11 @@ class Member(NamedTuple):
                     f"{Location.of(url).url}: it was modified after it was scanned; open the files "
                     f"again (virtualds.set_options(check_sources=False) opens them all the same)"
                 )
-        found: xr.Dataset = decoded(opened)
+        found: xr.Dataset = decode_opened(opened)
         return found
 
 
-def decoded(opened: Any) -> Any:
+def decode_opened(opened: Any) -> Any:
     """Return the dataset of a file that was opened, or whatever else it was opened as.
 
     Raises
@@ -168,24 +168,24 @@ def decoded(opened: Any) -> Any:
     VirtualdsError
         Values cannot be had.
     """
-    return opened.dataset() if isinstance(opened, StoredFile | Member) else opened
+    return opened.dataset() if isinstance(opened, StoredFile | FileInConcat) else opened
 
 
-def sample(file: StoredFile | Member) -> xr.Dataset:
+def sample(file: StoredFile | FileInConcat) -> xr.Dataset:
     """Return the dataset of a file, without opening it again if it went into a stretch.
 
-    It then has what joining looks at; see `Stretch.file`.
+    It then has what joining looks at; see `ConcatenatedFiles.file`.
 
     Raises
     ------
     VirtualdsError
         Values cannot be had.
     """
-    stored = file.stretch.file(file.place) if isinstance(file, Member) else file
+    stored = file.stretch.file(file.place) if isinstance(file, FileInConcat) else file
     return stored.dataset()
 
 
-def joined_stretches(files: Iterable[StoredFile | Member], dim: str) -> Iterator[StoredFile]:
+def concat_stored(files: Iterable[StoredFile | FileInConcat], dim: str) -> Iterator[StoredFile]:
     """Yield files that are by themselves, and each stretch as if it were one.
 
     Raises
@@ -199,7 +199,7 @@ def joined_stretches(files: Iterable[StoredFile | Member], dim: str) -> Iterator
             yield file
             continue
         stretch = file.stretch
-        members = [Member(stretch, place) for place in range(len(stretch.urls))]
+        members = [FileInConcat(stretch, place) for place in range(len(stretch.urls))]
         if stretch.dim != dim or [file, *islice(rest, len(members) - 1)] != members:
             raise ValueError(f"files that were joined along {stretch.dim!r} are to be so otherwise")
         yield stretch.joined
@@ -208,7 +208,7 @@ def joined_stretches(files: Iterable[StoredFile | Member], dim: str) -> Iterator
 def _fingerprints_of(opened: Any, dim: str) -> set[tuple[Any, ...]]:
     if isinstance(opened, StoredFile):
         return opened.fingerprints(dim)
-    return _fingerprints([(v.dims, virtual_data(v)) for v in opened.variables.values()], dim)
+    return _fingerprints([(v.dims, get_virtual_array(v)) for v in opened.variables.values()], dim)
 
 
 def _fingerprints(variables: Iterable[tuple[Any, Any]], dim: str) -> set[tuple[Any, ...]]:
@@ -237,11 +237,11 @@ def open_stored(
     skip = names_of("drop_variables", drop_variables)
     location = Location.of(url, storage_options)
     group = open_group(location, skip=skip, **choices)
-    outline = known_outline(group, loadable_variables, decode_cf)
+    outline = find_decoding_plan(group, loadable_variables, decode_cf)
     if outline is None:
         on_error = choices.get("on_error", "raise")
         dataset = dataset_of(location, group, loadable_variables, decode_cf, on_error)
-        outline = known_outline(group, loadable_variables, decode_cf)
+        outline = find_decoding_plan(group, loadable_variables, decode_cf)
         if outline is None:
             return dataset
     try:

@@ -12,32 +12,32 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
-from virtualds.combine.dask_jobs import client_of, on_cluster
+from virtualds.combine.dask_jobs import find_client, open_on_cluster
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import Item, Outcome, Work
-from virtualds.combine.processes import until_ended, worker_processes
+from virtualds.combine.open_file import FileWork, NumberedFile, Outcome
+from virtualds.combine.processes import run_until_ended, start_processes
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
 
 Outcomes = Generator[Outcome[Any], None, None]
-Workers = Callable[[Work, Sequence[Item]], Outcomes]
+Workers = Callable[[FileWork, Sequence[NumberedFile]], Outcomes]
 """Take a job and numbered files, and yield what becomes of them."""
-UnderWay = dict[Future[list[Outcome[Any]]], Sequence[Item]]
+UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
 """What an executor has been given to do, and not yet done."""
 
 THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
-LAST = 4
+LAST_PIECES = 4
 """Pieces that every worker gets at least of those files that are left."""
-AHEAD = 4
+PIECES_AHEAD = 4
 """Pieces that are under way or wait for each worker."""
-NEXT = 2
+NEXT_PIECES = 2
 """Pieces that a process of ours has: what it is at, and what it takes up next."""
-UNKNOWN = 64
+UNKNOWN_WORKERS = 64
 """Workers that an executor is taken to have, since none says how many it has."""
 
 
-def workers_for(parallel: Any, files: Files) -> Workers:
+def choose_workers(parallel: Any, files: Files) -> Workers:
     """Return who opens the files.
 
     Parameters
@@ -55,40 +55,40 @@ def workers_for(parallel: Any, files: Files) -> Workers:
     if isinstance(parallel, int) and not isinstance(parallel, bool):
         if parallel < 1:
             raise ValueError(f"parallel={parallel}: it takes at least one worker")
-        return _numbered(min(parallel, len(files.flat)), files)
+        return _choose_number(min(parallel, len(files.flat)), files)
     if parallel is None:
         most = min(get_options().max_requests, THREADS) if files.are_remote else 1
-        return _numbered(min(most, len(files.flat)), files)
+        return _choose_number(min(most, len(files.flat)), files)
     if isinstance(parallel, Executor):
-        return partial(by_executor, parallel)
-    if (client := client_of(parallel)) is not None:
-        return partial(on_cluster, client)
+        return partial(open_in_executor, parallel)
+    if (client := find_client(parallel)) is not None:
+        return partial(open_on_cluster, client)
     raise ValueError(
         f"parallel={parallel!r}: give a number of workers, a concurrent.futures.Executor, 'dask', "
         f"or a distributed.Client"
     )
 
 
-def _numbered(number: int, files: Files) -> Workers:
+def _choose_number(number: int, files: Files) -> Workers:
     if number == 1:
-        return one_by_one
-    return partial(by_threads if files.are_remote else by_processes, number)
+        return open_one_by_one
+    return partial(open_in_threads if files.are_remote else open_in_processes, number)
 
 
-def one_by_one(job: Work, items: Sequence[Item]) -> Outcomes:
+def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
     opened = (job.prepared(item, job.opened(item)) for item in items)
     yield from job.gathered(opened, items)
 
 
-def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
+def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in threads, and prepare them in this one.
 
     Nobody said that the user's functions may run in threads.
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     try:
-        ordered = in_turn(pool, job.opened, items, ahead=AHEAD * number)
+        ordered = in_turn(pool, job.opened, items, ahead=PIECES_AHEAD * number)
         prepared = (job.prepared(item, found.result()) for item, found in ordered)
         yield from job.gathered(prepared, items)
     finally:
@@ -96,39 +96,41 @@ def by_threads(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def by_processes(number: int, job: Work, items: Sequence[Item]) -> Outcomes:
+def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time.
 
     This process is one of them: it has begun before another has started.
     """
-    size = partial(_piece, job, number)
+    size = partial(_count_piece, job, number)
     others = number - 1
-    with worker_processes(others) as (pool, can_start):
-        work = partial(until_ended, job)
-        yield from _as_completed(
-            pool, work, items, size, NEXT * others, {}, here=job, can_start=can_start
+    with start_processes(others) as (pool, can_start):
+        work = partial(run_until_ended, job)
+        yield from _yield_completed(
+            pool, work, items, size, NEXT_PIECES * others, {}, here=job, can_start=can_start
         )
 
 
-def by_executor(pool: Executor, job: Work, items: Sequence[Item]) -> Outcomes:
+def open_in_executor(pool: Executor, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files where somebody's executor does its work."""
-    size = partial(_piece, job, UNKNOWN)
+    size = partial(_count_piece, job, UNKNOWN_WORKERS)
     under_way: UnderWay = {}
     try:
-        yield from _as_completed(pool, job, items, size, AHEAD * UNKNOWN, under_way)
+        yield from _yield_completed(
+            pool, job, items, size, PIECES_AHEAD * UNKNOWN_WORKERS, under_way
+        )
     finally:
         for future in under_way:
             future.cancel()
 
 
-def _as_completed(
+def _yield_completed(
     pool: Executor,
-    work: Callable[[Sequence[Item]], list[Outcome[Any]]],
-    items: Sequence[Item],
+    work: Callable[[Sequence[NumberedFile]], list[Outcome[Any]]],
+    items: Sequence[NumberedFile],
     size: Callable[[int], int],
     ahead: int,
     under_way: UnderWay,
-    here: Work | None = None,
+    here: FileWork | None = None,
     can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
     """Yield what becomes of files as pieces of them are done, at most some being under way.
@@ -152,16 +154,16 @@ def _as_completed(
             here = here if own else None
             yield from here(own) if here else ()
         for future in done:
-            yield from _result(future, under_way)
+            yield from _take_result(future, under_way)
             del under_way[future]
 
 
-def _piece(job: Work, workers: int, left: int) -> int:
+def _count_piece(job: FileWork, workers: int, left: int) -> int:
     """Return how many files the next piece has: few at the end, so that all end together."""
-    return max(job.smallest, min(job.largest, left // (workers * LAST)))
+    return max(job.smallest, min(job.largest, left // (workers * LAST_PIECES)))
 
 
-def _result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
+def _take_result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
     try:
         return future.result()
     except BrokenProcessPool as error:

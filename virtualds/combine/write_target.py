@@ -16,16 +16,16 @@ from virtualds.datasets.registry import FORMATS
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats import Parts
 from virtualds.formats.admission import demand_admissible, demand_unsigned
-from virtualds.stores.errors import storing
+from virtualds.stores.errors import explain_write_errors
 
 Key = TypeVar("Key")
 
 LEAST, ENOUGH = 4096, 100_000
-"""What a `Target` begins with."""
+"""What a `BuildTarget` begins with."""
 
 
 @dataclass(frozen=True)
-class Target:
+class BuildTarget:
     """A set that is being written by many processes.
 
     Parameters
@@ -68,7 +68,7 @@ class Target:
         *,
         replace: bool = False,
         keep_query: bool = False,
-    ) -> Target:
+    ) -> BuildTarget:
         """Look whether the set may be written, before anything is done for it.
 
         Raises
@@ -87,7 +87,7 @@ class Target:
                 f"allow; {able} does, and virtualds.convert makes {form.name} of it, or leave out "
                 f"to= and write the dataset with ds.virtual.to_manifest"
             )
-        with storing(absolute):
+        with explain_write_errors(absolute):
             place = form.parts.begin(absolute, location.options, replace=replace)
         return cls(form.parts, place, LEAST, ENOUGH, replace, keep_query)
 
@@ -104,13 +104,17 @@ class Target:
         UnsupportedError
             Urls have a signature or a token in their query.
         """
-        many = {key: array for key, array in arrays.items() if _loaded(array) >= self.least}
+        many = {
+            key: array
+            for key, array in arrays.items()
+            if _count_loaded_references(array) >= self.least
+        }
         if not many:
             return {}
         # before anything lies in the set that anybody may read
         if not self.keep_query:
             demand_unsigned(many.values(), self.url)
-        with storing(self.url):
+        with explain_write_errors(self.url):
             return self.parts.write(many, self.place)
 
     def commit(self, dataset: xr.Dataset) -> None:
@@ -123,7 +127,7 @@ class Target:
             keep_query=self.keep_query,
             is_known=lambda table: self.parts.holds(table, self.place),
         )
-        with storing(self.url):
+        with explain_write_errors(self.url):
             self.parts.commit(group, self.place, replace=self.replace)
 
     def abandon(self) -> None:
@@ -132,7 +136,7 @@ class Target:
 
 
 @contextmanager
-def abandoning(target: Target | None) -> Iterator[None]:
+def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
     """Remove what was written to a set if it does not come about."""
     try:
         yield
@@ -144,6 +148,6 @@ def abandoning(target: Target | None) -> Iterator[None]:
         raise
 
 
-def _loaded(array: ManifestArray) -> int:
+def _count_loaded_references(array: ManifestArray) -> int:
     """Return how many references of an array lie in no set."""
     return sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)

@@ -8,16 +8,16 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.combine.ordering import by_rows, is_ragged, leaves
-from virtualds.datasets.keywords import check_choice, meant
-from virtualds.datasets.structure import first_difference
+from virtualds.combine.ordering import combine_by_rows, flatten_nested, is_ragged
+from virtualds.datasets.keywords import check_choice, guess_name
+from virtualds.datasets.structure import find_first_difference
 from virtualds.errors import CombineError, VirtualdsError, without_secrets
 
 Combine = Callable[[list[Any]], Any]
 """Takes datasets, nested as it wants them, and returns one."""
-WRONG = (ValueError, TypeError, VirtualdsError)
+COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """What combining raises about datasets that do not belong together."""
-WAYS = ("by_coords", "nested")
+COMBINE_METHODS = ("by_coords", "nested")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data_vars": ("minimal", "different", "all"),
     "coords": ("minimal", "different", "all"),
@@ -50,7 +50,7 @@ class Combination:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_choice("combine", self.combine, WAYS)
+        check_choice("combine", self.combine, COMBINE_METHODS)
         for name, value in ((n, v) for n, v in self.options.items() if n in CHOICES):
             # some take names or functions, and None in newer versions of xarray
             if isinstance(value, str) or (value is None and name in ("compat", "join")):
@@ -71,7 +71,7 @@ class Combination:
             return xr.combine_by_coords(datasets, **self.options)
         if len(self.dims) == 1:
             return self.along(datasets, self.dims[0])
-        is_grid = _depth(datasets) == len(self.dims) and not is_ragged(datasets)
+        is_grid = _measure_depth(datasets) == len(self.dims) and not is_ragged(datasets)
         if is_grid and self.new_dims(datasets):
             found: Any = datasets
             for dim in self.dims:
@@ -90,7 +90,7 @@ class Combination:
 
     def by_rows(self, datasets: list[Any]) -> Any:
         """Return datasets of rows that may lack cells as one; outer joins leave them missing."""
-        return by_rows(datasets, self.dims, self.along)
+        return combine_by_rows(datasets, self.dims, self.along)
 
     def _stacked(self, datasets: list[Any], dim: Any) -> Any:
         """Join nested lists along the outermost dimension, cell by cell."""
@@ -131,7 +131,7 @@ class Combination:
         ------
         CombineError
         """
-        parts = [part for dataset in leaves(datasets) for part in _groups(dataset)]
+        parts = [part for dataset in flatten_nested(datasets) for part in _list_groups(dataset)]
         for dim in self.new_dims(datasets):
             if not any(dim in part.variables for part in parts):
                 check_name(dim, dict.fromkeys(d for part in parts for d in part.dims))
@@ -145,7 +145,7 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
     CombineError
     """
     known = list(map(str, dims))
-    if dim not in known and (other := meant(dim, known)):
+    if dim not in known and (other := guess_name(dim, known)):
         raise CombineError(
             f"concat_dim {dim!r}: no file has it; the files have {known}; did you mean {other!r}? "
             f"To stack files along a new dimension of this name, add it to each "
@@ -153,20 +153,22 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
         )
 
 
-def _groups(opened: Any) -> Iterator[Any]:
+def _list_groups(opened: Any) -> Iterator[Any]:
     """Yield the datasets, or the nodes of the trees, of which each has dimensions of its own."""
     yield from opened.subtree if isinstance(opened, xr.DataTree) else (opened,)
 
 
 def _is_new(dim: Any, datasets: list[Any]) -> bool:
-    return not any(dim in part.dims for some in leaves(datasets) for part in _groups(some))
+    return not any(
+        dim in part.dims for some in flatten_nested(datasets) for part in _list_groups(some)
+    )
 
 
-def _depth(datasets: list[Any]) -> int:
-    return 1 + max((_depth(item) for item in datasets if isinstance(item, list)), default=0)
+def _measure_depth(datasets: list[Any]) -> int:
+    return 1 + max((_measure_depth(item) for item in datasets if isinstance(item, list)), default=0)
 
 
-def named(
+def combine_naming_files(
     combine: Combine,
     dims: Sequence[Any] | None,
     datasets: list[Any],
@@ -189,7 +191,7 @@ def named(
     """
     try:
         return combine(datasets)
-    except WRONG as error:
+    except COMBINE_ERRORS as error:
         shown = [without_secrets(str(file)) for file in files]
         error.add_note(f"while combining {len(files)} files, {shown[0]} to {shown[-1]}")
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
@@ -197,15 +199,15 @@ def named(
         for dim in dims or ():
             if dim is not None and _is_new(dim, list(opened)):
                 error.add_note(f"no file has the dimension {dim!r}, so they are stacked along it")
-        if (number := _first_that_fails(combine, datasets)) is not None:
+        if (number := _find_first_failing(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else shown[0]
             error.add_note(f"{shown[number]} is the first that does not combine with {before}")
-        if (difference := first_difference(shown, opened, dims)) is not None:
+        if (difference := find_first_difference(shown, opened, dims)) is not None:
             error.add_note(difference)
         raise
 
 
-def _first_that_fails(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:
+def _find_first_failing(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:
     """Return which of some datasets is the first that does not join all those before it.
 
     It costs little more than to combine those up to there. Grids of files have no such order.
@@ -213,20 +215,20 @@ def _first_that_fails(combine: Callable[[list[Any]], Any], datasets: list[Any]) 
     if any(isinstance(item, list) for item in datasets):
         return None
     works, fails = 1, 2
-    while fails < len(datasets) and _combine(combine, datasets[:fails]):
+    while fails < len(datasets) and _can_combine(combine, datasets[:fails]):
         works, fails = fails, min(2 * fails, len(datasets))
     while fails - works > 1:
         middle = (works + fails) // 2
-        if _combine(combine, datasets[:middle]):
+        if _can_combine(combine, datasets[:middle]):
             works = middle
         else:
             fails = middle
     return works if len(datasets) > 1 else None
 
 
-def _combine(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> bool:
+def _can_combine(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> bool:
     try:
         combine(datasets)
-    except WRONG:
+    except COMBINE_ERRORS:
         return False
     return True

@@ -15,31 +15,43 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.projection import runs_of
+from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.append_places import POSITIONS, cut_along, pair_stretches, replaced_static
-from virtualds.datasets.duplicates import check_unchanged, duplicates_error, known_positions
+from virtualds.datasets.append_places import (
+    POSITIONS,
+    cut_along,
+    find_replaced_static,
+    pair_stretches,
+)
+from virtualds.datasets.duplicates import check_unchanged, duplicates_error, find_known_positions
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.lazy import virtual_data
-from virtualds.datasets.references_behind import with_references
-from virtualds.datasets.source_positions import only_dimension, positions_of, urls_of
-from virtualds.datasets.to_dataset import virtual_dataset
+from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.references_behind import restore_references
+from virtualds.datasets.source_positions import find_only_dimension, find_positions, urls_of
+from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError
-from virtualds.formats.undecodable import decoded
+from virtualds.formats.undecodable import decode_group
 
-TEXTUAL = "OUST"
+TEXT_KINDS = "OUST"
 """Kinds of dtypes that change with the length of strings."""
 
 
-JOINED = (set(TEXTUAL), set("biufc"), {"m"}, {"M"})
+JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
 """Kinds of dtypes that xarray brings to a common one, of the same kind, when it joins arrays."""
 
 
-CODING = ("units", "calendar", "scale_factor", "add_offset", "_FillValue", "missing_value")
+CODING_ATTRIBUTES = (
+    "units",
+    "calendar",
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+)
 """Attributes that say how numbers are stored."""
 
 
-def appended(
+def append_along(
     old: ManifestGroup,
     new: xr.Dataset,
     dim: str,
@@ -74,23 +86,21 @@ def appended(
     """
     _check_choice("position", position, POSITIONS)
     _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
-    new = with_references(new)
-    present = _opened(old, new, dim)
-    new = _comparable(present, _indexed_alike(present, new, dim), dim)
-    known = known_positions(present, new, dim)
+    new = restore_references(new)
+    present = _open_set(old, new, dim)
+    new = _select_comparable(present, _load_index_alike(present, new, dim), dim)
+    known = find_known_positions(present, new, dim)
     if known.any() and on_duplicate == "raise":
         raise duplicates_error(present, new, dim, known)
     if known.all():
         return old
     check_unchanged(present, new, dim)
-    present = _loaded_alike(present, new)
-    added = [cut_along(new, dim, stretch) for stretch in runs_of(np.flatnonzero(~known))]
-    return _as_group(old, _joined(present, POSITIONS[position](present, added, dim), dim))
+    present = _load_alike(present, new)
+    added = [cut_along(new, dim, stretch) for stretch in find_runs(np.flatnonzero(~known))]
+    return _to_group(old, _join_pieces(present, POSITIONS[position](present, added, dim), dim))
 
 
-def with_sources_replaced(
-    old: ManifestGroup, new: xr.Dataset, dim: str | None = None
-) -> ManifestGroup:
+def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None) -> ManifestGroup:
     """Return a set with a dataset in place of what came from its sources before.
 
     Parameters
@@ -110,25 +120,27 @@ def with_sources_replaced(
     ValueError
         There is no such dimension, or none was given and several are possible.
     """
-    new = with_references(new)
-    present = _opened(old, new, dim)
+    new = restore_references(new)
+    present = _open_set(old, new, dim)
     if dim is None:
-        dim = only_dimension(present, urls_of(new))
+        dim = find_only_dimension(present, urls_of(new))
     # what does not follow the dimension may come from a source that is no longer what it was
-    static = replaced_static(present, new, dim)
-    new = _comparable(present, _indexed_alike(present, new.drop_vars(list(static)), dim), dim)
+    static = find_replaced_static(present, new, dim)
+    new = _select_comparable(
+        present, _load_index_alike(present, new.drop_vars(list(static)), dim), dim
+    )
     places = pair_stretches(present, new, dim)
-    present = _loaded_alike(present, new)
+    present = _load_alike(present, new)
     pieces, last = [], 0
     for (begin, stop), part in sorted(places, key=lambda place: place[0]):
         pieces += [cut_along(present, dim, (last, begin)), part]
         last = stop
     pieces.append(cut_along(present, dim, (last, present.sizes[dim])))
-    joined = _joined(present, [p for p in pieces if p.sizes[dim]], dim)
-    return _as_group(old, joined.assign(static))
+    joined = _join_pieces(present, [p for p in pieces if p.sizes[dim]], dim)
+    return _to_group(old, joined.assign(static))
 
 
-def without_sources(
+def remove_sources(
     old: ManifestGroup, urls: Iterable[str], dim: str | None = None
 ) -> ManifestGroup:
     """Return a set without what comes from some sources along a dimension.
@@ -140,21 +152,21 @@ def without_sources(
     ValueError
         There is no such dimension, or none was given and several are possible.
     """
-    present = _opened(old, None, dim)
+    present = _open_set(old, None, dim)
     wanted = set(urls)
     if dim is None:
-        dim = only_dimension(present, wanted)
+        dim = find_only_dimension(present, wanted)
     gone = np.zeros(present.sizes[dim], bool)
     for url in wanted:
-        met = positions_of(present, dim, {url})
+        met = find_positions(present, dim, {url})
         if not met.any():
             raise CombineError(f"{url}: it is no source of the set along {dim!r}; see its sources")
         gone |= met
     kept = np.flatnonzero(~gone)
     if not kept.size:
         raise CombineError(f"nothing would be left of the set along {dim!r}; remove it instead")
-    pieces = [cut_along(present, dim, run) for run in runs_of(kept)]
-    return _as_group(old, _joined(present, pieces, dim))
+    pieces = [cut_along(present, dim, run) for run in find_runs(kept)]
+    return _to_group(old, _join_pieces(present, pieces, dim))
 
 
 # ---------------------------------------------------------------------- what there is
@@ -165,9 +177,9 @@ def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
         raise ValueError(f"{name} {given!r}: there are {', '.join(map(repr, known))}")
 
 
-def _opened(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
+def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
     """Return the set as a dataset that has the dimension, as the new one has."""
-    present = decoded(old, "raise", virtual_dataset)
+    present = decode_group(old, "raise", to_virtual_dataset)
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim is not None and dataset is not None and dim not in dataset.dims:
             raise ValueError(
@@ -176,14 +188,14 @@ def _opened(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.D
     return present
 
 
-def _indexed_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     """Load the coordinate of a dataset that was opened without loading it, if the set has it."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
-def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     """Return the variables to be added, refusing those that do not fit the set."""
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
     lacking = sorted(
@@ -195,7 +207,7 @@ def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
-            found = _differences(str(name), present.variables[name], variable, dim)
+            found = _find_differences(str(name), present.variables[name], variable, dim)
             problems += [f"{name}: {reason}" for reason in found]
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
@@ -206,7 +218,7 @@ def _comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 
-def _differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
+def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
     """Yield why a variable does not go on with another."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
         yield f"it is not decoded, it has {', '.join(coded)} still; open it with decode_cf=True"
@@ -214,7 +226,9 @@ def _differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Ite
     if old.dims != new.dims:
         yield f"its dimensions are {old.dims} in the set and {new.dims} in the new dataset"
         return
-    if old.dtype != new.dtype and not any({old.dtype.kind, new.dtype.kind} <= k for k in JOINED):
+    if old.dtype != new.dtype and not any(
+        {old.dtype.kind, new.dtype.kind} <= k for k in JOINABLE_KINDS
+    ):
         yield f"its dtype is {old.dtype} in the set and {new.dtype} in the new dataset"
         return
     kinds = [_kind_of_elements(variable) for variable in (old, new)]
@@ -226,7 +240,7 @@ def _differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Ite
         if before != after:
             yield f"it has {before} elements along {other!r} in the set, {after} in the new dataset"
             return
-    if dim not in old.dims and not _equal(name, old, new, dim):
+    if dim not in old.dims and not _is_equal(name, old, new, dim):
         yield f"it has no dimension {dim!r}, and other values than in the set"
 
 
@@ -234,14 +248,14 @@ def _kind_of_elements(variable: xr.Variable) -> str | None:
     """Return what the values of a variable in memory are that are objects: dates of a calendar."""
     if variable.dtype.kind in "UT":
         return "str"
-    if variable.dtype.kind != "O" or virtual_data(variable) is not None or not variable.size:
+    if variable.dtype.kind != "O" or get_virtual_array(variable) is not None or not variable.size:
         return None
     first = variable.values.flat[0]
     # missing values are of any kind
     return None if first is None or isinstance(first, float) else type(first).__name__
 
 
-def _equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
+def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
     """Compare what does not grow, which may have to be read."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
@@ -253,13 +267,13 @@ def _equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
         raise
 
 
-def _loaded_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
+def _load_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
     """Load what is in memory in the new dataset: values are written as values, all of them."""
     loaded = {
         name: present.variables[name].copy(data=np.asarray(array))
         for name, variable in new.variables.items()
-        if virtual_data(variable) is None
-        and (array := virtual_data(present.variables[name])) is not None
+        if get_virtual_array(variable) is None
+        and (array := get_virtual_array(present.variables[name])) is not None
     }
     return present.assign(loaded)
 
@@ -267,7 +281,7 @@ def _loaded_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
 # ---------------------------------------------------------------------- the whole again
 
 
-def _joined(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.Dataset:
+def _join_pieces(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.Dataset:
     """Lay pieces end to end; what has no such dimension is that of the set."""
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     along = [piece.drop_vars(list(static.variables), errors="ignore") for piece in pieces]
@@ -292,7 +306,7 @@ def _joined(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.D
     return ordered
 
 
-def _as_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
+def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
     """Return a dataset as it is stored, refusing values that the coding of the set cannot tell."""
     found = group_from_dataset(dataset)
     for name, variable in old.variables.items():
@@ -301,11 +315,11 @@ def _as_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
 
 
 def _check_coding(name: Hashable, old: Any, new: Any) -> None:
-    if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXTUAL:
+    if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXT_KINDS:
         return
-    before = {key: old.attributes.get(key) for key in CODING}
-    after = {key: new.attributes.get(key) for key in CODING}
-    differing = [key for key in CODING if str(before[key]) != str(after[key])]
+    before = {key: old.attributes.get(key) for key in CODING_ATTRIBUTES}
+    after = {key: new.attributes.get(key) for key in CODING_ATTRIBUTES}
+    differing = [key for key in CODING_ATTRIBUTES if str(before[key]) != str(after[key])]
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
     # numbers are promoted, as joining does; what tells time has the dtype that the set has
     if dtypes[0] != dtypes[1] and (before["units"] or dtypes[1] != np.result_type(*dtypes)):

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.chunks.projection import runs_of
-from virtualds.datasets.lazy import virtual_data
-from virtualds.datasets.source_positions import lies_in, positions_of, urls_of
+from virtualds.chunks.projection import find_runs
+from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.errors import CombineError
 
 Stretch = tuple[int, int]
@@ -27,11 +27,13 @@ def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
     return dataset.isel({dim: slice(*stretch)})
 
 
-def _by_coordinate(present: xr.Dataset, added: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
+def _place_by_coordinate(
+    present: xr.Dataset, added: Sequence[xr.Dataset], dim: str
+) -> list[xr.Dataset]:
     """Cut what there is and what is added so that the coordinate goes on as it did."""
-    sign = _direction(present, dim)
+    sign = _find_direction(present, dim)
     index = present.indexes[dim]
-    runs = [run for part in added for run in _runs_between(part, index, dim, sign)]
+    runs = [run for part in added for run in _find_runs_between(part, index, dim, sign)]
     runs.sort(key=lambda run: run[1], reverse=sign == -1)
     pieces, last = [], 0
     for place, _, part in runs:
@@ -43,7 +45,7 @@ def _by_coordinate(present: xr.Dataset, added: Sequence[xr.Dataset], dim: str) -
     return joined
 
 
-def _direction(present: xr.Dataset, dim: str) -> int:
+def _find_direction(present: xr.Dataset, dim: str) -> int:
     """Return 1 if the coordinate of the set rises all the way, -1 if it falls."""
     if dim not in present.indexes:
         raise CombineError(
@@ -60,7 +62,7 @@ def _direction(present: xr.Dataset, dim: str) -> int:
     )
 
 
-def _runs_between(
+def _find_runs_between(
     part: xr.Dataset, index: pd.Index[Any], dim: str, sign: int
 ) -> Iterator[tuple[int, Any, xr.Dataset]]:
     """Yield the runs of new data that nothing of the set lies between.
@@ -91,7 +93,7 @@ def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
 POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.Dataset]]] = {
     "end": lambda present, added, dim: [present, *added],
     "start": lambda present, added, dim: [*added, present],
-    "coordinate": _by_coordinate,
+    "coordinate": _place_by_coordinate,
 }
 """Where new data go."""
 
@@ -103,22 +105,24 @@ def pair_stretches(
     known = urls_of(present)
     shared = urls_of(new) & known
     if not shared:
-        return [(_stretch_of_values(present, new, dim), new)]
+        return [(_find_stretch_of_values(present, new, dim), new)]
     if unknown := sorted(urls_of(new) - known):
         raise CombineError(
             f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
         )
     return [
         (
-            _one_run(positions_of(present, dim, {url}), url, "the set"),
-            cut_along(new, dim, _one_run(positions_of(new, dim, {url}), url, "the new dataset")),
+            _find_one_run(find_positions(present, dim, {url}), url, "the set"),
+            cut_along(
+                new, dim, _find_one_run(find_positions(new, dim, {url}), url, "the new dataset")
+            ),
         )
         for url in sorted(shared)
     ]
 
 
-def _one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
-    runs = runs_of(np.flatnonzero(met))
+def _find_one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
+    runs = find_runs(np.flatnonzero(met))
     if len(runs) != 1:
         raise CombineError(
             f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "
@@ -127,7 +131,7 @@ def _one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
     return runs[0]
 
 
-def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
+def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
     """Return where the values of the new coordinate lie in the set."""
     if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
         found = present.indexes[dim].get_indexer(new.indexes[dim])
@@ -139,7 +143,9 @@ def _stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretc
     )
 
 
-def replaced_static(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> dict[Hashable, Any]:
+def find_replaced_static(
+    present: xr.Dataset, new: xr.Dataset, dim: str | None
+) -> dict[Hashable, Any]:
     """Return variables without the dimension whose source in the set is replaced."""
     urls = urls_of(new)
     static = {
@@ -147,7 +153,7 @@ def replaced_static(present: xr.Dataset, new: xr.Dataset, dim: str | None) -> di
         for name, variable in new.variables.items()
         if dim not in variable.dims
         and name in present.variables
-        and (array := virtual_data(present.variables[name])) is not None
+        and (array := get_virtual_array(present.variables[name])) is not None
         and lies_in(array, urls)
     }
     for name, variable in static.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from virtualds.datasets.keywords import arguments, check_types, suggestion
+from virtualds.datasets.keywords import check_types, format_suggestion, list_arguments
 from virtualds.datasets.location import Location
 from virtualds.errors import ConflictError
 from virtualds.formats import Format
@@ -28,7 +28,7 @@ def check_choices(target: Format, choices: Mapping[str, Any], call: Callable[...
     for name in sorted(choices.keys() - set(known)):
         raise TypeError(
             f"{name!r} is no option of {target.name}, which has {known}"
-            f"{suggestion(name, {*known, *arguments(call)} - {name})}"
+            f"{format_suggestion(name, {*known, *list_arguments(call)} - {name})}"
         )
     check_types(choices)
 
@@ -50,7 +50,7 @@ def check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def settling_conflicts(attempt: Callable[[], None], conflict: str) -> None:
+def retry_on_conflict(attempt: Callable[[], None], conflict: str) -> None:
     """Make a change to a set, again if wanted and another writer was faster."""
     check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1

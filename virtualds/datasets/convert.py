@@ -16,8 +16,8 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.write import create_set, demand_no_set
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.errors import opening
-from virtualds.stores.scan_cache import scanning
+from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.scan_cache import hold_scan
 
 
 def convert(
@@ -80,15 +80,15 @@ def convert(
         demand_no_set(form, location, choices)
     origin = Location.of_url(source, storage_options)
     skip = names_of("drop_variables", drop_variables)
-    with opening(origin.url), scanning(origin.url, origin.options):
+    with explain_open_errors(origin.url), hold_scan(origin.url, origin.options):
         found = reader, _ = reader_of(origin)
         group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
     if isinstance(reader, Format):
-        group = _self_contained(group, f"{origin.url.rstrip('/')}/")
+        group = _load_own_values(group, f"{origin.url.rstrip('/')}/")
     create_set(form, lambda: group, location, choices, replace=replaces)
 
 
-def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
+def _load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
     """Read the values that a set holds itself: another set is not to refer to it for them."""
 
     def read(variable: ManifestVariable) -> ManifestVariable:
@@ -100,5 +100,5 @@ def _self_contained(group: ManifestGroup, own: str) -> ManifestGroup:
     return replace(
         group,
         variables={name: read(variable) for name, variable in group.variables.items()},
-        groups={name: _self_contained(child, own) for name, child in group.groups.items()},
+        groups={name: _load_own_values(child, own) for name, child in group.groups.items()},
     )

@@ -18,14 +18,14 @@ from virtualds.chunks.projection import Ints
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.errors import ReadError, cannot_hold
-from virtualds.formats.zarr.chunk_keys import chunk_key
-from virtualds.formats.zarr.document import MARKER, consolidated
-from virtualds.formats.zarr.v2_obstacles import obstacles
+from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
+from virtualds.formats.zarr.document import MARKER, consolidate
+from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import is_extended
-from virtualds.formats.zarr.write_plan import PlannedArray, plan
+from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.reading.threads import cores, run_all
-from virtualds.source_file import StorageOptions, mismatch
-from virtualds.stores import store_for
+from virtualds.source_file import StorageOptions, find_mismatch
+from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError, StoreError
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
@@ -35,7 +35,7 @@ BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
 # ---------------------------------------------------------------------- reading bytes
 
 
-class References:
+class ManifestChunks:
     """The chunks of a manifest, in C order.
 
     Parameters
@@ -95,11 +95,11 @@ class References:
         file = self.manifest.files[number]
         ranges = list(zip(offsets, lengths, strict=True))
         try:
-            found = store_for(file.url).get_ranges(file, ranges)
+            found = find_store(file.url).get_ranges(file, ranges)
         except StoreError as error:
             raise self._error(int(batch[error.item]), str(error)) from error
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
-            if reason := mismatch(data, expected):
+            if reason := find_mismatch(data, expected):
                 raise self._error(int(one), reason)
         return found
 
@@ -117,7 +117,7 @@ class References:
 # ---------------------------------------------------------------------- as plain Zarr
 
 
-def as_plain_zarr(
+def copy_as_plain_zarr(
     group: ManifestGroup,
     root: str,
     options: StorageOptions | None,
@@ -125,11 +125,11 @@ def as_plain_zarr(
     replaces: bool,
 ) -> None:
     """Make a plain Zarr v3 store of a group: a new one, whatever the mode."""
-    store = store_for(root)
-    nodes = plan(group, root).nodes
+    store = find_store(root)
+    nodes = plan_writing(group, root).nodes
     _check_plain(root, group, nodes)
     if store.list_files(root, options):
-        raise _not_anew(root)
+        raise _exists_error(root)
     store.demand_conditions(root, options)
     written: list[str] = []
 
@@ -139,7 +139,7 @@ def as_plain_zarr(
             store.write_version(url, data, options, None)
         except ChangedError as error:
             # somebody else writes here, whose file is not ours to remove
-            raise _not_anew(root) from error
+            raise _exists_error(root) from error
         except BaseException:
             # perhaps somebody else's file, so only the folder goes, if it is empty
             written.append(f"{url.rpartition('/')[0]}/{secrets.token_hex(8)}")
@@ -156,7 +156,7 @@ def as_plain_zarr(
         raise
 
 
-def _not_anew(root: str) -> FileExistsError:
+def _exists_error(root: str) -> FileExistsError:
     return FileExistsError(
         f"{root}: exists already, and a store of plain chunks is written anew; remove it, or "
         f"choose another name"
@@ -174,7 +174,7 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
         f"{path}: {reason}"
         for path, node in nodes.items()
         if isinstance(node, PlannedArray) and node.values is None
-        for reason in _not_plain(node.metadata, arrays[path])
+        for reason in _find_reasons_not_plain(node.metadata, arrays[path])
     ]
     if problems:
         raise cannot_hold(
@@ -186,10 +186,10 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
         )
 
 
-def _not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
+def _find_reasons_not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
     """Return why readers of plain Zarr would not understand an array; nothing if they do."""
     if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
-        found = obstacles(data) if isinstance(data, ManifestArray) else []
+        found = unsupported_reasons(data) if isinstance(data, ManifestArray) else []
         return found or ["its chunks are stored in a way that plain Zarr v3 has no form for"]
     found = [
         f"its codec {codec['name']!r} is one that only virtualds decodes"
@@ -210,14 +210,16 @@ def _not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
 
 def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]) -> None:
     """Write the chunks of an array under their keys."""
-    key = chunk_key(node.metadata)
+    key = parse_chunk_keys(node.metadata)
     if node.values is not None:
         for place, data in node.values.chunks:
             put(f"{path}/{key(place)}", data)
     for _, origin, manifest in node.parts:
-        references = References(manifest, path)
+        references = ManifestChunks(manifest, path)
 
-        def copy(batch: Ints, references: References = references, origin: Any = origin) -> None:
+        def copy(
+            batch: Ints, references: ManifestChunks = references, origin: Any = origin
+        ) -> None:
             shape = references.manifest.shape
             places = (
                 np.stack(np.unravel_index(batch, shape), axis=1) if shape else [()] * len(batch)
@@ -243,9 +245,9 @@ def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -
     }
     root = below.pop("")
     for path, node in below.items():
-        put(f"{path}/{MARKER}", _as_json(node))
-    put(MARKER, _as_json(root | consolidated(below)))
+        put(f"{path}/{MARKER}", _to_json(node))
+    put(MARKER, _to_json(root | consolidate(below)))
 
 
-def _as_json(node: Mapping[str, Any]) -> bytes:
+def _to_json(node: Mapping[str, Any]) -> bytes:
     return json.dumps(node, allow_nan=False, indent=2).encode()

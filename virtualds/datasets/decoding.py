@@ -20,14 +20,14 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import default_fill
 from virtualds.arrays.group import ManifestVariable
-from virtualds.chunks.alignment import preferred
+from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
-from virtualds.datasets.lazy import lazily
+from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import VirtualdsError
 
 OWN_ENCODING = ("source", "preferred_chunks")
 """Encoding that a variable takes from its own file: the name of it, and what may be changed."""
-SHARED = 2**16
+SHARED_INDEX_BYTES = 2**16
 """Bytes of a coordinate, as stored, up to which equal ones of several files share an index."""
 
 
@@ -35,7 +35,7 @@ class MisfitError(Exception):
     """Values decode to something else than those of the group that an outline was made of."""
 
 
-class _Read(NamedTuple):
+class _LoadedVariable(NamedTuple):
     """A variable whose values are in memory, as stored."""
 
     dims: tuple[str, ...]
@@ -44,7 +44,7 @@ class _Read(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class VariableDecoding:
     """How one variable decodes.
 
     Parameters
@@ -79,7 +79,7 @@ class Part:
     @classmethod
     def of(
         cls, name: Any, stored: ManifestVariable, shown: xr.Variable, loaded: bool, decodes: bool
-    ) -> Part:
+    ) -> VariableDecoding:
         """Note what became of a variable."""
         data = stored.data
         inherited = {
@@ -137,7 +137,7 @@ class Part:
             raise MisfitError
         if self.depends_on_values:
             self._by_xarray(stored)
-        return unpacked(stored.data, self.packing, self.decoded[1], str(self.name))
+        return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
 
     def index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
         """Return a dimension coordinate decoded, and its index, which other files may share.
@@ -148,10 +148,10 @@ class Part:
             Its values decode to something else.
         """
         read = self._read(stored)
-        if read.data.dtype.hasobject or read.data.nbytes > SHARED:
-            found, index = indexed(self.name, self._by_xarray(read))
+        if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
+            found, index = build_index(self.name, self._by_xarray(read))
         else:
-            found, index = _shared_index(self, read.data.tobytes())
+            found, index = _get_shared_index(self, read.data.tobytes())
         return self._own(found.copy(deep=False), stored), index
 
     def values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
@@ -168,15 +168,15 @@ class Part:
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
-    def _read(self, stored: ManifestVariable) -> _Read:
-        return _Read(stored.dims, self.values(stored), stored.attributes)
+    def _read(self, stored: ManifestVariable) -> _LoadedVariable:
+        return _LoadedVariable(stored.dims, self.values(stored), stored.attributes)
 
-    def decodes_like(self, other: Part) -> bool:
+    def decodes_like(self, other: VariableDecoding) -> bool:
         """Say whether the same stored values mean the same in both."""
         return self is other or (
             (self.stored, self.decoded, self.decodes)
             == (other.stored, other.decoded, other.decodes)
-            and same_attributes(self._declared, other._declared)
+            and has_same_attributes(self._declared, other._declared)
         )
 
     @property
@@ -202,7 +202,7 @@ class Part:
         MisfitError
             They decode to something else.
         """
-        return self._by_xarray(_Read(self.stored[0], values, self.declared))
+        return self._by_xarray(_LoadedVariable(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
         """Say whether what one of these values decodes to has nothing to do with the others.
@@ -219,10 +219,10 @@ class Part:
         whole = values.dtype.kind in "iu" or bool((np.rint(values) == values).all())
         return self.decoded[1].kind in "mM" and whole
 
-    def _by_xarray(self, stored: ManifestVariable | _Read) -> xr.Variable:
+    def _by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
         """Return a variable as xarray decodes it by itself, read when somebody looks."""
         attributes = {**stored.attributes, **self.inherited}
-        raw = xr.Variable(stored.dims, lazily(stored.data, self.name), attributes)
+        raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
         found = xr.conventions.decode_cf_variable(
             self.name,
             raw,
@@ -246,7 +246,7 @@ class Part:
 
 
 @contextmanager
-def noted(part: Part) -> Iterator[None]:
+def name_variable_in_errors(part: VariableDecoding) -> Iterator[None]:
     """Let errors within the block say what variable it was."""
     try:
         yield
@@ -255,14 +255,14 @@ def noted(part: Part) -> Iterator[None]:
         raise
 
 
-def all_decode_alike(parts: Sequence[Part]) -> bool:
+def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
     """Say whether the same stored values mean the same in all of some groups."""
     # groups share their parts, and most of them one
     return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
 
 
-def decoded_together(
-    parts: Sequence[Part], values: Sequence[npt.NDArray[Any]], dim: Hashable
+def decode_together(
+    parts: Sequence[VariableDecoding], values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any]:
     """Return stored values of a variable of several groups, decoded and joined along a dimension.
 
@@ -280,25 +280,25 @@ def decoded_together(
     return np.concatenate(decoded, axis=one.decoded[0].index(dim))
 
 
-def same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Say whether attributes are the same to xarray."""
     first, second = (xr.Variable((), 0, attributes) for attributes in (one, other))
     return bool(first.identical(second))  # type: ignore[no-untyped-call]
 
 
 @lru_cache(256)
-def _shared_index(part: Part, raw: bytes) -> tuple[xr.Variable, xr.Index]:
+def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, xr.Index]:
     """Return a coordinate from its bytes, and its index."""
-    return indexed(part.name, part.decoded_variable(np.frombuffer(raw, part.stored[1])))
+    return build_index(part.name, part.decoded_variable(np.frombuffer(raw, part.stored[1])))
 
 
-def indexed(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
+def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
     """Return a variable as the index of its dimension, and that index."""
     found = xr.Coordinates({name: variable})
     return found.variables[name], found.xindexes[name]
 
 
-def unpacked(
+def append_unpacking(
     array: ManifestArray, packing: Decoding | None, dtype: np.dtype[Any], name: str
 ) -> ManifestArray:
     """Return an array whose chunks are unpacked as the last step of decoding them."""
@@ -326,5 +326,5 @@ def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
         return dict(variable.encoding)
     if data.nchunks < 2:
         return dict(variable.encoding)
-    chunks = dict(zip(variable.dims, map(preferred, data.blocks), strict=True))
+    chunks = dict(zip(variable.dims, map(to_preferred_chunks, data.blocks), strict=True))
     return {**variable.encoding, "preferred_chunks": chunks}

@@ -1,6 +1,6 @@
 """Outlines: how the variables of a group decode, kept for all groups that are alike.
 
-The files of an archive mostly decode alike. What xarray made of one group is noted in an `Outline`,
+The files of an archive mostly decode alike. What xarray made of one group is noted in an `DecodingPlan`,
 which holds for every group whose names, shapes, types, attributes and encoding are the same.
 """
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.decoding import Part, encoding_of, noted
+from virtualds.datasets.decoding import VariableDecoding, encoding_of, name_variable_in_errors
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
+class DecodingPlan:
     """How the variables of a group decode.
 
     Parameters
@@ -36,12 +36,12 @@ class Outline:
         Attributes of the group that decoding uses up.
     """
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, VariableDecoding]
     coordinates: frozenset[Hashable]
     used: frozenset[str]
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        return _arrived, (self._pickled,)
+        return _unpickle_plan, (self._pickled,)
 
     @cached_property
     def _pickled(self) -> bytes:
@@ -58,18 +58,18 @@ class Outline:
         found = {}
         for name, part in self.parts.items():
             if part.is_loaded:
-                with noted(part):
+                with name_variable_in_errors(part):
                     found[name] = part.values(group.variables[name])
         return found
 
 
 @lru_cache(64)
-def _arrived(pickled: bytes) -> Outline:
+def _unpickle_plan(pickled: bytes) -> DecodingPlan:
     """Return the outline of a pickle: one for all groups that have it, also here."""
-    return Outline(*pickle.loads(pickled))
+    return DecodingPlan(*pickle.loads(pickled))
 
 
-def outline_key(group: ManifestGroup, *options: Any) -> bytes | None:
+def make_plan_key(group: ManifestGroup, *options: Any) -> bytes | None:
     """Return all of a group that an outline depends on; None if that cannot be told.
 
     Equal bytes are equal structures: they are a pickle of it.
@@ -77,7 +77,15 @@ def outline_key(group: ManifestGroup, *options: Any) -> bytes | None:
     if group.problems or any(map(_is_packed, group.variables.values())):
         return None
     variables = [
-        (name, v.dims, _kind(v.data), v.data.dtype, v.data.shape, dict(v.attributes), _alike(v))
+        (
+            name,
+            v.dims,
+            _describe_data(v.data),
+            v.data.dtype,
+            v.data.shape,
+            dict(v.attributes),
+            _select_shared_encoding(v),
+        )
         for name, v in group.variables.items()
     ]
     try:
@@ -86,7 +94,7 @@ def outline_key(group: ManifestGroup, *options: Any) -> bytes | None:
         return None
 
 
-def _kind(data: Any) -> tuple[bool, ...]:
+def _describe_data(data: Any) -> tuple[bool, ...]:
     """Return what besides its type matters of a variable's data."""
     if not isinstance(data, ManifestArray):
         return (isinstance(data, np.ndarray),)
@@ -99,13 +107,13 @@ def _is_packed(variable: ManifestVariable) -> bool:
     return isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines)
 
 
-def _alike(variable: ManifestVariable) -> dict[str, Any]:
+def _select_shared_encoding(variable: ManifestVariable) -> dict[str, Any]:
     """Return the encoding that files of one structure share."""
     return {name: v for name, v in encoding_of(variable).items() if name != "source"}
 
 
-class Outlines:
-    """The latest used outlines, by what `outline_key` gives of groups that they hold for.
+class DecodingPlans:
+    """The latest used outlines, by what `make_plan_key` gives of groups that they hold for.
 
     Parameters
     ----------
@@ -115,10 +123,10 @@ class Outlines:
 
     def __init__(self, most: int = 64) -> None:
         self._most = most
-        self._kept: OrderedDict[bytes, Outline] = OrderedDict()
+        self._kept: OrderedDict[bytes, DecodingPlan] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: bytes | None) -> Outline | None:
+    def get(self, key: bytes | None) -> DecodingPlan | None:
         """Return the outline of a key, if there is one."""
         with self._lock:
             if key is None or key not in self._kept:
@@ -126,7 +134,7 @@ class Outlines:
             self._kept.move_to_end(key)
             return self._kept[key]
 
-    def put(self, key: bytes, outline: Outline) -> None:
+    def put(self, key: bytes, outline: DecodingPlan) -> None:
         """Keep an outline."""
         with self._lock:
             self._kept[key] = outline

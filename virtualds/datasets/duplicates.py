@@ -15,43 +15,50 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.columns import each_once
-from virtualds.datasets.lazy import virtual_data
-from virtualds.datasets.source_positions import arrays_along, blocks_of, urls_along, used_along
+from virtualds.chunks.columns import drop_repeated_tables
+from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.source_positions import (
+    find_used_along,
+    list_arrays_along,
+    list_urls_along,
+    split_blocks,
+)
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
 
-STRETCH = ("url", "offset", "begin", "stop", "place")
+STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
 """What is told of a stretch of a stored chunk: where the chunk lies, the elements ``begin`` to
 ``stop`` of it along the dimension, and at which ``place`` of the dimension they are shown."""
 
 
-def known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say of every position of a dataset along a dimension whether a set has it already."""
     if dim not in present.indexes or dim not in new.indexes:
-        return _same_elements(present, new, dim)
+        return _find_same_elements(present, new, dim)
     index = new.indexes[dim]
     known = np.asarray(index.isin(present.indexes[dim]) & index.notna())
     # two missing values are not the same place
     return (
-        known if index.notna().all() else known | index.isna() & _same_elements(present, new, dim)
+        known
+        if index.notna().all()
+        else known | index.isna() & _find_same_elements(present, new, dim)
     )
 
 
-def _same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say of every position whether elements at it are elements that the set refers to."""
     found = np.zeros(new.sizes[dim], bool)
-    urls = urls_along(present, dim) & urls_along(new, dim)
+    urls = list_urls_along(present, dim) & list_urls_along(new, dim)
     if not urls:
         return found
     for name, variable in new.variables.items():
-        array = virtual_data(variable)
-        known = virtual_data(present.variables[name])
+        array = get_virtual_array(variable)
+        known = get_virtual_array(present.variables[name])
         if array is None or known is None or dim not in variable.dims:
             continue
         axis = variable.dims.index(dim)
-        both = _stretches(array, axis, urls).merge(
-            _stretches(known, axis, urls), on=["url", "offset"], suffixes=("", "_known")
+        both = _list_stretches(array, axis, urls).merge(
+            _list_stretches(known, axis, urls), on=["url", "offset"], suffixes=("", "_known")
         )
         begin = np.maximum(both["begin"], both["begin_known"])
         stop = np.minimum(both["stop"], both["stop_known"])
@@ -61,18 +68,20 @@ def _same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArra
     return found
 
 
-def _stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
+def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
     """Return which elements along an axis an array shows of chunks in some files."""
-    found = [_stretches_of(array, number, axis, urls) for number in range(len(array.fragments))]
-    return pd.concat([pd.DataFrame(columns=list(STRETCH)), *found]).drop_duplicates()
+    found = [
+        _list_stretches_of(array, number, axis, urls) for number in range(len(array.fragments))
+    ]
+    return pd.concat([pd.DataFrame(columns=list(STRETCH_COLUMNS)), *found]).drop_duplicates()
 
 
-def _stretches_of(array: ManifestArray, number: int, axis: int, urls: set[str]) -> Any:
+def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[str]) -> Any:
     """Return the same for one fragment of the array."""
     fragment = array.fragments[number]
     slabs = fragment.axes[axis].slabs()
     parts = []
-    for ids, part in blocks_of(fragment.manifest):
+    for ids, part in split_blocks(fragment.manifest):
         names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
         met = np.flatnonzero((part.file.ravel() >= 0) & (names[part.file.ravel()] != ""))
         slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
@@ -99,13 +108,13 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     CombineError
         One has another size, time or etag.
     """
-    before = {file.url: file for file in _files_along(present, dim)}
+    before = {file.url: file for file in _list_files_along(present, dim)}
     changed = {
         file.url
-        for file in _files_along(new, dim)
-        if file.url in before and _differ(file, before[file.url])
+        for file in _list_files_along(new, dim)
+        if file.url in before and _is_different(file, before[file.url])
     }
-    for url in sorted(used_along(present, dim, changed)):
+    for url in sorted(find_used_along(present, dim, changed)):
         raise CombineError(
             f"append along {dim!r}: {url} has changed since the set was written, so that the set "
             f"cannot hold parts of both; put the whole source in place of what the set has of it "
@@ -113,12 +122,14 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
         )
 
 
-def _files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
-    listed = (f.manifest.listed for _, array in arrays_along(dataset, dim) for f in array.fragments)
-    return (file for table in each_once(listed) for file in table)
+def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
+    listed = (
+        f.manifest.listed for _, array in list_arrays_along(dataset, dim) for f in array.fragments
+    )
+    return (file for table in drop_repeated_tables(listed) for file in table)
 
 
-def _differ(file: SourceFile, other: SourceFile) -> bool:
+def _is_different(file: SourceFile, other: SourceFile) -> bool:
     """Say whether what is known of both files differs."""
     pairs = zip(file.fingerprint, other.fingerprint, strict=True)
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
@@ -131,7 +142,7 @@ def duplicates_error(
     first = int(np.flatnonzero(known)[0])
     at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
     there = new.isel({dim: slice(first, first + 1)})
-    urls = sorted(used_along(present, dim, urls_along(there, dim)))
+    urls = sorted(find_used_along(present, dim, list_urls_along(there, dim)))
     source = f", of the source {urls[0]}" if urls else ""
     return CombineError(
         f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "

@@ -13,11 +13,11 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import each_once
+from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.lazy import is_unread, virtual_data
-from virtualds.datasets.loaded_values import encoded
-from virtualds.datasets.references_behind import with_references
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.loaded_values import encode_loaded
+from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.to_dataset import IDENTITIES, NO_NAME
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.options import get_options
@@ -37,7 +37,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     UnsupportedError
         A variable cannot be encoded without changing its values.
     """
-    dataset = with_references(dataset)
+    dataset = restore_references(dataset)
     coded, attributes = xr.conventions.encode_dataset_coordinates(dataset)
     variables = {}
     for name, variable in coded.items():
@@ -47,7 +47,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
                 f"ds.rename"
             )
         try:
-            variables[NO_NAME if name is None else name] = _stored(str(name), variable)
+            variables[NO_NAME if name is None else name] = _to_stored(str(name), variable)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r}")
             raise
@@ -60,7 +60,7 @@ def _check_urls(variables: Iterable[ManifestVariable]) -> None:
     arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
     # what lies in a set has been named already
-    tables = each_once(m.listed for m in manifests if not m.is_in_set)
+    tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
         if not is_nameable(file.url):
             raise UnsupportedError(
@@ -69,16 +69,16 @@ def _check_urls(variables: Iterable[ManifestVariable]) -> None:
             )
 
 
-def _stored(name: str, variable: xr.Variable) -> ManifestVariable:
+def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
     dims = tuple(str(dim) for dim in variable.dims)
-    if (data := virtual_data(variable)) is not None:
+    if (data := get_virtual_array(variable)) is not None:
         array, packed = unpack(data)
         # what changed no value is known to the encoding alone
         same = all(p.packing is None for p in array.pipelines)
         kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
     _check_size(variable)
-    plain = encoded(name, variable)
+    plain = encode_loaded(name, variable)
     return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-ALIKE = 0.7
+SIMILARITY = 0.7
 """How alike two names have to be, of 1, for one to be taken for a slip of the other."""
 ELSEWHERE = {
     "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
@@ -50,19 +50,19 @@ KINDS: dict[str, tuple[Any, str]] = {
 """What arguments of one name are, whatever function has them, where nothing else checks it."""
 
 
-def meant(name: object, known: Iterable[object]) -> str | None:
+def guess_name(name: object, known: Iterable[object]) -> str | None:
     """Return the known name that somebody may have meant.
 
     >>> meant("concat_dm", ["concat_dim", "combine"])
     'concat_dim'
     """
-    found = get_close_matches(str(name), list(map(str, known)), 1, ALIKE)
+    found = get_close_matches(str(name), list(map(str, known)), 1, SIMILARITY)
     return found[0] if found else None
 
 
-def suggestion(name: object, known: Iterable[object]) -> str:
+def format_suggestion(name: object, known: Iterable[object]) -> str:
     """Return what an error says at its end of the known name that was meant, if there is one."""
-    other = meant(name, known)
+    other = guess_name(name, known)
     return f"; did you mean {other!r}?" if other else ""
 
 
@@ -82,12 +82,12 @@ def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> Non
     known = sorted(known)
     for name in given:
         if name not in known:
-            raise TypeError(f"{call} has no argument {name!r}{_remedy(name, known)}")
+            raise TypeError(f"{call} has no argument {name!r}{_suggest_remedy(name, known)}")
 
 
-def _remedy(name: str, known: Iterable[str]) -> str:
+def _suggest_remedy(name: str, known: Iterable[str]) -> str:
     known = list(known)
-    other = meant(name, [*known, *ELSEWHERE])
+    other = guess_name(name, [*known, *ELSEWHERE])
     if other is None:
         return f"; it has {', '.join(known)}"
     return f"; did you mean {other!r}?" if other in known else f"; {ELSEWHERE[other]}"
@@ -107,7 +107,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         told = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} {value!r}: there are {told}{suggestion(value, choices)}")
+        raise ValueError(f"{name} {value!r}: there are {told}{format_suggestion(value, choices)}")
 
 
 def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -144,14 +144,14 @@ def check_types(given: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} {given[name]!r}: it is {told}")
 
 
-def arguments(function: Callable[..., Any]) -> dict[str, Any]:
+def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a function that may be given by name, with their defaults."""
     parameters = signature(function).parameters.values()
     unnamed = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     return {p.name: p.default for p in parameters if p.kind not in unnamed and p.name != "self"}
 
 
-def strict(
+def make_strict(
     call: str | None = None, more: Iterable[str] = ()
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Have a function say which keyword does not exist, or is of a wrong type.
@@ -167,7 +167,7 @@ def strict(
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:
-        known = {*arguments(function), *more}
+        known = {*list_arguments(function), *more}
         name = call or f"{function.__name__}()"
 
         @wraps(function)

@@ -72,7 +72,7 @@ def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> np
     return np.asarray(found)
 
 
-def virtual_data(variable: xr.Variable) -> ManifestArray | None:
+def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:
     """Return the virtual array that a variable holds, None if it holds anything else.
 
     ``Variable.data`` would load what is lazy only to tell what it is.
@@ -87,14 +87,14 @@ def is_unread(variable: xr.Variable) -> bool:
     return isinstance(data, indexing.ExplicitlyIndexed) and not variable._in_memory
 
 
-def lazily(data: Data, name: str, is_decoded: bool = False) -> indexing.LazilyIndexedArray:
+def to_lazy(data: Data, name: str, is_decoded: bool = False) -> indexing.LazilyIndexedArray:
     """Return values that xarray reads when somebody looks at them, and then keeps."""
     return indexing.LazilyIndexedArray(VirtualBackendArray(data, name, is_decoded))
 
 
-SELECTING = (indexing.LazilyIndexedArray, indexing.LazilyVectorizedIndexedArray)
+SELECTING_TYPES = (indexing.LazilyIndexedArray, indexing.LazilyVectorizedIndexedArray)
 """What xarray wraps around an array to select from it."""
-SHOWING = (
+WRAPPING_TYPES = (
     indexing.CopyOnWriteArray,
     indexing.MemoryCachedArray,
     indexing.ImplicitToExplicitIndexingAdapter,
@@ -122,9 +122,9 @@ def layers_of(data: Any) -> Layers | None:
         is_ours = data.is_decoded and isinstance(data.data, ManifestArray)
         return layers_of(data.data) if is_ours else None
     below = layers_of(getattr(data, "array", None)) if is_wrapper(data) else None
-    if below is None or isinstance(data, SHOWING):
+    if below is None or isinstance(data, WRAPPING_TYPES):
         return below
-    if isinstance(data, SELECTING):
+    if isinstance(data, SELECTING_TYPES):
         together = isinstance(data.key, indexing.VectorizedIndexer)
         return below._replace(keys=(*below.keys, (data.key.tuple, together)))
     return below._replace(is_computed=True)
@@ -132,9 +132,9 @@ def layers_of(data: Any) -> Layers | None:
 
 def is_wrapper(data: Any) -> bool:
     """Say whether xarray wraps something else in an object."""
-    return isinstance(data, (indexing.ExplicitlyIndexed, *SHOWING))
+    return isinstance(data, (indexing.ExplicitlyIndexed, *WRAPPING_TYPES))
 
 
-def lazy_layers(variable: xr.Variable) -> Layers | None:
+def find_layers(variable: xr.Variable) -> Layers | None:
     """Return the virtual array that a variable holds, through xarray's lazy arrays or as it is."""
     return layers_of(variable._data)

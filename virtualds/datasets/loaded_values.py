@@ -13,11 +13,11 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.errors import UnsupportedError
 
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
-MISMATCHES = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
+ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
 """What xarray raises when values cannot be encoded as they are told to be."""
 
 
-def encoded(name: str, variable: xr.Variable) -> xr.Variable:
+def encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
     """Encode a loaded variable, and make sure that it decodes to itself.
 
     Raises
@@ -25,14 +25,14 @@ def encoded(name: str, variable: xr.Variable) -> xr.Variable:
     UnsupportedError
         No way to encode it is known that changes no value.
     """
-    variable = _in_native_order(variable.copy(deep=False).to_base_variable())
+    variable = _to_native_order(variable.copy(deep=False).to_base_variable())
     if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
         # the source holds dates as numpy does, not as CF does
         return variable
     if _is_coded(variable):
         # nobody has decoded it: as it is, it is as it was stored
-        return variable.copy(data=_plain(variable.data))
-    for encoding in _encodings(variable):
+        return variable.copy(data=_to_plain(variable.data))
+    for encoding in _list_encodings(variable):
         attempt = variable.copy(deep=False)
         # without this, xarray gives floats a fill value that they did not have
         attempt.encoding = {"_FillValue": None, **encoding}
@@ -41,10 +41,10 @@ def encoded(name: str, variable: xr.Variable) -> xr.Variable:
                 # that the units do not suit the values: others will
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
-            stored = stored.copy(data=_plain(stored.data))
-            if any(_is_same(again, variable) for again in _decodings(name, stored, variable)):
+            stored = stored.copy(data=_to_plain(stored.data))
+            if any(_is_same(again, variable) for again in _list_decodings(name, stored, variable)):
                 return stored
-        except MISMATCHES:
+        except ENCODE_ERRORS:
             continue
     raise UnsupportedError(
         f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
@@ -52,7 +52,7 @@ def encoded(name: str, variable: xr.Variable) -> xr.Variable:
     )
 
 
-def _in_native_order(variable: xr.Variable) -> xr.Variable:
+def _to_native_order(variable: xr.Variable) -> xr.Variable:
     """Turn the bytes of numbers to the order of the machine, which is that of decoded values."""
     if variable.dtype.isnative or variable.dtype.hasobject:
         return variable
@@ -68,15 +68,15 @@ def _is_coded(variable: xr.Variable) -> bool:
     return is_time or not variable.attrs.keys().isdisjoint(PACKING_ATTRIBUTES)
 
 
-def _encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
+def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
     """Yield encodings, the one that the source has first."""
-    yield _cf_encoding(variable.encoding)
+    yield _select_cf_encoding(variable.encoding)
     names = ("_FillValue", "units", "calendar")
     yield {k: v for k, v in variable.encoding.items() if k in names}
     yield {}
 
 
-def _cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
+def _select_cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of an encoding that concerns values, not chunks and compression."""
     names = (*TIME_ATTRIBUTES, "_Encoding")
     found = {k: v for k, v in encoding.items() if k in names}
@@ -85,7 +85,7 @@ def _cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
+def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
     """Yield what a stored variable decodes to."""
     # characters are still as they were: only backends give them an axis of their own
     yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)
@@ -99,7 +99,7 @@ def _decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterato
         )
 
 
-def _plain(values: Any) -> Any:
+def _to_plain(values: Any) -> Any:
     """Return values with strings as objects, which every format holds."""
     found = np.asarray(values)
     return found.astype(object) if found.dtype.kind in "UT" else found

@@ -13,16 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.parser import Parser
-from virtualds.datasets.registry import FORMATS, PARSERS, format_of_object, plugins, recognises
+from virtualds.datasets.registry import (
+    FORMATS,
+    PARSERS,
+    format_of_object,
+    is_recognised,
+    load_plugins,
+)
 from virtualds.errors import FormatError, without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_tar, is_zip
 from virtualds.stores.fence import is_claim
-from virtualds.stores.scan_cache import described, head_of
+from virtualds.stores.scan_cache import describe_file, fetch_head
 from virtualds.stores.store import StoreError
-from virtualds.urls import below, normalise_url
+from virtualds.urls import join_path, normalise_url
 
 Found = tuple[Parser | Format, SourceFile]
 """Who reads a file or folder, and what it is to read."""
@@ -33,9 +39,9 @@ ARCHIVES = {"zip": is_zip, "tar": is_tar}
 READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
 """Reference sets first: some are Zarr stores to those who do not know better."""
 
-USUAL = PARSERS[0]
+DEFAULT_READER = PARSERS[0]
 """What most files are of."""
-FEW = 4096
+HEAD_BYTES = 4096
 """Bytes that mostly tell such a file: more of a local one take as long to read as to open it."""
 
 
@@ -132,13 +138,13 @@ def reader_of(location: Location, name: str | None = None) -> Found:
     known: dict[str, Parser | Format] = {reader.name: reader for reader in READERS}
     if name not in known:
         # those of other packages are imported only if they are needed; none may stand in for ours
-        known = {**{parser.name: parser for parser in plugins()}, **known}
+        known = {**{parser.name: parser for parser in load_plugins()}, **known}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader, (url, options) = known[name], (location.url, location.options)
     if reader.markers:
         return reader, SourceFile(url, options=options)
-    return _told(reader, described(url, options), options)
+    return _give_options(reader, describe_file(url, options), options)
 
 
 def format_for(
@@ -199,16 +205,16 @@ def demand_data(location: Location) -> None:
         The file is empty, or a page of a server.
     """
     try:
-        _, head = head_of(location.url, location.options, FEW)
+        _, head = fetch_head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
-    if (what := _what_it_is(head)) is not None:
+    if (what := _describe_non_data(head)) is not None:
         raise FormatError(f"{location.url}: {what}")
 
 
 def is_set_folder(url: str) -> bool:
     """Say whether a folder is a reference set, by the file that makes it one."""
-    return _marked_by(FORMATS, url, None) is not None
+    return _find_marked_by(FORMATS, url, None) is not None
 
 
 # ---------------------------------------------------------------------- what lies there
@@ -218,46 +224,50 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
     """Return what reads a file, a folder, or the only file or folder in an archive."""
     head = b""
     try:
-        source, head = head_of(url, options, FEW)
-        if (reader := _by_bytes(head)) is not USUAL and len(head) == FEW != source.size:
-            source, head = head_of(url, options)
-            reader = _by_bytes(head)
+        source, head = fetch_head(url, options, HEAD_BYTES)
+        if (reader := _find_by_bytes(head)) is not DEFAULT_READER and len(
+            head
+        ) == HEAD_BYTES != source.size:
+            source, head = fetch_head(url, options)
+            reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores know no folders, and may say that one may not look at them
-        if (found := _marked(url, options)) is not None:
+        if (found := _find_by_marker(url, options)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
             _demand_not_begun(url, options)
         raise
     if reader is not None:
-        return _told(reader, source, options)
+        return _give_options(reader, source, options)
     for scheme, is_archive in ARCHIVES.items():
         if is_archive(head):
-            return _only_content(f"{scheme}://::{url}", options)
+            return _find_only_content(f"{scheme}://::{url}", options)
     # web servers show folders as pages
     is_page = head.lstrip()[:1] == b"<"
-    if (not head or is_page) and (found := _marked(url, options)) is not None:
+    if (not head or is_page) and (found := _find_by_marker(url, options)) is not None:
         return found
     if not head:
         _demand_not_begun(url, options)
-    for parser in plugins():
-        if not parser.markers and recognises(parser, head):
+    for parser in load_plugins():
+        if not parser.markers and is_recognised(parser, head):
             return parser, source
-    if (what := _what_it_is(head)) is not None:
+    if (what := _describe_non_data(head)) is not None:
         raise FormatError(f"{url}: {what}")
-    names = [reader.name for reader in (*READERS, *plugins())]
+    names = [reader.name for reader in (*READERS, *load_plugins())]
     raise FormatError(
         f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
         f"or open the file with xarray's own engines"
     )
 
 
-def _told(reader: Parser | Format, source: SourceFile, options: StorageOptions | None) -> Found:
+def _give_options(
+    reader: Parser | Format, source: SourceFile, options: StorageOptions | None
+) -> Found:
     """Give a set the access options: its files may need them where the set itself does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
-def _what_it_is(head: bytes) -> str | None:
+def _describe_non_data(head: bytes) -> str | None:
     """Return what a file is that comes in place of data, and what to do; None if it is no such."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
@@ -275,20 +285,20 @@ def _what_it_is(head: bytes) -> str | None:
     return None
 
 
-def _by_bytes(head: bytes) -> Parser | Format | None:
+def _find_by_bytes(head: bytes) -> Parser | Format | None:
     """Return who reads a file that begins so, None if it is nobody of ours."""
     return next((r for r in READERS if not r.markers and r.detect(head)), None)
 
 
-def _only_content(root: str, options: StorageOptions | None) -> Found:
+def _find_only_content(root: str, options: StorageOptions | None) -> Found:
     """Return the parser or format of what an archive holds, if that is one thing."""
     # the list is that of the archive as it is now, also if another one was there before
-    names = [file.path for file in store_for(root).list_files(root, options)]
-    if (found := _marked(root, options)) is not None:
+    names = [file.path for file in find_store(root).list_files(root, options)]
+    if (found := _find_by_marker(root, options)) is not None:
         return found
     folders = {name.partition("/")[0] for name in names}
     if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):
-        return _detected(below(root, names[0] if len(names) == 1 else folders.pop()), options)
+        return _detected(join_path(root, names[0] if len(names) == 1 else folders.pop()), options)
     scheme, _, url = root.partition("::")
     if not names:
         raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")
@@ -306,15 +316,15 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
     FileNotFoundError
         It is one.
     """
-    store = store_for(url)
+    store = find_store(url)
     folders = [name for form in FORMATS for name in form.first_written]
     begun = False
     for name in folders:
         with suppress(OSError):
-            begun |= bool(store.list_files(below(url, name), options))
+            begun |= bool(store.list_files(join_path(url, name), options))
     for name in (name for form in FORMATS for name in form.markers):
         with suppress(OSError):
-            begun |= is_claim(store.read_all(below(url, name), options))
+            begun |= is_claim(store.read_all(join_path(url, name), options))
     if begun:
         raise FileNotFoundError(
             f"{url}: this folder is no reference set; perhaps somebody is creating one in it, then "
@@ -322,12 +332,12 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
         )
 
 
-def _marked(url: str, options: StorageOptions | None) -> Found | None:
+def _find_by_marker(url: str, options: StorageOptions | None) -> Found | None:
     """Return the parser or format of a folder, None if it is of none."""
-    return _marked_by(READERS, url, options) or _marked_by(plugins(), url, options)
+    return _find_marked_by(READERS, url, options) or _find_marked_by(load_plugins(), url, options)
 
 
-def _marked_by(
+def _find_marked_by(
     readers: Sequence[Parser | Format], url: str, options: StorageOptions | None
 ) -> Found | None:
     """Return which of some readers reads a folder, None if none does."""
@@ -335,12 +345,12 @@ def _marked_by(
     names = dict.fromkeys(name for reader in readers for name in reader.markers)
     for name in names:
         try:
-            marker = store_for(url).read_all(below(url, name), options)
+            marker = find_store(url).read_all(join_path(url, name), options)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
         except PermissionError as error:
             # what was named is the folder
-            denied = type(error)(str(error).replace(below(url, name), url))
+            denied = type(error)(str(error).replace(join_path(url, name), url))
             denied.__cause__ = error
             continue
         for reader in readers:

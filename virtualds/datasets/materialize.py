@@ -20,13 +20,13 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.datasets.copy_plain_zarr import References, as_plain_zarr
+from virtualds.datasets.copy_plain_zarr import ManifestChunks, copy_as_plain_zarr
 from virtualds.formats import replaces_by, zarr_manifests
 from virtualds.formats.zarr.document import CHUNKS
-from virtualds.formats.zarr_manifests.snapshots import GRACE, needed_files, opened
+from virtualds.formats.zarr_manifests.snapshots import GRACE, list_needed_files, open_snapshot
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 
 
 def materialize(
@@ -48,7 +48,7 @@ def materialize(
 # ---------------------------------------------------------------------- by content
 
 
-class _Copy(NamedTuple):
+class _CopiedChunk(NamedTuple):
     """A chunk that lies under its hash: path in the set, bytes, checksum."""
 
     path: str
@@ -70,7 +70,7 @@ class _ContentCopier:
 
     def __init__(self, root: str, options: StorageOptions | None, checksums: bool) -> None:
         self._root, self._options, self._checksums = root, options, checksums
-        self._present = _present_chunks(root, options)
+        self._present = _list_present_chunks(root, options)
 
     def group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
         """Return a group that refers to copies, and make those."""
@@ -84,14 +84,14 @@ class _ContentCopier:
         if not isinstance(array, ManifestArray):
             return variable
         fragments = tuple(
-            replace(f, manifest=self._manifest(References(f.manifest, path)))
+            replace(f, manifest=self._manifest(ManifestChunks(f.manifest, path)))
             for f in array.fragments
         )
         return replace(variable, data=replace(array, fragments=fragments))
 
-    def _manifest(self, references: References) -> ChunkManifest:
+    def _manifest(self, references: ManifestChunks) -> ChunkManifest:
         ids, which = references.distinct()
-        copies: dict[int, _Copy] = {}
+        copies: dict[int, _CopiedChunk] = {}
 
         def copy(batch: Ints) -> None:
             for one, data in zip(batch.tolist(), references.fetch(batch), strict=True):
@@ -100,18 +100,20 @@ class _ContentCopier:
         run_all(references.batches(ids), copy)
         return self._referring(references, [copies[one] for one in ids.tolist()], which)
 
-    def _put(self, data: bytes) -> _Copy:
+    def _put(self, data: bytes) -> _CopiedChunk:
         """Write bytes under their hash, unless they lie there already."""
         digest = hashlib.sha256(data).hexdigest()
         path = f"{CHUNKS}/{digest[:2]}/{digest}"
         # some stores show a file that was being written when its writer was killed
         if self._present.get(path) != len(data):
             url = f"{self._root}/{path}"
-            store_for(url).write_file(url, data, self._options)
+            find_store(url).write_file(url, data, self._options)
             self._present[path] = len(data)
-        return _Copy(path, len(data), checksum_of(data) if self._checksums else 0)
+        return _CopiedChunk(path, len(data), checksum_of(data) if self._checksums else 0)
 
-    def _referring(self, references: References, copies: list[_Copy], which: Ints) -> ChunkManifest:
+    def _referring(
+        self, references: ManifestChunks, copies: list[_CopiedChunk], which: Ints
+    ) -> ChunkManifest:
         """Return a manifest of copies where there were chunks of files."""
         old = references.manifest
         there = references.file >= 0
@@ -127,19 +129,19 @@ class _ContentCopier:
         return ChunkManifest.build(old.shape, files=files, inline=old.inline, **shaped)
 
 
-def _present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
+def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
     """Return the chunks that a set holds by their paths, with their sizes.
 
     Old ones that its newest snapshot does not need are none: whoever lets go of snapshots may be
     about to remove them.
     """
-    listed = store_for(root).list_files(f"{root}/{CHUNKS}", options)
+    listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
     found = {f"{CHUNKS}/{one.path}": one for one in listed}
     try:
-        document, _ = opened(root, options)
+        document, _ = open_snapshot(root, options)
     except (FileNotFoundError, NotADirectoryError):
         return {path: one.file.size for path, one in found.items()}
-    needed = set(needed_files(root, options, document))
+    needed = set(list_needed_files(root, options, document))
     recent = time.time() - GRACE.total_seconds() / 2
     return {
         path: one.file.size
@@ -148,7 +150,7 @@ def _present_chunks(root: str, options: StorageOptions | None) -> dict[str, int 
     }
 
 
-def _by_content(
+def _copy_by_content(
     group: ManifestGroup,
     root: str,
     options: StorageOptions | None,
@@ -162,7 +164,7 @@ def _by_content(
 
 
 LAYOUTS: dict[str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bool], None]] = {
-    "content": _by_content,
-    "chunks": as_plain_zarr,
+    "content": _copy_by_content,
+    "chunks": copy_as_plain_zarr,
 }
 """How copies may lie."""

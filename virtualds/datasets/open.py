@@ -12,26 +12,26 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser, ReadSource
-from virtualds.arrays.sources import in_plain_files
-from virtualds.bounds import loads_unasked
-from virtualds.datasets.keywords import check_choice, names_of, strict
+from virtualds.arrays.sources import resolve_archive_members
+from virtualds.bounds import is_small_enough_to_load
+from virtualds.datasets.keywords import check_choice, make_strict, names_of
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
-from virtualds.datasets.to_dataset import virtual_dataset
-from virtualds.datasets.tree import virtual_tree
-from virtualds.datasets.what_to_load import Loadable, loaded_first
+from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.datasets.tree import to_virtual_tree
+from virtualds.datasets.what_to_load import Loadable, find_loaded_first
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
-from virtualds.formats.undecodable import ON_ERROR, decided, decoded
+from virtualds.formats.undecodable import ON_ERROR, apply_on_error, decode_group
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
-from virtualds.stores.access_rules import Allow, Allowed
-from virtualds.stores.errors import opening
-from virtualds.stores.scan_cache import fetch_ahead, scanning
+from virtualds.stores.access_rules import AccessPolicy, Allow
+from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.scan_cache import fetch_ahead, hold_scan
 from virtualds.stores.store import Range
 from virtualds.urls import scheme_of
 
 
-@strict()
+@make_strict()
 def open_virtual_dataset(
     url: str | os.PathLike[str],
     *,
@@ -105,7 +105,7 @@ def open_virtual_dataset(
     """
     skip = names_of("drop_variables", drop_variables)
     location = Location.of(url, storage_options)
-    with scanning(location.url, location.options):
+    with hold_scan(location.url, location.options):
         found = open_group(
             location,
             group=group,
@@ -118,7 +118,7 @@ def open_virtual_dataset(
         return dataset_of(location, found, loadable_variables, decode_cf, on_error)
 
 
-@strict()
+@make_strict()
 def open_virtual_datatree(
     url: str | os.PathLike[str],
     *,
@@ -171,7 +171,7 @@ def open_virtual_datatree(
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     location = Location.of(url, storage_options)
-    with scanning(location.url, location.options):
+    with hold_scan(location.url, location.options):
         found = open_group(
             location,
             group=group,
@@ -199,12 +199,15 @@ def dataset_of(
     Raises
     ------
     VirtualdsError, ValueError
-        As `virtual_dataset`; its notes name the file.
+        As `to_virtual_dataset`; its notes name the file.
     """
     _fetch_coordinates(location.url, [group], loadable)
     try:
-        dataset = decoded(
-            group, on_error, lambda part: virtual_dataset(part, loadable, decode_cf), location.url
+        dataset = decode_group(
+            group,
+            on_error,
+            lambda part: to_virtual_dataset(part, loadable, decode_cf),
+            location.url,
         )
     except (VirtualdsError, ValueError) as error:
         error.add_note(f"file {without_secrets(location.url)}")
@@ -223,7 +226,7 @@ def datatree_of(
     """Return a group that was read of a file, with all below it, as a tree, like `dataset_of`."""
     _fetch_coordinates(location.url, [part for _, part in group.walk()], loadable)
     try:
-        tree = virtual_tree(group, loadable, decode_cf, on_error)
+        tree = to_virtual_tree(group, loadable, decode_cf, on_error)
     except (VirtualdsError, ValueError) as error:
         error.add_note(f"file {without_secrets(location.url)}")
         raise
@@ -256,18 +259,18 @@ def open_group(
         As `open_virtual_dataset`.
     """
     check_choice("on_error", on_error, ON_ERROR)
-    allowed, options = Allowed.of(allow), location.options
+    allowed, options = AccessPolicy.of(allow), location.options
     chunk_cache().open()
-    with opening(location.url), scanning(location.url, options):
+    with explain_open_errors(location.url), hold_scan(location.url, options):
         if (form := location.format) is not None and form.read_object is not None:
             read = form.read_object(location.opened, group, skip, options, allowed, snapshot)
         else:
             reader, source = found or reader_of(location, parser)
             with _telling_what_is_no_data(location, parser):
-                read = _reading(reader, source, below, allowed, snapshot)(source, group, skip)
-            read = in_plain_files(read) if isinstance(reader, Parser) else read
+                read = _find_reader(reader, source, below, allowed, snapshot)(source, group, skip)
+            read = resolve_archive_members(read) if isinstance(reader, Parser) else read
     if problems := read.all_problems() if below else read.problems:
-        read = decided(read, problems, on_error, location.url, depth=4)
+        read = apply_on_error(read, problems, on_error, location.url, depth=4)
     return read
 
 
@@ -282,11 +285,11 @@ def _telling_what_is_no_data(location: Location, parser: str | None) -> Iterator
         raise
 
 
-def _reading(
+def _find_reader(
     reader: Parser | Format,
     source: SourceFile,
     below: bool,
-    allow: Allowed,
+    allow: AccessPolicy,
     snapshot: str | None,
 ) -> ReadSource:
     """Return what reads a group of a file, or of a snapshot of a set."""
@@ -307,8 +310,8 @@ def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], loadable: Load
     if loadable is not None or scheme_of(url) == "file":
         return
     wanted: dict[SourceFile, list[Range]] = {}
-    arrays = (array for group in groups for array in loaded_first(group).values())
-    for array in filter(lambda array: loads_unasked(array.nbytes), arrays):
+    arrays = (array for group in groups for array in find_loaded_first(group).values())
+    for array in filter(lambda array: is_small_enough_to_load(array.nbytes), arrays):
         for fragment in array.fragments:
             manifest = fragment.manifest
             if not manifest.is_in_set and len(manifest.listed) == 1:
@@ -316,5 +319,5 @@ def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], loadable: Load
                 there = manifest.file >= 0
                 rows = zip(manifest.offset[there], manifest.length[there], strict=True)
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
-    with opening(url):
+    with explain_open_errors(url):
         fetch_ahead(wanted)

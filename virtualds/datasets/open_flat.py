@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
+from virtualds.arrays.contiguous import build_flat_array, build_flat_variable, number_axes
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.sources import in_plain_files
-from virtualds.datasets.keywords import strict
-from virtualds.datasets.to_dataset import virtual_dataset
+from virtualds.arrays.sources import resolve_archive_members
+from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import FormatError
-from virtualds.formats.undecodable import decoded
+from virtualds.formats.undecodable import decode_group
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.errors import opening
-from virtualds.stores.scan_cache import described
+from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
 
-@strict()
+@make_strict()
 def open_flat(
     url: str | os.PathLike[str],
     *,
@@ -86,20 +86,22 @@ def open_flat(
     [8, 9, 10, 11]
     """
     kind, wanted = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(map(int, shape))
-    axes = numbered("", len(wanted)) if dims is None else (dims,) if isinstance(dims, str) else dims
+    axes = (
+        number_axes("", len(wanted)) if dims is None else (dims,) if isinstance(dims, str) else dims
+    )
     _check(wanted, tuple(axes), offset, order)
     absolute = normalise_url(url)
-    with opening(absolute):
-        source = described(absolute, StorageOptions.of(storage_options))
+    with explain_open_errors(absolute):
+        source = describe_file(absolute, StorageOptions.of(storage_options))
         try:
-            data = flat_array(
-                source, offset, kind, _settled(wanted, kind, offset, source), order=order
+            data = build_flat_array(
+                source, offset, kind, _settle_shape(wanted, kind, offset, source), order=order
             )
         except FormatError as error:
             raise FormatError(f"{absolute}: {error}") from error
-        variable = flat_variable(data, tuple(axes), source)
-        group = in_plain_files(ManifestGroup({name: variable}))
-    dataset = decoded(group, "raise", lambda part: virtual_dataset(part, []))
+        variable = build_flat_variable(data, tuple(axes), source)
+        group = resolve_archive_members(ManifestGroup({name: variable}))
+    dataset = decode_group(group, "raise", lambda part: to_virtual_dataset(part, []))
     dataset.encoding["source"] = os.fspath(url)
     return dataset
 
@@ -115,7 +117,7 @@ def _check(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, order: st
         )
 
 
-def _settled(
+def _settle_shape(
     shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, source: SourceFile
 ) -> tuple[int, ...]:
     """Return a shape with the -1 replaced by what the file has room for."""

@@ -17,15 +17,15 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
-from virtualds.arrays.indexing import selected
-from virtualds.datasets.lazy import Layers, layers_of, lazy_layers, virtual_data
+from virtualds.arrays.indexing import select_virtually
+from virtualds.datasets.lazy import Layers, find_layers, get_virtual_array, layers_of
 from virtualds.errors import UnsupportedError
 
-FOREIGN = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What functions of others raise when they are given virtual arrays that cannot be read."""
 
 
-def with_references(dataset: xr.Dataset) -> xr.Dataset:
+def restore_references(dataset: xr.Dataset) -> xr.Dataset:
     """Return a dataset whose lazy variables are virtual, where they refer to chunks of files.
 
     Raises
@@ -36,17 +36,17 @@ def with_references(dataset: xr.Dataset) -> xr.Dataset:
     changed = {}
     for name, variable in dataset.variables.items():
         try:
-            array = references_behind(variable)
+            array = find_references(variable)
         except UnsupportedError as error:
             error.add_note(f"variable {name!r}")
             raise
-        if array is not None and array is not virtual_data(variable):
+        if array is not None and array is not get_virtual_array(variable):
             data: Any = array
             changed[name] = variable.copy(data=data)
-    return with_variables(dataset, changed) if changed else dataset
+    return replace_variables(dataset, changed) if changed else dataset
 
 
-def with_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
+def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
     """Return a dataset with other variables in place of its own, and the same indexes."""
     variables = {**dataset.variables, **changed}
     coords = {name: variables[name] for name in dataset.coords}
@@ -59,7 +59,7 @@ def with_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable])
     return found
 
 
-def references_behind(variable: xr.Variable) -> ManifestArray | None:
+def find_references(variable: xr.Variable) -> ManifestArray | None:
     """Return the virtual array that a variable holds, however lazily; None if there is none.
 
     Raises
@@ -67,24 +67,24 @@ def references_behind(variable: xr.Variable) -> ManifestArray | None:
     UnsupportedError
         Its values are made of those of virtual arrays, but no references can stand for them.
     """
-    if (array := virtual_data(variable)) is not None:
+    if (array := get_virtual_array(variable)) is not None:
         return array
-    if (layers := lazy_layers(variable)) is not None:
-        return _selection(layers)
-    return None if variable.chunks is None else _behind_dask(variable.data)
+    if (layers := find_layers(variable)) is not None:
+        return _apply_selection(layers)
+    return None if variable.chunks is None else _find_behind_dask(variable.data)
 
 
-def _selection(layers: Layers) -> ManifestArray:
+def _apply_selection(layers: Layers) -> ManifestArray:
     """Return what xarray's lazy arrays select of a virtual array."""
-    array = None if layers.is_computed else _of_class(ManifestArray, layers.array)
+    array = None if layers.is_computed else _cast_class(ManifestArray, layers.array)
     for key, together in layers.keys:
-        array = None if array is None else selected(array, key, together)
+        array = None if array is None else select_virtually(array, key, together)
     if array is None:
-        raise _refusal("xarray computes with them, or selects many single elements")
+        raise _unsupported_error("xarray computes with them, or selects many single elements")
     return array
 
 
-def _refusal(why: str) -> UnsupportedError:
+def _unsupported_error(why: str) -> UnsupportedError:
     return UnsupportedError(
         f"its values lie in source files, but references cannot stand for what has been made of "
         f"them: {why}. Open the source with virtualds.open_virtual_dataset, which shows what stays "
@@ -92,7 +92,7 @@ def _refusal(why: str) -> UnsupportedError:
     )
 
 
-def _of_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArray:
+def _cast_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArray:
     return kind(*(getattr(array, field.name) for field in fields(array)))
 
 
@@ -111,34 +111,36 @@ class UnreadArray(ManifestArray):
         return self.read(key)
 
 
-def _behind_dask(data: Any) -> ManifestArray | None:
+def _find_behind_dask(data: Any) -> ManifestArray | None:
     """Return the virtual array that a dask array shows, None if it is made of no such."""
     from dask.core import flatten
 
     graph, keys = data.__dask_graph__(), data.__dask_keys__()
     # the name that dask gives to an array in memory, of which it has only cut blocks
-    if (layers := _layers_in(graph.get(f"original-{data.name}"))) is not None:
-        return _selection(layers)
+    if (layers := _find_layers(graph.get(f"original-{data.name}"))) is not None:
+        return _apply_selection(layers)
     needed = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
-    sources = {key: found for key, task in needed.items() if (found := _layers_in(task))}
+    sources = {key: found for key, task in needed.items() if (found := _find_layers(task))}
     if not sources:
         if any(map(_uses_virtual, needed.values())):
-            raise _refusal("dask holds them within its tasks; open them without inline_array=True")
+            raise _unsupported_error(
+                "dask holds them within its tasks; open them without inline_array=True"
+            )
         return None
-    arrays = {key: _unread(_selection(found)) for key, found in sources.items()}
-    array = _run(needed | arrays, keys, data.ndim)
+    arrays = {key: _to_unread(_apply_selection(found)) for key, found in sources.items()}
+    array = _run_graph(needed | arrays, keys, data.ndim)
     if (array.shape, array.dtype) != (data.shape, data.dtype):
-        raise _refusal("dask changes their shape or data type")
-    return _of_class(ManifestArray, array)
+        raise _unsupported_error("dask changes their shape or data type")
+    return _cast_class(ManifestArray, array)
 
 
-def _unread(array: ManifestArray) -> ManifestArray:
+def _to_unread(array: ManifestArray) -> ManifestArray:
     """Return an array for a graph, its references loaded: those that lie in sets do not join."""
     fragments = tuple(replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
-    return _of_class(UnreadArray, replace(array, fragments=fragments))
+    return _cast_class(UnreadArray, replace(array, fragments=fragments))
 
 
-def _layers_in(task: Any) -> Layers | None:
+def _find_layers(task: Any) -> Layers | None:
     """Return the virtual array that an entry of a graph is, None if it is anything else."""
     return layers_of(getattr(task, "value", task))
 
@@ -151,10 +153,10 @@ def _uses_virtual(task: Any) -> bool:
         parts = task.values()
     else:
         parts = (*getattr(task, "args", ()), *getattr(task, "kwargs", {}).values())
-    return _layers_in(task) is not None or any(map(_uses_virtual, parts))
+    return _find_layers(task) is not None or any(map(_uses_virtual, parts))
 
 
-def _run(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
+def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
     """Run a graph that has virtual arrays in place of what it would read, and join the blocks.
 
     What only moves values, as slices and permutations do, makes virtual arrays of virtual arrays.
@@ -166,24 +168,24 @@ def _run(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
         # one block shows whether anything is computed
         for wanted in (first, keys):
             found = get_sync(graph, wanted)
-        return _joined(found, ndim)
-    except (UnsupportedError, *FOREIGN) as error:
-        raise _refusal("dask computes with them") from error
+        return _join_blocks(found, ndim)
+    except (UnsupportedError, *GRAPH_ERRORS) as error:
+        raise _unsupported_error("dask computes with them") from error
 
 
-def _joined(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
+def _join_blocks(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
     """Join the blocks that a graph gives, nested once per axis, if all of them are virtual."""
     if isinstance(blocks, list | tuple):
-        parts = [_joined(block, ndim, axis + 1) for block in blocks]
+        parts = [_join_blocks(block, ndim, axis + 1) for block in blocks]
         return concatenate(parts, axis) if ndim else parts[0]
     if not isinstance(blocks, ManifestArray):
         raise TypeError(f"a block is {type(blocks).__name__}")
     return blocks
 
 
-def virtual_behind(variable: xr.Variable) -> ManifestArray | None:
+def find_virtual(variable: xr.Variable) -> ManifestArray | None:
     """Return the virtual array that a variable holds or selects from, None if it has none."""
     try:
-        return references_behind(variable)
+        return find_references(variable)
     except UnsupportedError:
         return None

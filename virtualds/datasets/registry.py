@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from virtualds.arrays.parser import Parser
-from virtualds.errors import FOREIGN
+from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
 from virtualds.formats.icechunk import target, write
 from virtualds.formats.kerchunk import json, parquet, parquet_append
@@ -16,7 +16,7 @@ from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
 from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
 from virtualds.formats.zarr.document import MARKER as ZARR_JSON
 from virtualds.formats.zarr_manifests import plain_zarr, read
-from virtualds.formats.zarr_manifests.parallel_write import holds_table, write_parts
+from virtualds.formats.zarr_manifests.parallel_write import is_table_inside, write_parts
 from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff
 
 PARSERS: tuple[Parser, ...] = (
@@ -33,21 +33,21 @@ PARSERS: tuple[Parser, ...] = (
 """The source formats; a new one is one module, with a `Parser`, and one line here."""
 
 
-GROUP = "virtualds.parsers"
+PLUGIN_GROUP = "virtualds.parsers"
 """The entry point group through which other packages bring parsers."""
 
 
-COMPLAINTS = (*FOREIGN, RuntimeError, SyntaxError, ValueError)
+PARSER_ERRORS = (*LIBRARY_ERRORS, RuntimeError, SyntaxError, ValueError)
 """What somebody else's code may raise that must not keep others from opening their files."""
 
 
 @cache
-def plugins() -> tuple[Parser, ...]:
+def load_plugins() -> tuple[Parser, ...]:
     """Return the parsers that other packages bring, imported now; broken ones are warned of."""
     known = {parser.name for parser in PARSERS}
     found: dict[str, Parser] = {}
-    for point in entry_points(group=GROUP):
-        parser = _loaded(point)
+    for point in entry_points(group=PLUGIN_GROUP):
+        parser = _load_plugin(point)
         if parser is not None and parser.name in known | found.keys():
             _warn(point, f"there is a parser {parser.name!r} already")
         elif parser is not None:
@@ -55,14 +55,14 @@ def plugins() -> tuple[Parser, ...]:
     return tuple(found.values())
 
 
-def recognises(parser: Parser, head: bytes) -> bool:
+def is_recognised(parser: Parser, head: bytes) -> bool:
     """Say whether a parser of another package takes a file that begins with ``head`` for its own.
 
     One that fails is warned of, and does not.
     """
     try:
         return bool(parser.detect(head))
-    except COMPLAINTS as error:
+    except PARSER_ERRORS as error:
         warnings.warn(
             f"parser {parser.name!r}: its detect() failed ({type(error).__name__}: {error}); "
             f"update or remove the package that brings it",
@@ -71,11 +71,11 @@ def recognises(parser: Parser, head: bytes) -> bool:
         return False
 
 
-def _loaded(point: EntryPoint) -> Parser | None:
+def _load_plugin(point: EntryPoint) -> Parser | None:
     """Return the parser of an entry point, None if it is broken."""
     try:
         parser = point.load()
-    except COMPLAINTS as error:
+    except PARSER_ERRORS as error:
         _warn(point, f"it cannot be imported ({type(error).__name__}: {error})")
         return None
     if not isinstance(parser, Parser):
@@ -130,7 +130,7 @@ FORMATS: tuple[Format, ...] = (
             write_parts,
             zarr_manifests.commit_parts,
             zarr_manifests.abandon_parts,
-            holds_table,
+            is_table_inside,
         ),
     ),
     Format(
@@ -146,7 +146,7 @@ FORMATS: tuple[Format, ...] = (
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
         read_object=icechunk.read_object,
-        holds=target.holds,
+        holds=target.is_occupied,
     ),
 )
 

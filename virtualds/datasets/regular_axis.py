@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-REGULAR = 0.12
+REGULAR_TOLERANCE = 0.12
 """How far a step may be from the usual one, of which it is a part: months are 28 to 31 days."""
-WIDE = 1.5
+GAP_FACTOR = 1.5
 """How many usual steps a gap has at least."""
 FEWEST = 2
 """Usual steps from which on an axis is known to be regular."""
 
 
-def steps_of(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return the steps between times, in seconds.
 
     >>> steps_of(np.array(["2001-01-01", "2001-01-03"], "M8[ns]"))
@@ -28,7 +28,7 @@ def steps_of(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return np.array([step.total_seconds() for step in np.diff(values)], np.float64)
 
 
-def gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
+def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
     """Return which steps are gaps; none if the others are not alike.
 
     >>> gaps_among([31, 28, 61, 31, 30])
@@ -40,13 +40,13 @@ def gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
     usual = float(np.median(steps)) if steps.size else 0.0
     if not usual > 0:
         return []
-    wide = steps >= WIDE * usual
-    regular = np.abs(steps - usual) <= REGULAR * usual
+    wide = steps >= GAP_FACTOR * usual
+    regular = np.abs(steps - usual) <= REGULAR_TOLERANCE * usual
     known = (wide | regular).all() and regular.sum() >= max(FEWEST, wide.sum())
     return np.flatnonzero(wide).tolist() if known else []
 
 
-def gaps_of(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
+def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
     """Return the times before and after each gap of an index; of other indexes there are none.
 
     >>> gaps_of(pd.DatetimeIndex(["2001-01-01", "2001-01-02", "2001-01-03", "2001-01-07"]))
@@ -58,4 +58,6 @@ def gaps_of(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
     ordered = index if index.is_monotonic_increasing else index[::-1]
     if not ordered.is_monotonic_increasing:
         return []
-    return [(ordered[n], ordered[n + 1]) for n in gaps_among(steps_of(ordered.to_numpy()))]
+    return [
+        (ordered[n], ordered[n + 1]) for n in find_gaps_among(compute_steps(ordered.to_numpy()))
+    ]

@@ -9,16 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-from virtualds.datasets.conflicts import name_missing_set, settling_conflicts
-from virtualds.datasets.keywords import strict
+from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
 from virtualds.datasets.write import snapshot_table
 from virtualds.errors import UnsupportedError
 from virtualds.formats import History
-from virtualds.stores.errors import storing
+from virtualds.stores.errors import explain_write_errors
 
 
-@strict()
+@make_strict()
 def snapshots(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
@@ -54,7 +54,7 @@ def snapshots(
         return snapshot_table(_history_of(location), location.target, location.options)
 
 
-@strict()
+@make_strict()
 def expire_snapshots(
     url: str | os.PathLike[str],
     *,
@@ -110,10 +110,10 @@ def expire_snapshots(
     gone: list[str] = []
 
     def attempt() -> None:
-        with storing(location.target), name_missing_set(location):
+        with explain_write_errors(location.target), name_missing_set(location):
             gone[:] = history.expire(location.target, location.options, keep, older_than)
 
-    settling_conflicts(attempt, conflict)
+    retry_on_conflict(attempt, conflict)
     return gone
 
 

@@ -13,46 +13,46 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.columns import each_once
+from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import BLOCK
-from virtualds.datasets.lazy import virtual_data
+from virtualds.chunks.reference_table import BLOCK_CHUNKS
+from virtualds.datasets.lazy import get_virtual_array
 
 
-def arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
+def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
     """Yield the virtual arrays along a dimension, with their axis of it."""
     for variable in dataset.variables.values():
-        data = virtual_data(variable)
+        data = get_virtual_array(variable)
         if data is not None and dim in variable.dims:
             yield variable.dims.index(dim), data
 
 
 def urls_of(dataset: xr.Dataset) -> set[str]:
     """Return the urls of all sources, and of those that stored tables list besides."""
-    arrays = map(virtual_data, dataset.variables.values())
-    return _urls_listed(array for array in arrays if array is not None)
+    arrays = map(get_virtual_array, dataset.variables.values())
+    return _list_urls(array for array in arrays if array is not None)
 
 
-def urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
+def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
     """Return the urls of sources that follow each other along a dimension."""
-    return _urls_listed(array for _, array in arrays_along(dataset, dim))
+    return _list_urls(array for _, array in list_arrays_along(dataset, dim))
 
 
-def _urls_listed(arrays: Iterable[ManifestArray]) -> set[str]:
+def _list_urls(arrays: Iterable[ManifestArray]) -> set[str]:
     """Return the urls that the tables of arrays list; most arrays of a dataset share theirs."""
     listed = (f.manifest.listed for array in arrays for f in array.fragments)
-    return {file.url for table in each_once(listed) for file in table}
+    return {file.url for table in drop_repeated_tables(listed) for file in table}
 
 
-def used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
+def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
     """Return which of some sources chunks along a dimension lie in; tables may list others too."""
-    wanted, used = urls & urls_along(dataset, dim), set[str]()
-    for _, array in arrays_along(dataset, dim):
+    wanted, used = urls & list_urls_along(dataset, dim), set[str]()
+    for _, array in list_arrays_along(dataset, dim):
         for fragment in array.fragments:
             if wanted <= used:
                 return used
-            for _, part in blocks_of(fragment.manifest):
+            for _, part in split_blocks(fragment.manifest):
                 used |= wanted & {file.url for file in part.pruned().sources}
     return used
 
@@ -64,43 +64,43 @@ def lies_in(array: ManifestArray, urls: set[str]) -> bool:
     return any(
         not urls.isdisjoint(file.url for file in part.pruned().sources)
         for fragment in array.fragments
-        for _, part in blocks_of(fragment.manifest)
+        for _, part in split_blocks(fragment.manifest)
     )
 
 
-def positions_of(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
+def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say of every position along a dimension whether something at it comes from some sources."""
     found = np.zeros(dataset.sizes[dim], bool)
     if not urls:
         return found
-    for axis, array in arrays_along(dataset, dim):
+    for axis, array in list_arrays_along(dataset, dim):
         if not urls.isdisjoint(file.url for file in array.listed_sources):
             for fragment in array.fragments:
                 edges = fragment.start[axis] + fragment.axes[axis].slabs().edges
-                hits = np.flatnonzero(_slabs_of(fragment.manifest, axis, urls))
+                hits = np.flatnonzero(_find_slabs(fragment.manifest, axis, urls))
                 for slab in hits.tolist():
                     found[edges[slab] : edges[slab + 1]] = True
     return found
 
 
-def _slabs_of(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
+def _find_slabs(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say of every slab of an axis whether a chunk of it lies in some files."""
     found = np.zeros(manifest.shape[axis], bool)
-    for ids, part in blocks_of(manifest):
+    for ids, part in split_blocks(manifest):
         numbers = [n for n, file in enumerate(part.files) if file.url in urls]
         met = ids[np.isin(part.file, numbers)]
         found[np.unravel_index(met, manifest.shape)[axis]] = True
     return found
 
 
-def blocks_of(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
+def split_blocks(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
     """Yield a manifest in pieces, in the order in which sets hold it: a record is read once."""
-    for begin in range(0, manifest.size, BLOCK):
-        ids = np.arange(begin, min(begin + BLOCK, manifest.size))
+    for begin in range(0, manifest.size, BLOCK_CHUNKS):
+        ids = np.arange(begin, min(begin + BLOCK_CHUNKS, manifest.size))
         yield ids, manifest.at(ids)
 
 
-def only_dimension(present: xr.Dataset, urls: set[str]) -> str:
+def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
     """Return the dimension along which sources follow each other."""
     found = [str(d) for d in present.dims if _follow_each_other(present, str(d), urls)]
     if len(found) != 1:
@@ -112,5 +112,5 @@ def only_dimension(present: xr.Dataset, urls: set[str]) -> str:
 
 
 def _follow_each_other(present: xr.Dataset, dim: str, urls: set[str]) -> bool:
-    met = positions_of(present, dim, urls)
+    met = find_positions(present, dim, urls)
     return bool(met.any() and not met.all())

@@ -17,8 +17,8 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import Codec
-from virtualds.datasets.lazy import is_unread, virtual_data
-from virtualds.datasets.regular_axis import gaps_of
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.regular_axis import find_gaps
 
 PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
     "presence",
@@ -39,7 +39,7 @@ STORED, CODECS, SCALE, FILL, UNITS, CALENDAR = (
 CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
 """What aspects begin with of which there are several, followed by a dimension or an attribute."""
 THERE = "there"
-LONGEST = 160
+LONGEST_TEXT = 160
 """Letters of a fact that are kept as they are; of longer ones a digest tells the rest."""
 
 OF_THE_TYPE = ("itemsize", "elementsize")
@@ -60,7 +60,7 @@ class Fact(NamedTuple):
 Facts = Mapping[Fact, str]
 
 
-def structure(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
+def list_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
     """Return all facts of a dataset, its name in a tree before those of its variables.
 
     Examples
@@ -69,14 +69,14 @@ def structure(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
     >>> facts[Fact("x", "size")], facts[Fact("t", "data type")], facts[Fact("t", "units")]
     ('3', 'float32', 'K')
     """
-    found = shape_of(dataset, within)
+    found = list_shape_facts(dataset, within)
     for name, variable in dataset.variables.items():
-        found |= {Fact(f"{within}{name}", a): text for a, text in _storage(variable)}
-        found |= _attributes(f"{within}{name}", variable.attrs)
-    return found | _attributes(within, dataset.attrs)
+        found |= {Fact(f"{within}{name}", a): text for a, text in _describe_storage(variable)}
+        found |= _list_attributes(f"{within}{name}", variable.attrs)
+    return found | _list_attributes(within, dataset.attrs)
 
 
-def shape_of(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
+def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
     """Return the facts that may keep datasets from combining."""
     found = {Fact(f"{within}{d}", SIZE): str(n) for d, n in dataset.sizes.items()}
     for name, variable in dataset.variables.items():
@@ -90,12 +90,12 @@ def shape_of(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
         }
         if calendar := variable.encoding.get("calendar"):
             found[Fact(subject, CALENDAR)] = str(calendar)
-        if virtual_data(variable) is None and not is_unread(variable):
-            found[Fact(subject, VALUES)] = digest(variable.values)
+        if get_virtual_array(variable) is None and not is_unread(variable):
+            found[Fact(subject, VALUES)] = digest_values(variable.values)
     return found
 
 
-def digest(values: Any) -> str:
+def digest_values(values: Any) -> str:
     """Return a short text that tells values apart.
 
     >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(np.zeros(3))
@@ -103,7 +103,7 @@ def digest(values: Any) -> str:
     """
     array = np.asarray(values)
     if array.size == 1:
-        return shortened(text_of(array.flat[0]))
+        return shorten(text_of(array.flat[0]))
     raw = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
     ends = " to ".join(text_of(array.flat[n]) for n in (0, -1)) if array.size else "none"
     return f"{ends} ({array.size} values, {blake2b(raw, digest_size=4).hexdigest()})"
@@ -127,49 +127,49 @@ def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
         f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
         for dim, index in indexes.items()
         if not isinstance(index, pd.MultiIndex)
-        for before, after in gaps_of(index)
+        for before, after in find_gaps(index)
     ]
 
 
-def _storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
+def _describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
     """Yield how values are stored, in words."""
-    encoding, array = variable.encoding, virtual_data(variable)
-    packing = encoding if array is None else {**encoding, **_packed(array)}
+    encoding, array = variable.encoding, get_virtual_array(variable)
+    packing = encoding if array is None else {**encoding, **_find_packing(array)}
     yield STORED, str(packing.get("dtype", variable.dtype))
-    yield SCALE, _listed(packing, ("scale_factor", "add_offset", "_Unsigned"))
-    yield FILL, _listed(packing, ("_FillValue", "missing_value"))
+    yield SCALE, _list_packing(packing, ("scale_factor", "add_offset", "_Unsigned"))
+    yield FILL, _list_packing(packing, ("_FillValue", "missing_value"))
     if UNITS in encoding:
         yield UNITS, str(encoding[UNITS])
     if array is None:
         return
-    yield CODECS, "; ".join(dict.fromkeys(_codecs(p.codecs) for p in array.pipelines))
-    for dim, lengths in zip(variable.dims, _chunks(array), strict=True):
+    yield CODECS, "; ".join(dict.fromkeys(_format_codecs(p.codecs) for p in array.pipelines))
+    for dim, lengths in zip(variable.dims, _format_chunks(array), strict=True):
         yield f"{CHUNKS}{dim}", lengths
 
 
-def _packed(array: ManifestArray) -> dict[str, Any]:
+def _find_packing(array: ManifestArray) -> dict[str, Any]:
     """Return the packing of the first pipeline, and the types as stored of all."""
     dtypes = ", ".join(dict.fromkeys(p.dtype.str for p in array.pipelines))
     packing = array.pipelines[0].packing if array.pipelines else None
     return {"dtype": dtypes or str(array.dtype), **(packing.attributes if packing else {})}
 
 
-def _listed(packing: Mapping[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(f"{n}={_scalar(packing[n])}" for n in names if n in packing) or "none"
+def _list_packing(packing: Mapping[str, Any], names: Sequence[str]) -> str:
+    return ", ".join(f"{n}={_format_scalar(packing[n])}" for n in names if n in packing) or "none"
 
 
-def _scalar(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     """Return a packing attribute with its type, which decides the type of the values."""
     array = np.asarray(value)
     kind = f" ({array.dtype})" if array.dtype.kind in "fiu" else ""
     return f"{array.item() if array.size == 1 else array.tolist()}{kind}"
 
 
-def _codecs(codecs: Sequence[Codec]) -> str:
-    return ", ".join(map(_codec, codecs)) or "uncompressed"
+def _format_codecs(codecs: Sequence[Codec]) -> str:
+    return ", ".join(map(_format_codec, codecs)) or "uncompressed"
 
 
-def _codec(codec: Codec) -> str:
+def _format_codec(codec: Codec) -> str:
     """Return a codec with the parameters that matter for decoding."""
     compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
     told = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
@@ -180,7 +180,7 @@ def _codec(codec: Codec) -> str:
     return f"{name}({parameters})" if parameters else name
 
 
-def _chunks(array: ManifestArray) -> Iterator[str]:
+def _format_chunks(array: ManifestArray) -> Iterator[str]:
     """Yield the lengths of the stored chunks, axis by axis."""
     for axis in range(array.ndim):
         cuts = [f.axes[axis] for f in array.fragments]
@@ -190,21 +190,21 @@ def _chunks(array: ManifestArray) -> Iterator[str]:
         yield f"{shown} and {len(lengths) - 3} others" if len(lengths) > 3 else shown or "none"
 
 
-def _attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
+def _list_attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
     """Return attributes as facts; units of what is no time are told by that name."""
     return {
-        Fact(subject, UNITS if n == UNITS and subject else f"{ATTRIBUTE}{n}"): shortened(v)
+        Fact(subject, UNITS if n == UNITS and subject else f"{ATTRIBUTE}{n}"): shorten(v)
         for n, v in attributes.items()
     }
 
 
-def shortened(value: Any) -> str:
+def shorten(value: Any) -> str:
     """Return an attribute as text, with a digest in place of what makes it long."""
     text = str(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
-    if len(text) <= LONGEST:
+    if len(text) <= LONGEST_TEXT:
         return text
     name = blake2b(text.encode(errors="replace"), digest_size=4).hexdigest()
-    return f"{text[: LONGEST - 30]}... ({len(text)} letters, {name})"
+    return f"{text[: LONGEST_TEXT - 30]}... ({len(text)} letters, {name})"
 
 
 # ---------------------------------------------------------------------- errors in combining
@@ -214,7 +214,7 @@ SEVERE = (SIZE, DIMENSIONS, ROLE, DTYPE, CALENDAR, VALUES, PRESENCE)
 ABSENT = "not there"
 
 
-def first_difference(
+def find_first_difference(
     files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
 ) -> str | None:
     """Say which of the files is the first that differs from the first one, and in what.
@@ -242,10 +242,10 @@ def first_difference(
     free = None if joined is None else frozenset(map(str, joined))
     first: dict[Fact, str] | None = None
     found: tuple[int, Any, list[str]] | None = None
-    for file, parts in zip(files, map(_shapes, opened), strict=True):
+    for file, parts in zip(files, map(_list_shapes, opened), strict=True):
         facts = {f: text for f, text in parts.items() if not _is_free(f, parts, free)}
         first = facts if first is None else first
-        severity, told = _told(first, facts)
+        severity, told = _list_worst_differences(first, facts)
         if told and (found is None or severity < found[0]):
             found = severity, file, told
     if found is None:
@@ -254,14 +254,14 @@ def first_difference(
     return f"{file} is the first file that differs from {files[0]}: {'; '.join(told[:3])}"
 
 
-def _shapes(opened: Opened) -> dict[Fact, str]:
+def _list_shapes(opened: Opened) -> dict[Fact, str]:
     if isinstance(opened, xr.Dataset):
-        return shape_of(opened)
+        return list_shape_facts(opened)
     parts = ((n.path, n.to_dataset(inherit=False)) for n in opened.subtree)
     return {
         fact: text
         for path, part in parts
-        for fact, text in shape_of(part, f"{path.strip('/')}/".lstrip("/")).items()
+        for fact, text in list_shape_facts(part, f"{path.strip('/')}/".lstrip("/")).items()
     }
 
 
@@ -276,7 +276,7 @@ def _is_free(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
     return bool(aligned if joined is None else dims & joined) or name in aligned
 
 
-def _told(first: Facts, other: Facts) -> tuple[int, list[str]]:
+def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]:
     """Return the most severe differences of two files, and how severe they are."""
     for severity, aspect in enumerate(SEVERE):
         told = [

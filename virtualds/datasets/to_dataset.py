@@ -20,25 +20,32 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_backed
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
-from virtualds.datasets.decoding import MisfitError, Part, encoding_of, indexed, noted, unpacked
-from virtualds.datasets.decoding_cache import Outline, Outlines, outline_key
+from virtualds.datasets.decoding import (
+    MisfitError,
+    VariableDecoding,
+    append_unpacking,
+    build_index,
+    encoding_of,
+    name_variable_in_errors,
+)
+from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans, make_plan_key
 from virtualds.datasets.keywords import names_of
-from virtualds.datasets.lazy import lazily, virtual_data
+from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
 from virtualds.datasets.what_to_load import (
     Loadable,
-    bytes_in_files,
-    chooser,
+    count_bytes_in_files,
     decodes_as_a_whole,
     is_in_memory,
+    make_chooser,
     needs_loading,
     read_ahead,
 )
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats.undecodable import COMPLAINTS, complaints_about, decoded_together
+from virtualds.formats.undecodable import DECODING_ERRORS, blame_variable, decode_naming_variables
 from virtualds.options import get_options
 
-OUTLINES = Outlines()
+DECODING_PLANS = DecodingPlans()
 """How groups decoded whose like may come again: an archive is of few structures."""
 
 
@@ -57,7 +64,7 @@ IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 # ---------------------------------------------------------------------- group -> dataset
 
 
-def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
+def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     """Return a group as a dataset that reads when somebody looks, as native backends do.
 
     Parameters
@@ -66,24 +73,26 @@ def lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     **decoders
         What `xarray.conventions.decode_cf_variables` takes: ``mask_and_scale`` and so on.
     """
-    group = _named(group)
-    variables, attributes, coordinates = _decoded(group, decoders)
+    group = _name_arrays(group)
+    variables, attributes, coordinates = _decode_group(group, decoders)
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
         array = stored.data
         if not isinstance(array, ManifestArray):
             continue
-        with complaints_about(str(name)):
+        with blame_variable(str(name)):
             unread = str(name) in group.problems
             if variable.dims == (name,) and not unread:
-                demand_backed(array.nbytes, partial(bytes_in_files, array), f"variable {name!r}")
-            data = array if unread else _decoded_by_chunk(name, stored, array, variable)
+                demand_backed(
+                    array.nbytes, partial(count_bytes_in_files, array), f"variable {name!r}"
+                )
+            data = array if unread else _decode_by_chunk(name, stored, array, variable)
         if data is not None:
-            variables[name] = variable.copy(data=lazily(data, str(name), is_decoded=True))
-    return _dataset(variables, attributes, coordinates, group)
+            variables[name] = variable.copy(data=to_lazy(data, str(name), is_decoded=True))
+    return _build_dataset(variables, attributes, coordinates, group)
 
 
-def _decoded_by_chunk(
+def _decode_by_chunk(
     name: Hashable, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> ManifestArray | None:
     """Return an array whose chunks are decoded as they are read, None if chunks cannot be.
@@ -93,13 +102,13 @@ def _decoded_by_chunk(
     if decodes_as_a_whole(stored, decoded):
         return None
     try:
-        return virtual_data(_virtual(str(name), stored, array, decoded))
+        return get_virtual_array(_to_virtual_variable(str(name), stored, array, decoded))
     except UnsupportedError:
         # xarray knows what to do, which is as good
         return None
 
 
-def virtual_dataset(
+def to_virtual_dataset(
     group: ManifestGroup, loadable: Loadable = None, decode_cf: bool = True
 ) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
@@ -120,33 +129,35 @@ def virtual_dataset(
     """
     if loadable is not None and not callable(loadable):
         loadable = list(names_of("loadable_variables", loadable))
-    key = _key(group, loadable, decode_cf)
-    outline = OUTLINES.get(key)
+    key = _make_key(group, loadable, decode_cf)
+    outline = DECODING_PLANS.get(key)
     if outline is not None:
         try:
-            return _outlined(outline, group)
-        except (MisfitError, *COMPLAINTS):
+            return _decode_by_plan(outline, group)
+        except (MisfitError, *DECODING_ERRORS):
             # xarray says what is wrong with the values, if anything is
             pass
-    outline, dataset = _decoded_dataset(group, loadable, decode_cf)
+    outline, dataset = _decode_dataset(group, loadable, decode_cf)
     if key is not None:
-        OUTLINES.put(key, outline)
+        DECODING_PLANS.put(key, outline)
     return dataset
 
 
-def known_outline(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> Outline | None:
+def find_decoding_plan(
+    group: ManifestGroup, loadable: Loadable, decode_cf: bool
+) -> DecodingPlan | None:
     """Return how a group decodes, if a dataset has been made of one like it."""
-    return OUTLINES.get(_key(group, loadable, decode_cf))
+    return DECODING_PLANS.get(_make_key(group, loadable, decode_cf))
 
 
-def _key(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
+def _make_key(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
     if callable(loadable):
         return None
     names = None if loadable is None else list(names_of("loadable_variables", loadable))
-    return outline_key(group, names, decode_cf, get_options())
+    return make_plan_key(group, names, decode_cf, get_options())
 
 
-def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
+def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
     """Return a group as a dataset, decoded as one of the same structure was.
 
     Raises
@@ -158,24 +169,24 @@ def _outlined(outline: Outline, group: ManifestGroup) -> xr.Dataset:
     indexes: dict[Any, xr.Index] = {}
     for name, part in outline.parts.items():
         stored = group.variables[name]
-        with noted(part):
+        with name_variable_in_errors(part):
             if part.is_index:
                 variables[part.name], indexes[part.name] = part.index(stored)
             else:
                 variables[part.name] = part.variable(stored)
     attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
-    return _assembled(variables, indexes, attributes, outline.coordinates, group)
+    return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 
 
-def _decoded_dataset(
+def _decode_dataset(
     group: ManifestGroup, loadable: Loadable, decode_cf: bool
-) -> tuple[Outline, xr.Dataset]:
+) -> tuple[DecodingPlan, xr.Dataset]:
     """Return a group as a dataset, all of it decoded by xarray, and how that was done."""
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
-    group = _named(group)
+    group = _name_arrays(group)
     ahead = read_ahead(group) if loadable is None else group
-    variables, attributes, coordinates = _decoded(ahead, decoders)
-    wanted, loaded = chooser(loadable, coordinates), set()
+    variables, attributes, coordinates = _decode_group(ahead, decoders)
+    wanted, loaded = make_chooser(loadable, coordinates), set()
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
         if name in group.problems:
@@ -183,12 +194,12 @@ def _decoded_dataset(
             continue
         try:
             is_wanted = wanted(str(name), variable)
-            with complaints_about(str(name)):
+            with blame_variable(str(name)):
                 if is_wanted or (loadable is None and needs_loading(stored, variable)):
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):
-                    variables[name] = _virtual(str(name), stored, stored.data, variable)
+                    variables[name] = _to_virtual_variable(str(name), stored, stored.data, variable)
                 elif isinstance(stored.data, np.ndarray):
                     variables[name] = variable.compute()
                     loaded.add(name)
@@ -198,22 +209,24 @@ def _decoded_dataset(
     names = [n for n, v in variables.items() if v.dims == (n,) and is_in_memory(v)]
     made = {}
     for name in names:
-        with complaints_about(str(name)):
-            made[name] = indexed(name, variables[name])
+        with blame_variable(str(name)):
+            made[name] = build_index(name, variables[name])
     variables |= {name: variable for name, (variable, _) in made.items()}
     indexes = {name: index for name, (_, index) in made.items()}
     parts = {}
     for name, variable in variables.items():
         known = NO_NAME if name is None else str(name)
         in_memory = name in loaded or name in made
-        parts[known] = Part.of(name, group.variables[known], variable, in_memory, decode_cf)
+        parts[known] = VariableDecoding.of(
+            name, group.variables[known], variable, in_memory, decode_cf
+        )
     used = frozenset(group.attributes.keys() - attributes.keys())
-    outline = Outline(parts, frozenset(coordinates), used)
+    outline = DecodingPlan(parts, frozenset(coordinates), used)
     _demand_no_scalar_of_a_dimension(variables)
-    return outline, _assembled(variables, indexes, attributes, coordinates, group)
+    return outline, _assemble_dataset(variables, indexes, attributes, coordinates, group)
 
 
-def _assembled(
+def _assemble_dataset(
     variables: Mapping[Any, xr.Variable],
     indexes: Mapping[Any, xr.Index],
     attributes: Mapping[str, Any],
@@ -235,7 +248,7 @@ def _assembled(
     return dataset
 
 
-def _named(group: ManifestGroup) -> ManifestGroup:
+def _name_arrays(group: ManifestGroup) -> ManifestGroup:
     """Tell every array what it is called, for errors."""
     variables = {
         name: replace(v, data=replace(v.data, name=name))
@@ -246,7 +259,9 @@ def _named(group: ManifestGroup) -> ManifestGroup:
     return replace(group, variables=variables)
 
 
-def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
+def _decode_group(
+    group: ManifestGroup, decoders: Mapping[str, Any]
+) -> tuple[Any, Any, set[Hashable]]:
     """Return the variables of a group decoded, its attributes, and the names of coordinates.
 
     Raises
@@ -254,12 +269,14 @@ def _decoded(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, An
     UndecodableError
         xarray cannot decode some of them.
     """
-    return decoded_together(group, lambda part: _by_xarray(part, decoders))
+    return decode_naming_variables(group, lambda part: _decode_by_xarray(part, decoders))
 
 
-def _by_xarray(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, Any, set[Hashable]]:
+def _decode_by_xarray(
+    group: ManifestGroup, decoders: Mapping[str, Any]
+) -> tuple[Any, Any, set[Hashable]]:
     variables: dict[Any, xr.Variable] = {
-        name: xr.Variable(v.dims, lazily(v.data, name), dict(v.attributes), encoding_of(v))
+        name: xr.Variable(v.dims, to_lazy(v.data, name), dict(v.attributes), encoding_of(v))
         for name, v in group.variables.items()
     }
     if NO_NAME in variables:
@@ -278,7 +295,7 @@ def _by_xarray(group: ManifestGroup, decoders: Mapping[str, Any]) -> tuple[Any, 
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 
-def _dataset(
+def _build_dataset(
     variables: Mapping[Any, xr.Variable],
     attributes: Mapping[str, Any],
     coordinates: set[Hashable],
@@ -303,7 +320,7 @@ def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> No
         )
 
 
-def _virtual(
+def _to_virtual_variable(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> xr.Variable:
     """Return a decoded variable whose data are virtual and decode to the same."""
@@ -317,14 +334,14 @@ def _virtual(
     if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
         # each file was packed in its own way, which its pipeline undoes
         return xr.Variable(decoded.dims, array, decoded.attrs, decoded.encoding)
-    packing = _packing(stored, array.dtype, decoded)
+    packing = _find_packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
         packing = None
-    data = unpacked(array, packing, dtype, name)
+    data = append_unpacking(array, packing, dtype, name)
     return xr.Variable(decoded.dims, data, decoded.attrs, decoded.encoding)
 
 
-def _packing(
+def _find_packing(
     stored: ManifestVariable, dtype: np.dtype[Any], decoded: xr.Variable
 ) -> Decoding | None:
     """Return the decoding step that xarray applied, as told by the attributes that it used up."""

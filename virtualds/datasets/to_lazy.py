@@ -8,12 +8,12 @@ from typing import Any
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.alignment import preferred, snapped
-from virtualds.datasets.lazy import lazily
-from virtualds.datasets.references_behind import with_variables
+from virtualds.chunks.alignment import snap_blocks, to_preferred_chunks
+from virtualds.datasets.lazy import to_lazy
+from virtualds.datasets.references_behind import replace_variables
 
 
-def lazy_copy(
+def to_lazy_copy(
     dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray], chunks: Any
 ) -> xr.Dataset:
     """Return a dataset with lazy variables in place of its virtual ones.
@@ -29,13 +29,13 @@ def lazy_copy(
     variables = {
         name: xr.Variable(
             (v := dataset.variables[name]).dims,
-            lazily(array, str(name), is_decoded=True),
+            to_lazy(array, str(name), is_decoded=True),
             v.attrs,
-            _encoding(v, array),
+            _build_encoding(v, array),
         )
         for name, array in arrays.items()
     }
-    lazy = with_variables(dataset, variables)
+    lazy = replace_variables(dataset, variables)
     if chunks is None:
         return lazy
     return lazy.assign(
@@ -46,8 +46,8 @@ def lazy_copy(
     )
 
 
-def _encoding(variable: xr.Variable, array: ManifestArray) -> dict[str, Any]:
-    chunks = dict(zip(variable.dims, map(preferred, array.blocks), strict=True))
+def _build_encoding(variable: xr.Variable, array: ManifestArray) -> dict[str, Any]:
+    chunks = dict(zip(variable.dims, map(to_preferred_chunks, array.blocks), strict=True))
     return {**variable.encoding, "preferred_chunks": chunks}
 
 
@@ -64,6 +64,6 @@ def _chunks_of(
         tuple(asked), shape=array.shape, dtype=array.dtype, previous_chunks=whole
     )
     return {
-        dim: snapped(blocks, stored) if isinstance(how, str) else blocks
+        dim: snap_blocks(blocks, stored) if isinstance(how, str) else blocks
         for dim, how, blocks, stored in zip(variable.dims, asked, found, whole, strict=True)
     }

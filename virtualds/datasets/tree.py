@@ -10,10 +10,10 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.to_dataset import lazy_dataset, virtual_dataset
+from virtualds.datasets.to_dataset import to_lazy_dataset, to_virtual_dataset
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.formats.undecodable import decoded
+from virtualds.formats.undecodable import decode_group
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 """Takes a group, and returns it as a dataset without the groups below it."""
@@ -21,18 +21,18 @@ MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 # ---------------------------------------------------------------------- group -> tree
 
 
-def lazy_datasets(
+def to_lazy_datasets(
     group: ManifestGroup, on_error: str = "raise", **decoders: Any
 ) -> dict[str, xr.Dataset]:
     """Return a group and all below it as datasets by path, which read as native backends do.
 
-    The group itself is ``""``. ``decoders`` are those of `lazy_dataset`; of variables that cannot
+    The group itself is ``""``. ``decoders`` are those of `to_lazy_dataset`; of variables that cannot
     be decoded ``on_error`` decides.
     """
-    return dict(_datasets(group, lambda part: lazy_dataset(part, **decoders), on_error))
+    return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
 
 
-def virtual_tree(
+def to_virtual_tree(
     group: ManifestGroup,
     loadable: Loadable = None,
     decode_cf: bool = True,
@@ -40,7 +40,7 @@ def virtual_tree(
 ) -> xr.DataTree:
     """Return a group and all below it as a tree of datasets of virtual arrays.
 
-    Parameters and errors are those of `virtual_dataset`; of variables that cannot be decoded
+    Parameters and errors are those of `to_virtual_dataset`; of variables that cannot be decoded
     ``on_error`` decides.
 
     Raises
@@ -50,23 +50,23 @@ def virtual_tree(
     """
 
     def make(part: ManifestGroup) -> xr.Dataset:
-        return virtual_dataset(part, loadable, decode_cf)
+        return to_virtual_dataset(part, loadable, decode_cf)
 
-    return tree_of(dict(_datasets(group, make, on_error)))
+    return to_tree(dict(_make_datasets(group, make, on_error)))
 
 
-def _datasets(
+def _make_datasets(
     group: ManifestGroup, make: MakeDataset, on_error: str
 ) -> Iterator[tuple[str, xr.Dataset]]:
     for path, part in group.walk():
         try:
-            yield path, decoded(part, on_error, make, f"group /{path}")
+            yield path, decode_group(part, on_error, make, f"group /{path}")
         except VirtualdsError as error:
             error.add_note(f"group /{path}")
             raise
 
 
-def tree_of(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
+def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
     """Put a tree together of datasets by path, the root's being ``""``.
 
     Raises

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from virtualds.datasets.conflicts import settling_conflicts
+from virtualds.datasets.conflicts import retry_on_conflict
 from virtualds.datasets.location import Location, format_there
-from virtualds.stores.errors import storing
+from virtualds.stores.errors import explain_write_errors
 
 
 def upgrade(
@@ -61,8 +61,8 @@ def upgrade(
 
     def attempt() -> None:
         nonlocal changed
-        with storing(location.target):
+        with explain_write_errors(location.target):
             changed = found.upgrade is not None and found.upgrade(location.url, location.options)
 
-    settling_conflicts(attempt, conflict)
+    retry_on_conflict(attempt, conflict)
     return changed

@@ -13,16 +13,16 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_values
 from virtualds.codecs.cf_time import may_be_finer
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import VirtualdsError
-from virtualds.formats.undecodable import UndecodableError, complaints_about
+from virtualds.formats.undecodable import UndecodableError, blame_variable
 from virtualds.options import get_options
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Which variables to load: names or glob patterns, a predicate, or None for the default."""
 
 
-def bytes_in_files(array: ManifestArray) -> int:
+def count_bytes_in_files(array: ManifestArray) -> int:
     """Return how many bytes files have for an array, as far as their sizes are known."""
     total = 0
     for fragment in array.fragments:
@@ -45,9 +45,9 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
     """
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
-    for name, array in loaded_first(group).items():
+    for name, array in find_loaded_first(group).items():
         try:
-            with complaints_about(name):
+            with blame_variable(name):
                 demand_values(array.nbytes, f"variable {name!r}")
                 read[name] = replace(group.variables[name], data=array.read())
         except UndecodableError as error:
@@ -57,7 +57,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
     return replace(group, variables={**group.variables, **read})
 
 
-def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
+def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
     """Return the arrays that are loaded by default whatever they decode to, large ones too."""
     return {
         name: v.data
@@ -68,7 +68,9 @@ def loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
     }
 
 
-def chooser(loadable: Loadable, coordinates: set[Hashable]) -> Callable[[str, xr.Variable], bool]:
+def make_chooser(
+    loadable: Loadable, coordinates: set[Hashable]
+) -> Callable[[str, xr.Variable], bool]:
     """Return what decides whether a variable is loaded.
 
     The default goes by what a variable is, so that it decides alike for every file of an archive.
@@ -107,4 +109,4 @@ def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
 
 
 def is_in_memory(variable: xr.Variable) -> bool:
-    return virtual_data(variable) is None
+    return get_virtual_array(variable) is None

@@ -12,25 +12,25 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.datasets.append import appended, with_sources_replaced, without_sources
+from virtualds.datasets.append import append_along, remove_sources, replace_sources
 from virtualds.datasets.conflicts import (
     check_choices,
     check_conflict,
     name_missing_set,
-    settling_conflicts,
+    retry_on_conflict,
 )
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.keywords import names_of, strict, suggestion
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.tree import group_from_tree
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, History
-from virtualds.formats.admission import KEEP_QUERY, demand_admissible, known_of
+from virtualds.formats.admission import KEEP_QUERY, demand_admissible, make_known_check
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.source_file import StorageOptions
-from virtualds.stores.access_rules import Allow, Allowed
-from virtualds.stores.errors import storing
+from virtualds.stores.access_rules import AccessPolicy, Allow
+from virtualds.stores.errors import explain_write_errors
 from virtualds.urls import normalise_url
 
 Change = Callable[[ManifestGroup], ManifestGroup]
@@ -49,7 +49,7 @@ class Added(NamedTuple):
     @classmethod
     def all_of(cls, dataset: xr.Dataset, dim: str | None) -> Added:
         """Return all that a dataset has."""
-        arrays = map(virtual_data, dataset.variables.values())
+        arrays = map(get_virtual_array, dataset.variables.values())
         references = sum(array.nchunks for array in arrays if array is not None)
         return cls(dataset.sizes.get(dim, 0), references)
 
@@ -87,22 +87,26 @@ def write_manifest(
 
     See ``ds.virtual.to_manifest``.
     """
-    mode = _settled(mode, append_dim)
+    mode = _settle_mode(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
-    Allowed.of(allow)
+    AccessPolicy.of(allow)
     location, target = destination_of(url, format, storage_options, choices or {})
     whole = partial(group_from_dataset, dataset)
     create = partial(create_set, target, whole, location, choices or {})
     if mode in ("w", "w-"):
-        settling_conflicts(partial(create, replace=mode == "w"), conflict)
+        retry_on_conflict(partial(create, replace=mode == "w"), conflict)
         return Added.all_of(dataset, append_dim)
     change: Change
     added = Added.all_of(dataset, append_dim)
     if mode == "replace-source":
-        change = partial(with_sources_replaced, new=dataset, dim=append_dim)
+        change = partial(replace_sources, new=dataset, dim=append_dim)
     else:
         change = partial(
-            appended, new=dataset, dim=str(append_dim), position=position, on_duplicate=on_duplicate
+            append_along,
+            new=dataset,
+            dim=str(append_dim),
+            position=position,
+            on_duplicate=on_duplicate,
         )
 
     def counted(old: ManifestGroup) -> ManifestGroup:
@@ -123,12 +127,12 @@ def write_manifest(
                 raise ValueError(
                     f"append_dim {append_dim!r}: the dataset, which is to begin the set "
                     f"{location.target}, has {list(dataset.dims)}"
-                    f"{suggestion(append_dim, dataset.dims)}"
+                    f"{format_suggestion(append_dim, dataset.dims)}"
                 ) from None
             _create_first(create, target, location)
             added = Added.all_of(dataset, append_dim)
 
-    settling_conflicts(attempt, conflict)
+    retry_on_conflict(attempt, conflict)
     return added
 
 
@@ -168,10 +172,10 @@ def check_target(
     >>> check_target("refs.parquet")
     'kerchunk-parquet'
     """
-    mode = _settled(mode, append_dim)
+    mode = _settle_mode(mode, append_dim)
     _check_placing(mode, position, on_duplicate)
     check_conflict(conflict)
-    Allowed.of(allow)
+    AccessPolicy.of(allow)
     location, target = destination_of(url, format, storage_options, choices)
     if mode == "w-":
         demand_no_set(target, location, choices)
@@ -203,7 +207,7 @@ def write_tree(
 ) -> None:
     """Write the references of a tree; see ``tree.virtual.to_manifest``."""
     location = Location.of(url, storage_options)
-    mode = _settled(mode, append_dim)
+    mode = _settle_mode(mode, append_dim)
     if mode not in ("w", "w-"):
         raise UnsupportedError(
             f"{location.target}: mode {mode!r} with append_dim={append_dim!r}, but trees are "
@@ -215,7 +219,7 @@ def write_tree(
     check_choices(target, choices or {}, write_tree)
     whole = partial(group_from_tree, tree, inherited)
     create = partial(create_set, target, whole, location, choices or {})
-    settling_conflicts(partial(create, replace=mode == "w"), conflict)
+    retry_on_conflict(partial(create, replace=mode == "w"), conflict)
 
 
 def destination_of(
@@ -240,7 +244,7 @@ def split_choices(
     return rest, partial(demand_admissible, target=str(location.target), keep_query=keep)
 
 
-def _settled(mode: str | None, append_dim: str | None) -> str:
+def _settle_mode(mode: str | None, append_dim: str | None) -> str:
     """Return the mode that is meant."""
     if mode is None:
         mode = "w-" if append_dim is None else "a"
@@ -279,7 +283,7 @@ def create_set(
     rest, judge = split_choices(choices, location)
     judge(group)
     # not around what reads values: another file would be told to be in the way
-    with storing(location.target):
+    with explain_write_errors(location.target):
         write(group, location.target, location.options, replace=replace, **rest)
 
 
@@ -311,14 +315,14 @@ def _update(
             # what cannot be read would be lost
             ON_ERROR["raise"](before, problems)
         after = change(before)
-        judge(after, is_known=known_of(before))
+        judge(after, is_known=make_known_check(before))
         return after
 
-    with storing(location.target), name_missing_set(location):
-        update(location.target, judged, location.options, Allowed.of(allow), **rest)
+    with explain_write_errors(location.target), name_missing_set(location):
+        update(location.target, judged, location.options, AccessPolicy.of(allow), **rest)
 
 
-@strict()
+@make_strict()
 def drop_sources(
     url: str | os.PathLike[str],
     sources: str | Iterable[str],
@@ -374,9 +378,9 @@ def drop_sources(
     location = Location.of(url, storage_options)
     target = format_for(location, format)
     given = names_of("sources", sources)
-    change = partial(without_sources, urls=[normalise_url(source) for source in given], dim=dim)
+    change = partial(remove_sources, urls=[normalise_url(source) for source in given], dim=dim)
     attempt = partial(_update, target, location, change, allow)
-    settling_conflicts(attempt, conflict)
+    retry_on_conflict(attempt, conflict)
 
 
 def snapshot_table(history: History, url: str, options: StorageOptions | None) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore, StorePath
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import UnsupportedError
-from virtualds.formats.zarr_export.arrays import Decoded
+from virtualds.formats.zarr_export.arrays import DecodedArray
 from virtualds.formats.zarr_export.hierarchy import ZarrView
 from virtualds.source_file import StorageOptions
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LISTED = 4096
 """Keys that are listed at a time."""
-REFUSALS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
+REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
 """How zarr-python and the codecs that it finds say that they do not know something."""
 
 
@@ -59,7 +59,7 @@ class VirtualStore(Store):
 
     def __init__(self, view: ManifestGroup | ZarrView, origin: Origin) -> None:
         super().__init__(read_only=True)
-        self._view = view if isinstance(view, ZarrView) else ZarrView.of(view, objection)
+        self._view = view if isinstance(view, ZarrView) else ZarrView.of(view, find_objection)
         self._origin = origin
 
     def __eq__(self, other: object) -> bool:
@@ -95,7 +95,7 @@ class VirtualStore(Store):
     @property
     def decoded(self) -> tuple[str, ...]:
         """Paths of the arrays that are not passed on as they are stored."""
-        return tuple(p for p, found in self._view.arrays.items() if isinstance(found, Decoded))
+        return tuple(p for p, found in self._view.arrays.items() if isinstance(found, DecodedArray))
 
     # ------------------------------------------------------------------ reading
 
@@ -113,7 +113,7 @@ class VirtualStore(Store):
         TypeError
             ``byte_range`` is no request of zarr-python.
         """
-        data = await asyncio.to_thread(self._view.get, key, _wanted(byte_range))
+        data = await asyncio.to_thread(self._view.get, key, _to_slice(byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
 
     async def get_partial_values(
@@ -155,12 +155,12 @@ class VirtualStore(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield all keys that begin with a prefix."""
-        async for key in _in_threads(self._view.keys(prefix)):
+        async for key in _iterate_in_threads(self._view.keys(prefix)):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield what lies directly below a path."""
-        async for name in _in_threads(self._view.names(prefix)):
+        async for name in _iterate_in_threads(self._view.names(prefix)):
             yield name
 
     # ------------------------------------------------------------------ what it does not do
@@ -200,19 +200,19 @@ class VirtualStore(Store):
         )
 
 
-def objection(metadata: Mapping[str, Any]) -> str | None:
+def find_objection(metadata: Mapping[str, Any]) -> str | None:
     """Say why this zarr-python cannot read an array, None if it can."""
     try:
         with warnings.catch_warnings():
             # whoever opens the array is told
             warnings.simplefilter("ignore")
             zarr.AsyncArray.from_dict(StorePath(MemoryStore()), dict(metadata))
-    except REFUSALS as error:
+    except REFUSAL_ERRORS as error:
         return f"zarr-python {zarr.__version__} cannot read it ({error}); read it with virtualds"
     return None
 
 
-def _wanted(request: ByteRequest | None) -> slice:
+def _to_slice(request: ByteRequest | None) -> slice:
     """Return which bytes are asked for.
 
     Raises
@@ -235,12 +235,12 @@ def _wanted(request: ByteRequest | None) -> slice:
     )
 
 
-async def _in_threads(names: Iterator[str]) -> AsyncIterator[str]:
+async def _iterate_in_threads(names: Iterator[str]) -> AsyncIterator[str]:
     """Yield what an iterator yields that may have to read references."""
-    while some := await asyncio.to_thread(_next, names):
+    while some := await asyncio.to_thread(_take_next, names):
         for name in some:
             yield name
 
 
-def _next(names: Iterator[str]) -> list[str]:
+def _take_next(names: Iterator[str]) -> list[str]:
     return list(islice(names, LISTED))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from virtualds.datasets.keywords import names_of, strict
+from virtualds.datasets.keywords import make_strict, names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.errors import UnsupportedError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from virtualds.datasets.zarr_adapter import VirtualStore
 
 
-@strict()
+@make_strict()
 def zarr_store(
     url: str | os.PathLike[str],
     *,

@@ -11,7 +11,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 
 class ReadSet(Protocol):
@@ -22,7 +22,7 @@ class ReadSet(Protocol):
         source: SourceFile,
         group: str | None = None,
         skip: Iterable[str] = (),
-        allow: Allowed = ANYWHERE,
+        allow: AccessPolicy = ANYWHERE,
     ) -> ManifestGroup: ...
 
 
@@ -35,7 +35,7 @@ class ReadObject(Protocol):
         group: str | None = None,
         skip: Iterable[str] = (),
         options: StorageOptions | None = None,
-        allow: Allowed = ANYWHERE,
+        allow: AccessPolicy = ANYWHERE,
         snapshot: str | None = None,
     ) -> ManifestGroup: ...
 
@@ -67,7 +67,7 @@ class UpdateSet(Protocol):
         url: str,
         change: Callable[[ManifestGroup], ManifestGroup],
         options: StorageOptions | None = None,
-        allow: Allowed = ANYWHERE,
+        allow: AccessPolicy = ANYWHERE,
     ) -> None: ...
 
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.bounds import demand_table
-from virtualds.chunks.columns import MISSING, each_once
+from virtualds.chunks.columns import MISSING, drop_repeated_tables
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import UnsupportedError, without_secrets
-from virtualds.formats.kerchunk.changed_rows import tables_besides
+from virtualds.formats.kerchunk.changed_rows import list_other_tables
 from virtualds.source_file import SourceFile
 
 KEEP_QUERY = "keep_query"
@@ -25,13 +25,13 @@ IsKnown = Callable[[ReferenceTable], bool]
 """Says whether a table of references lies in the set that is written to, which has judged it."""
 
 
-def nothing(table: ReferenceTable) -> bool:
+def know_nothing(table: ReferenceTable) -> bool:
     """Say that no table is known, as of a set that is created."""
     return False
 
 
 def demand_admissible(
-    group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = nothing
+    group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = know_nothing
 ) -> None:
     """Refuse a group that no reference set is to hold.
 
@@ -55,7 +55,7 @@ def demand_admissible(
         for name, variable in part.variables.items()
     }
     for name, array in arrays.items():
-        for manifest in _manifests([array]):
+        for manifest in _list_manifests([array]):
             if manifest.is_loaded:
                 file = compact(manifest.file)
                 # nobody who writes can leave out what is missing without looking for it
@@ -65,7 +65,7 @@ def demand_admissible(
         demand_unsigned(arrays.values(), target, is_known)
 
 
-def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = nothing) -> None:
+def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
     """Refuse references to urls with a password, or with a signature or token in their query.
 
     A set is given away, and such a url lets in whoever reads it there. All files are judged that
@@ -76,7 +76,7 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = noth
     UnsupportedError
         There are some; the message leaves the secret out.
     """
-    for file in _files(arrays, is_known):
+    for file in _list_files(arrays, is_known):
         if (shown := without_secrets(file.url)) != file.url:
             raise UnsupportedError(
                 f"{target}: {shown} has a password, or a signature or token in its query, and "
@@ -87,21 +87,21 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = noth
             )
 
 
-def known_of(group: ManifestGroup) -> IsKnown:
+def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return what knows the tables of a group that was read from the set that is written to."""
-    manifests = _manifests(v.data for _, part in group.walk() for v in part.variables.values())
+    manifests = _list_manifests(v.data for _, part in group.walk() for v in part.variables.values())
     tables = [m.counting.table for m in manifests if isinstance(m, LazyManifest)]
     known = {id(table): table for table in tables}
     return lambda table: id(table) in known
 
 
-def _files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
+def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
     """Yield the files that arrays refer to, lists of sets included."""
-    manifests = (m for part in _manifests(arrays) for m in tables_besides(part, is_known))
-    return chain.from_iterable(each_once(m.listed for m in manifests))
+    manifests = (m for part in _list_manifests(arrays) for m in list_other_tables(part, is_known))
+    return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
 
 
-def _manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
+def _list_manifests(arrays: Iterable[Any]) -> Iterator[ChunkManifest]:
     """Yield the manifests of those arrays that are virtual."""
     for array in arrays:
         for fragment in getattr(array, "fragments", ()):

@@ -13,8 +13,8 @@ from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, ReadError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed, absolute, is_same_host
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_same_host, resolve_url
 from virtualds.stores.local_files import WITHIN
 from virtualds.urls import scheme_of
 
@@ -36,7 +36,7 @@ class ReferencedFiles:
     """
 
     def __init__(
-        self, source: SourceFile, noted: Mapping[str, Any], allow: Allowed = ANYWHERE
+        self, source: SourceFile, noted: Mapping[str, Any], allow: AccessPolicy = ANYWHERE
     ) -> None:
         self._source = source
         self._noted = noted
@@ -55,7 +55,7 @@ class ReferencedFiles:
             What is noted of it is no fingerprint.
         """
         if url not in self._files:
-            meant = absolute(url, self._source.url)
+            meant = resolve_url(url, self._source.url)
             self._allow.check(meant, self._source.url)
             known = self._fingerprint(url, self._noted.get(url, UNKNOWN))
             self._files[url] = SourceFile(meant, *known, self._options_for(meant))
@@ -109,9 +109,9 @@ class ReferencedFiles:
             return file.size
         if file not in self._sizes:
             try:
-                found = store_for(file.url).describe(file.url, file.options)
+                found = find_store(file.url).describe(file.url, file.options)
             except OSError as error:
-                raise unreachable(file.url, error) from error
+                raise unreachable_error(file.url, error) from error
             self._sizes[file] = found.size
         return self._sizes[file]
 
@@ -120,7 +120,7 @@ def _is_int64(value: Any) -> bool:
     return value is None or (type(value) is int and abs(value) < 2**63)
 
 
-def stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
+def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
     """Return the bytes of one chunk of a loaded manifest that is not missing.
 
     Raises
@@ -133,17 +133,17 @@ def stored_bytes(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
         return manifest.inline[row.offset]
     file = manifest.files[row.file]
     try:
-        return store_for(file.url).get_ranges(file, [(row.offset, row.length)])[0]
+        return find_store(file.url).get_ranges(file, [(row.offset, row.length)])[0]
     except OSError as error:
-        raise unreachable(file.url, error) from error
+        raise unreachable_error(file.url, error) from error
 
 
-def unreachable(url: str, error: OSError) -> ReadError:
+def unreachable_error(url: str, error: OSError) -> ReadError:
     """Return the error that says that a file of a set cannot be had."""
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
 
 
-MALFORMED = (
+MALFORMED_ERRORS = (
     AttributeError,
     IndexError,
     KeyError,
@@ -156,7 +156,7 @@ MALFORMED = (
 """What is raised where metadata are taken for what they should be; numpy parses types as Python."""
 
 
-def malformed(url: str, error: Exception) -> FormatError:
+def malformed_error(url: str, error: Exception) -> FormatError:
     """Return the error that says that a set is not of the form that its specification lays down."""
     return FormatError(
         f"{url}: its metadata or references are not of the form that the specification "

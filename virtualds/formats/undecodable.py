@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, named_axes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
-from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import is_shape
 
-COMPLAINTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What xarray and cftime raise about attributes and values that mean nothing."""
 
 Made = TypeVar("Made")
@@ -54,7 +54,7 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
 """What is done about a group of which, or below which, something cannot be read."""
 
 
-def decided(
+def apply_on_error(
     group: ManifestGroup, problems: Problems, on_error: str, where: str, depth: int
 ) -> ManifestGroup:
     """Return what of a group is wanted in spite of its problems.
@@ -86,7 +86,7 @@ def decided(
 # ---------------------------------------------------------------------- variables of sets
 
 
-def variable_or_problem(
+def read_variable_or_problem(
     read: Callable[[], ManifestVariable],
     path: str,
     root: str,
@@ -109,22 +109,22 @@ def variable_or_problem(
     """
     try:
         return read()
-    except (VirtualdsError, *MALFORMED) as error:
-        found = error if isinstance(error, VirtualdsError) else malformed(root, error)
+    except (VirtualdsError, *MALFORMED_ERRORS) as error:
+        found = error if isinstance(error, VirtualdsError) else malformed_error(root, error)
         if found is not error:
             found.__cause__ = error
     found.add_note(f"variable {path} of {root}")
     problems[path.rpartition("/")[2]] = found
     sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
     array = ManifestArray.unreadable(tuple(sizes), "V1", str(found))
-    return ManifestVariable(_axes(sizes, names), array)
+    return ManifestVariable(_name_axes(sizes, names), array)
 
 
-def _axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
+def _name_axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
     """Return the names of axes, as far as the metadata name them."""
     if not isinstance(names, list) or len(names) != len(shape):
         names = [None] * len(shape)
-    return named_axes(shape, [name if isinstance(name, str) else None for name in names])
+    return name_axes(shape, [name if isinstance(name, str) else None for name in names])
 
 
 # ---------------------------------------------------------------------- decoding
@@ -133,7 +133,7 @@ def _axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
 class UndecodableError(VirtualdsError):
     """Variables of a group cannot be decoded; ``problems`` says which, and why.
 
-    It stays inside the library: `decoded` turns it into what ``on_error`` says.
+    It stays inside the library: `decode_group` turns it into what ``on_error`` says.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -142,7 +142,7 @@ class UndecodableError(VirtualdsError):
 
 
 @contextmanager
-def complaints_about(name: str) -> Iterator[None]:
+def blame_variable(name: str) -> Iterator[None]:
     """Tell which variable it is that something is complained of within the block.
 
     Raises
@@ -157,16 +157,16 @@ def complaints_about(name: str) -> Iterator[None]:
         raise UndecodableError({name: error}) from error
     except (VirtualdsError, OSError):
         raise
-    except COMPLAINTS as error:
+    except DECODING_ERRORS as error:
         problem = FormatError(
-            f"variable {name!r} cannot be decoded ({_told(error)}); open the file with "
+            f"variable {name!r} cannot be decoded ({_describe_error(error)}); open the file with "
             f"decode_cf=False, or leave it out with drop_variables or on_error='skip'"
         )
         problem.__cause__ = error
         raise UndecodableError({name: problem}) from error
 
 
-def decoded_together(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
+def decode_naming_variables(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
     """Return what a group decodes to, or tell which of its variables cannot be decoded.
 
     Parameters
@@ -186,16 +186,16 @@ def decoded_together(group: ManifestGroup, decode: Callable[[ManifestGroup], Mad
         return decode(group)
     except (VirtualdsError, OSError):
         raise
-    except COMPLAINTS as error:
-        if problems := _problems(group, decode):
+    except DECODING_ERRORS as error:
+        if problems := _find_problems(group, decode):
             raise UndecodableError(problems) from error
         raise FormatError(
-            f"its variables cannot be decoded together ({_told(error)}); open it with "
+            f"its variables cannot be decoded together ({_describe_error(error)}); open it with "
             f"decode_cf=False"
         ) from error
 
 
-def decoded(
+def decode_group(
     group: ManifestGroup,
     on_error: str,
     make: Callable[[ManifestGroup], Made],
@@ -225,10 +225,10 @@ def decoded(
         except UndecodableError as error:
             problems = error.problems
         # every turn takes a variable out
-        group = decided(_refusing(group, problems), problems, on_error, where, depth=5)
+        group = apply_on_error(_refuse_on_read(group, problems), problems, on_error, where, depth=5)
 
 
-def _refusing(group: ManifestGroup, problems: Problems) -> ManifestGroup:
+def _refuse_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     """Return a group of which some variables say why when their values are asked for."""
     variables = dict(group.variables)
     for name in problems.keys() & variables.keys():
@@ -238,14 +238,14 @@ def _refusing(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     return replace(group, variables=variables, problems={**group.problems, **problems})
 
 
-def _problems(
+def _find_problems(
     group: ManifestGroup, decode: Callable[[ManifestGroup], object]
 ) -> dict[str, VirtualdsError]:
     """Return what is wrong with each variable by itself."""
     found: dict[str, VirtualdsError] = {}
     for name in group.variables.keys() - group.problems.keys():
         try:
-            with complaints_about(name):
+            with blame_variable(name):
                 decode(ManifestGroup({name: group.variables[name]}))
         except UndecodableError as error:
             found |= error.problems
@@ -254,5 +254,5 @@ def _problems(
     return {name: found[name] for name in group.variables if name in found}
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -18,9 +18,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.fits_header import Part, parts
+from virtualds.parsers.fits_header import HeaderDataUnit, read_units
 from virtualds.source_file import SourceFile
-from virtualds.stores.open_source import damage_of, open_source
+from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"SIMPLE  ="
@@ -60,20 +60,20 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     skipped = frozenset(skip)
     reader = _Reader(source)
-    with damage_of(source, "FITS", (ValueError,)), open_source(source) as file:
-        found = list(parts(file, source))
-        for name, part in _named(found).items():
+    with describe_damage(source, "FITS", (ValueError,)), open_source(source) as file:
+        found = list(read_units(file, source))
+        for name, part in _name_units(found).items():
             if name not in skipped:
                 reader.take(name, part)
-    attributes = _attributes(found[0].cards)
+    attributes = _select_attributes(found[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
     return ManifestGroup(reader.variables, attributes, groups, encoding, problems).group(group)
 
 
-def _named(found: Iterable[Part]) -> dict[str, Part]:
+def _name_units(found: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
     """Return the parts by name, each another one: by EXTNAME, EXTVER, and number."""
-    named: dict[str, Part] = {}
+    named: dict[str, HeaderDataUnit] = {}
     for part in found:
         name = str(part.cards.get("EXTNAME", "")).strip().replace("/", "_")
         name = name or (f"HDU{part.number}" if part.number else "PRIMARY")
@@ -93,10 +93,10 @@ class _Reader:
         self.problems: dict[str, VirtualdsError] = {}
         self._lengths: dict[str, int] = {}
 
-    def take(self, name: str, part: Part) -> None:
+    def take(self, name: str, part: HeaderDataUnit) -> None:
         """Take in a part of the file."""
         try:
-            _refuse_what_is_no_image(part)
+            _demand_image(part)
         except UnsupportedError as error:
             error.add_note(f"part {name!r} of {self.source.url}")
             self.problems[name] = error
@@ -107,19 +107,19 @@ class _Reader:
         if part.shape:
             self.variables[name] = self._image(name, part)
         elif part.number:
-            self.groups[name] = ManifestGroup({}, _attributes(part.cards))
+            self.groups[name] = ManifestGroup({}, _select_attributes(part.cards))
 
-    def _image(self, name: str, part: Part) -> ManifestVariable:
+    def _image(self, name: str, part: HeaderDataUnit) -> ManifestVariable:
         end = part.offset + part.nbytes
         if self.source.size is not None and end > self.source.size:
             raise FormatError(
                 f"{self.source.url}: the data of {name!r} would end at byte {end} of "
                 f"{self.source.size}; the file is truncated, fetch it again"
             )
-        meant = _unsigned(part.cards)
+        meant = _find_unsigned_dtype(part.cards)
         dtype = np.dtype(DTYPES[part.cards["BITPIX"]] if meant is None else meant)
         codecs = () if meant is None else (SignFlip(dtype.itemsize),)
-        chunks = _pieces(part.shape, dtype.itemsize) if codecs else part.shape
+        chunks = _cut_pieces(part.shape, dtype.itemsize) if codecs else part.shape
         grid = tuple(n // c if c else 0 for n, c in zip(part.shape, chunks, strict=True))
         size = prod(chunks) * dtype.itemsize
         array = ManifestArray.from_arrays(
@@ -134,7 +134,7 @@ class _Reader:
         url = self.source.url
         origin = local_path(url) if scheme_of(url) == "file" else url
         encoding = {"source": origin, "original_shape": part.shape, "dtype": dtype}
-        attributes = _packing(part.cards, dtype, meant) | _attributes(part.cards)
+        attributes = _find_packing(part.cards, dtype, meant) | _select_attributes(part.cards)
         return ManifestVariable(self._dims(name, part.shape), array, attributes, encoding)
 
     def _dims(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ class _Reader:
         return tuple(found)
 
 
-def _refuse_what_is_no_image(part: Part) -> None:
+def _demand_image(part: HeaderDataUnit) -> None:
     if part.cards.get("ZIMAGE") is True:
         how = part.cards.get("ZCMPTYPE", "some way")
         what = f"an image compressed tile by tile ({how})"
@@ -165,14 +165,14 @@ def _refuse_what_is_no_image(part: Part) -> None:
     )
 
 
-def _unsigned(cards: Mapping[str, Any]) -> str | None:
+def _find_unsigned_dtype(cards: Mapping[str, Any]) -> str | None:
     """Return the type of integers that are stored with the highest bit flipped, None of others."""
     if cards.get("BSCALE", 1) != 1:
         return None
     return UNSIGNED.get((cards["BITPIX"], cards.get("BZERO", 0)))
 
 
-def _pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+def _cut_pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Cut an image into pieces of whole rows that fill it without a rest."""
     chunks = list(shape)
     for axis in range(len(shape)):
@@ -183,7 +183,9 @@ def _pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(chunks)
 
 
-def _packing(cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None) -> dict[str, Any]:
+def _find_packing(
+    cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None
+) -> dict[str, Any]:
     """Return scale, zero point and blanks as CF has them, in the precision astropy computes in."""
     if meant is not None:
         # what it would mean for integers without a fill value is not laid down
@@ -203,7 +205,7 @@ def _packing(cards: Mapping[str, Any], dtype: np.dtype[Any], meant: str | None) 
     return found
 
 
-def _attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
+def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
     """Return what cards say beyond how the data are stored."""
     packing = {"BSCALE", "BZERO", "BLANK"}
     return {

@@ -19,16 +19,16 @@ from virtualds.source_file import SourceFile
 BLOCK = 2880
 """Bytes that headers and data are multiples of."""
 CARD = 80
-MOST = 10_000
+MOST_BLOCKS = 10_000
 """Blocks of a header beyond which it is taken for damage."""
 BEHIND = 1000
 """Blocks behind the last part that are looked at."""
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
-ONCE = re.compile(r"(BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK)$")
+UNIQUE_KEYWORDS = re.compile(r"(BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK)$")
 """Keywords by which data are read; what one of them twice means is not laid down."""
-FIRST = ("SIMPLE", "XTENSION")
+FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
 LARGEST = 999
@@ -36,7 +36,7 @@ LARGEST = 999
 
 
 @dataclass(frozen=True)
-class Part:
+class HeaderDataUnit:
     """A header and data unit.
 
     Parameters
@@ -84,7 +84,7 @@ class Part:
         return abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
 
 
-def parts(file: BinaryIO, source: SourceFile) -> Iterator[Part]:
+def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """Yield the parts of a file: their headers are read, their data passed over.
 
     Raises
@@ -93,15 +93,15 @@ def parts(file: BinaryIO, source: SourceFile) -> Iterator[Part]:
         The file is damaged or truncated.
     """
     place = number = 0
-    while (header := _header(file, place, source, first=not number)) is not None:
-        part = Part(number, _cards(header.cards), place + header.nbytes)
+    while (header := _read_header(file, place, source, first=not number)) is not None:
+        part = HeaderDataUnit(number, _parse_cards(header.cards), place + header.nbytes)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         number += 1
-    _demand_the_last(file, place, source)
+    _demand_last(file, place, source)
 
 
-def _demand_the_last(file: BinaryIO, place: int, source: SourceFile) -> None:
+def _demand_last(file: BinaryIO, place: int, source: SourceFile) -> None:
     """Refuse a file that has a header behind bytes that no header tells of.
 
     What follows the last part does not begin as a header does (section 3.5).
@@ -124,10 +124,10 @@ class _Header(NamedTuple):
     nbytes: int
 
 
-def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
+def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Header | None:
     """Return the header at ``place``, None where no header begins."""
     found = ""
-    for _ in range(MOST):
+    for _ in range(MOST_BLOCKS):
         file.seek(place + len(found))
         block = file.read(BLOCK)
         begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
@@ -148,14 +148,14 @@ def _header(file: BinaryIO, place: int, source: SourceFile, first: bool) -> _Hea
     )
 
 
-def _cards(header: str) -> dict[str, Any]:
+def _parse_cards(header: str) -> dict[str, Any]:
     """Return the values of cards; comments of one keyword are lines of one text."""
     found: dict[str, Any] = {}
     last, text = "", None
     for start in range(0, len(header), CARD):
         card = header[start : start + CARD].ljust(CARD)
         name, value = card[:8].rstrip(), card[10:]
-        if start and name in FIRST:
+        if start and name in FIRST_KEYWORDS:
             # sections 4.4.1.1 and 4.4.1.2: they begin a header and stand nowhere else
             raise FormatError(
                 f"FITS header: {name} stands in card {start // CARD + 1}, so that END is missing "
@@ -165,43 +165,43 @@ def _cards(header: str) -> dict[str, Any]:
             text = text[:-1]
             # a pair of quotes may be cut in two, so pairs are read when all is joined
             half = (len(text) - len(text.rstrip("'"))) % 2
-            if (more := _string(value.strip()[half:])) is not None:
+            if (more := _parse_string(value.strip()[half:])) is not None:
                 text += "'" * half + more
-                found[last] = _unquoted(text)
+                found[last] = _unquote(text)
         elif name in COMMENTARY and card[8:10] != "= ":
             line = card[8:].rstrip()
             if name and line:
                 found[name] = f"{found[name]}\n{line}" if name in found else line
         elif name == "HIERARCH" and "=" in card:
             last, _, value = card[9:].partition("=")
-            last, text = last.strip(), _string(value)
-            found[last] = _value(value)
+            last, text = last.strip(), _parse_string(value)
+            found[last] = _parse_value(value)
         elif card[8:10] == "= ":
-            last, text = name, _string(value)
-            if name in found and ONCE.match(name):
+            last, text = name, _parse_string(value)
+            if name in found and UNIQUE_KEYWORDS.match(name):
                 raise FormatError(
                     f"FITS header: {name} stands twice, which readers take differently; the file "
                     f"is damaged, fetch it again"
                 )
-            found[name] = _value(value)
+            found[name] = _parse_value(value)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _string(text: str) -> str | None:
+def _parse_string(text: str) -> str | None:
     """Return what a card has between its quotes, None if its value is no string."""
     match = STRING.match(text.strip())
     # blanks at the end do not count, but for a string of them alone
     return None if match is None else match[1].rstrip() or match[1][:1]
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return text.replace("''", "'")
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Return the value of a card, None if it has none."""
-    if (string := _string(text)) is not None:
-        return _unquoted(string)
+    if (string := _parse_string(text)) is not None:
+        return _unquote(string)
     text = text.partition("/")[0].strip()
     if text in ("T", "F"):
         return text == "T"

@@ -15,14 +15,14 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
-from virtualds.codecs.codec import needed_package
+from virtualds.codecs.codec import import_package
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.grib_messages import Message, messages
-from virtualds.parsers.grib_variables import Group, _kinds
+from virtualds.parsers.grib_messages import GribField, scan_messages
+from virtualds.parsers.grib_variables import MessageGroup, group_kinds
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.block_cache import PAGE
-from virtualds.stores.open_source import damage_of, open_source
+from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.stores.scan_cache import fetch_ahead
 from virtualds.urls import scheme_of
 
@@ -30,7 +30,7 @@ HEADER = PAGE
 """Bytes at the beginning of a message that are fetched with those of others: one buffer full."""
 
 
-AT_ONCE = 256
+HEADERS_AT_ONCE = 256
 """Headers that are fetched together."""
 
 
@@ -60,7 +60,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    kinds, eccodes = _scanned(source)
+    kinds, eccodes = _scan_kinds(source)
     wanted = group.strip("/") if isinstance(group, str) else group
     if len(kinds) > 1 and not wanted:
         raise UnsupportedError(
@@ -69,9 +69,11 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         )
     skipped = frozenset(skip)
     if not wanted:
-        return Group(source, next(iter(kinds.values())), eccodes).read(skipped)
+        return MessageGroup(source, next(iter(kinds.values())), eccodes).read(skipped)
     groups = {
-        name: Group(source, kind, eccodes).read(skipped) if name == wanted else ManifestGroup()
+        name: MessageGroup(source, kind, eccodes).read(skipped)
+        if name == wanted
+        else ManifestGroup()
         for name, kind in kinds.items()
     }
     return ManifestGroup(groups=groups).group(group)
@@ -86,23 +88,26 @@ def read_tree(
     """
     if group is not None and (not isinstance(group, str) or group.strip("/")):
         return read(source, group, skip)
-    kinds, eccodes = _scanned(source)
+    kinds, eccodes = _scan_kinds(source)
     skipped = frozenset(skip)
-    groups = {n: Group(source, kind, eccodes).read(skipped) for n, kind in kinds.items()}
+    groups = {n: MessageGroup(source, kind, eccodes).read(skipped) for n, kind in kinds.items()}
     return ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
 
 
-def _scanned(source: SourceFile) -> tuple[dict[str, list[Message]], Any]:
+def _scan_kinds(source: SourceFile) -> tuple[dict[str, list[GribField]], Any]:
     """Return the messages of a file by kinds, and ecCodes."""
-    eccodes = needed_package("eccodes", source.url, "grib", "reading a GRIB file")
+    eccodes = import_package("eccodes", source.url, "grib", "reading a GRIB file")
     if source.size is None:
         raise UnsupportedError(f"{source.url}: the server does not say how long it is; copy it")
     _fetch_headers(source)
-    with damage_of(source, "GRIB", (eccodes.CodesInternalError,)), open_source(source) as file:
-        found = list(messages(file, source.size, eccodes))
+    with (
+        describe_damage(source, "GRIB", (eccodes.CodesInternalError,)),
+        open_source(source) as file,
+    ):
+        found = list(scan_messages(file, source.size, eccodes))
     if not found:
         raise FormatError(f"{source.url}: it holds no GRIB message; it is damaged")
-    return _kinds(found), eccodes
+    return group_kinds(found), eccodes
 
 
 def _fetch_headers(source: SourceFile) -> None:
@@ -115,17 +120,17 @@ def _fetch_headers(source: SourceFile) -> None:
         return
     text = ""
     with suppress(FileNotFoundError, PermissionError):
-        text = _inventory(f"{source.url}.idx", source.options)
+        text = _fetch_inventory(f"{source.url}.idx", source.options)
     fields = (line.split(":", 2) for line in text.splitlines())
     offsets = sorted({int(f[1]) for f in fields if len(f) == 3 and f[1].isdigit()})
     size = source.size or 0
     ranges = [(offset, min(HEADER, size - offset)) for offset in offsets if offset < size]
-    for first in range(0, len(ranges), AT_ONCE):
-        fetch_ahead({source: ranges[first : first + AT_ONCE]})
+    for first in range(0, len(ranges), HEADERS_AT_ONCE):
+        fetch_ahead({source: ranges[first : first + HEADERS_AT_ONCE]})
 
 
-def _inventory(url: str, options: StorageOptions | None) -> str:
-    return store_for(url).read_all(url, options).decode("ascii", "replace")
+def _fetch_inventory(url: str, options: StorageOptions | None) -> str:
+    return find_store(url).read_all(url, options).decode("ascii", "replace")
 
 
 def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:

@@ -19,11 +19,11 @@ from virtualds.codecs.grib import ContradictionError, check_first_edition
 from virtualds.errors import FormatError, UnsupportedError
 
 BEGIN, END = b"GRIB", b"7777"
-NEAR = 64 * 1024
+SEARCH_BYTES = 64 * 1024
 """Bytes between messages that are searched for the next one: headings of telegrams, padding."""
 PADDING = b"\0 \r\n\x03\x04\x1a"
 """Bytes that may follow the last message: padding, ends of telegrams."""
-LARGE = 0x800000
+LARGE_MESSAGE = 0x800000
 """Lengths of edition 1 from which ECMWF means something else by them."""
 NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
 """Section 6 without a bitmap, section 7 without values, section 8."""
@@ -48,7 +48,7 @@ REGULAR = ("regular_ll", "regular_gg")
 
 
 @dataclass(frozen=True)
-class Message:
+class GribField:
     """One field: where its message lies, and what ecCodes says of it.
 
     Parameters
@@ -96,7 +96,7 @@ class Message:
         return hours
 
 
-def messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[Message]:
+def scan_messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[GribField]:
     """Yield the messages of a file in their order.
 
     Raises
@@ -107,15 +107,15 @@ def messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[Message]:
         A message holds several fields, or is one that its length does not tell.
     """
     place = 0
-    while (place := _next(file, place, size)) < size:
+    while (place := _find_next(file, place, size)) < size:
         file.seek(place)
         start = file.read(16)
         edition, length = _announced(start, place, size)
         if edition == 1:
-            header = _first_edition(file, place, length)
+            header = _read_first_edition(file, place, length)
         else:
-            header = _second_edition(file, place, start, length)
-        yield Message(place, length, header, _keys(header, place, eccodes))
+            header = _read_second_edition(file, place, start, length)
+        yield GribField(place, length, header, _read_keys(header, place, eccodes))
         place += length
 
 
@@ -127,9 +127,9 @@ def _announced(start: bytes, place: int, size: int) -> tuple[int, int]:
             f"GRIB message at byte {place}: it is of edition {edition}; the file is damaged"
         )
     length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
-    if edition == 1 and length >= LARGE:
+    if edition == 1 and length >= LARGE_MESSAGE:
         raise UnsupportedError(
-            f"GRIB message at byte {place}: edition 1 with more than {LARGE} bytes, whose "
+            f"GRIB message at byte {place}: edition 1 with more than {LARGE_MESSAGE} bytes, whose "
             f"length is told in other ways; convert it with grib_set -s edition=2"
         )
     if place + length > size:
@@ -140,23 +140,23 @@ def _announced(start: bytes, place: int, size: int) -> tuple[int, int]:
     return edition, length
 
 
-def _next(file: BinaryIO, place: int, size: int) -> int:
+def _find_next(file: BinaryIO, place: int, size: int) -> int:
     """Return where the next message begins, the size of the file if there is none."""
     file.seek(place)
     found = file.read(min(len(BEGIN), size - place))
     if found == BEGIN or not found:
         return place if found else size
-    found += file.read(min(NEAR, size - place))
+    found += file.read(min(SEARCH_BYTES, size - place))
     at = found.find(BEGIN)
     if at < 0 and (len(found) + place < size or found.strip(PADDING)):
         raise FormatError(
-            f"GRIB file: no message begins within {NEAR} bytes of byte {place}; it is damaged or "
+            f"GRIB file: no message begins within {SEARCH_BYTES} bytes of byte {place}; it is damaged or "
             f"truncated"
         )
     return place + at if at >= 0 else size
 
 
-def _second_edition(file: BinaryIO, place: int, start: bytes, total: int) -> bytes:
+def _read_second_edition(file: BinaryIO, place: int, start: bytes, total: int) -> bytes:
     """Return what stands for a message without its values."""
     header, inside = start, 16
     while inside + 5 <= total:
@@ -183,7 +183,7 @@ def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> 
         )
 
 
-def _first_edition(file: BinaryIO, place: int, length: int) -> bytes:
+def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
     """Return a message, whose values are small."""
     file.seek(place)
     message = file.read(length)
@@ -199,7 +199,7 @@ def _first_edition(file: BinaryIO, place: int, length: int) -> bytes:
     return message
 
 
-def _keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
+def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
     """Return what ecCodes says of a message."""
     found: dict[str, Any] = {}
     try:
@@ -226,7 +226,7 @@ def _keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
     return found
 
 
-def places(message: Message, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
+def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
     """Return the latitudes and longitudes of all points in their order; nothing if unknown.
 
     Raises

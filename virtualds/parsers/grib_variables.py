@@ -18,7 +18,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.grib_messages import REGULAR, Message, places
+from virtualds.parsers.grib_messages import REGULAR, GribField, read_coordinates
 from virtualds.source_file import SourceFile
 from virtualds.urls import local_path, scheme_of
 
@@ -30,7 +30,7 @@ ATTRIBUTES = (
 )
 
 
-TELLING = (
+DISTINGUISHING_KEYS = (
     *("stepRange", "bottomLevel", "dataType", "percentileValue", "perturbationNumber"),
     *("forecastProbabilityNumber", "probabilityType", "typeOfStatisticalProcessing", "paramId"),
 )
@@ -54,7 +54,7 @@ LEVELS: dict[str, dict[str, Any]] = {
 SINCE_1970 = {"units": "seconds since 1970-01-01T00:00:00", "calendar": "proleptic_gregorian"}
 
 
-AXES: dict[str, tuple[Callable[[Message], Any], dict[str, Any]]] = {
+AXES: dict[str, tuple[Callable[[GribField], Any], dict[str, Any]]] = {
     "number": (
         lambda m: m.keys.get("number", 0),
         {"standard_name": "realization", "units": "1"},
@@ -69,7 +69,7 @@ AXES: dict[str, tuple[Callable[[Message], Any], dict[str, Any]]] = {
 """Axes before those of the grid: what tells a message's place along each, and its attributes."""
 
 
-PLACES = {
+COORDINATE_ATTRIBUTES = {
     "latitude": {"units": "degrees_north", "standard_name": "latitude"},
     "longitude": {"units": "degrees_east", "standard_name": "longitude"},
 }
@@ -78,25 +78,25 @@ PLACES = {
 # ---------------------------------------------------------------------- which messages are together
 
 
-def _kinds(found: Sequence[Message]) -> dict[str, list[Message]]:
+def group_kinds(found: Sequence[GribField]) -> dict[str, list[GribField]]:
     """Return messages that make one dataset, by the names of their groups."""
     levels: dict[tuple[Any, ...], set[float]] = {}
     for message in found:
-        levels.setdefault(_parameter(message), set()).add(message.keys.get("level", 0.0))
-    kinds: dict[tuple[Any, ...], list[Message]] = {}
+        levels.setdefault(_parameter_of(message), set()).add(message.keys.get("level", 0.0))
+    kinds: dict[tuple[Any, ...], list[GribField]] = {}
     for message in found:
-        kind = _parameter(message)
+        kind = _parameter_of(message)
         kinds.setdefault((*kind[1:], tuple(sorted(levels[kind]))), []).append(message)
-    return dict(zip(_names(list(kinds)), kinds.values(), strict=True))
+    return dict(zip(_name_kinds(list(kinds)), kinds.values(), strict=True))
 
 
-def _parameter(message: Message) -> tuple[Any, ...]:
+def _parameter_of(message: GribField) -> tuple[Any, ...]:
     keys = message.keys
     kind = tuple(keys.get(n, "") for n in ("typeOfLevel", "stepType", "md5GridSection"))
-    return (_name(message), *kind)
+    return (_name_of(message), *kind)
 
 
-def _name(message: Message) -> str:
+def _name_of(message: GribField) -> str:
     """Return the name of a message's variable, as cfgrib does."""
     for key in ("cfVarName", "shortName"):
         if (name := message.keys.get(key, "unknown")) not in ("unknown", "~", ""):
@@ -104,7 +104,7 @@ def _name(message: Message) -> str:
     return f"paramId_{message.keys.get('paramId', 0)}"
 
 
-def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
+def _name_kinds(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
     """Return names of kinds: the type of level, and as much else as tells them apart."""
     named = []
     for kind in kinds:
@@ -121,10 +121,10 @@ def _names(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
     return [f"{n}_{i}" if named.count(n) > 1 else n for i, n in enumerate(named)]
 
 
-class Group:
+class MessageGroup:
     """Messages that make one dataset: of one type of level, one grid, one kind of interval."""
 
-    def __init__(self, source: SourceFile, found: Sequence[Message], eccodes: Any) -> None:
+    def __init__(self, source: SourceFile, found: Sequence[GribField], eccodes: Any) -> None:
         self.source, self.messages = source, found
         self.first = found[0]
         self.level = str(self.first.keys.get("typeOfLevel", "level"))
@@ -135,7 +135,9 @@ class Group:
         self.told = [n for n in AXES if n != "number" or any("number" in m.keys for m in found)]
         self.axes = [name for name, values in self.values.items() if len(values) > 1]
         self.problems: dict[str, VirtualdsError] = {}
-        self.dims, self.shape, self.places = _grid(self.first, places(self.first, eccodes))
+        self.dims, self.shape, self.places = _build_grid(
+            self.first, read_coordinates(self.first, eccodes)
+        )
 
     def read(self, skip: frozenset[str]) -> ManifestGroup:
         """Return the variables of all parameters, and their coordinates."""
@@ -153,7 +155,7 @@ class Group:
 
     def _parameters(self, skip: frozenset[str]) -> Iterator[tuple[str, ManifestVariable]]:
         dims = (*(self._shown(axis) for axis in self.axes), *self.dims)
-        for name, found in groupby(sorted(self.messages, key=_name), _name):
+        for name, found in groupby(sorted(self.messages, key=_name_of), _name_of):
             if name in skip:
                 continue
             of_it = list(found)
@@ -169,7 +171,7 @@ class Group:
             encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
             yield name, ManifestVariable(dims, array, self._attributes(of_it[0]), encoding)
 
-    def _array(self, name: str, found: Sequence[Message]) -> ManifestArray:
+    def _array(self, name: str, found: Sequence[GribField]) -> ManifestArray:
         """Return the messages of one parameter as an array of a chunk each."""
         lengths = tuple(len(self.values[axis]) for axis in self.axes)
         demand_table(lengths, len(found), f"parameter {name!r}")
@@ -177,7 +179,7 @@ class Group:
         for row, message in enumerate(found):
             at = tuple(self.values[axis].index(AXES[axis][0](message)) for axis in self.axes)
             if rows[at] >= 0:
-                raise _ambiguous(name, found[rows[at]], message)
+                raise _ambiguous_error(name, found[rows[at]], message)
             rows[at] = row
         grid = (*lengths, *(1 for _ in self.shape))
         there = rows >= 0
@@ -194,7 +196,7 @@ class Group:
         pipeline = CodecPipeline(np.dtype("<f4"), (GribMessage(),), nothing, layout)
         return ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
 
-    def _attributes(self, message: Message) -> dict[str, Any]:
+    def _attributes(self, message: GribField) -> dict[str, Any]:
         keys = message.keys
         found = {f"GRIB_{name}": keys[name] for name in ATTRIBUTES if name in keys}
         found |= {"long_name": keys.get("name", "unknown"), "units": keys.get("units", "unknown")}
@@ -227,9 +229,9 @@ class Group:
         return found
 
 
-def _ambiguous(name: str, first: Message, second: Message) -> UnsupportedError:
+def _ambiguous_error(name: str, first: GribField, second: GribField) -> UnsupportedError:
     """Return what to say of two messages that have one place in the array."""
-    told = {n: (first.keys.get(n), second.keys.get(n)) for n in TELLING}
+    told = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
     differing = {n: values for n, values in told.items() if values[0] != values[1]}
     key = next(iter(differing), "count")
     return UnsupportedError(
@@ -239,8 +241,8 @@ def _ambiguous(name: str, first: Message, second: Message) -> UnsupportedError:
     )
 
 
-def _grid(
-    message: Message, where: Mapping[str, Any]
+def _build_grid(
+    message: GribField, where: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, ManifestVariable]]:
     """Return names and lengths of the axes of a grid, and the places of its points."""
     keys = message.keys
@@ -257,13 +259,25 @@ def _grid(
         )
     if columns * rows != count:
         dims: tuple[str, ...] = ("values",)
-        return dims, (count,), {n: ManifestVariable(dims, v, PLACES[n]) for n, v in where.items()}
+        return (
+            dims,
+            (count,),
+            {n: ManifestVariable(dims, v, COORDINATE_ATTRIBUTES[n]) for n, v in where.items()},
+        )
     by_columns = bool(keys.get("jPointsAreConsecutive"))
     shape = (columns, rows) if by_columns else (rows, columns)
     full = {n: values.reshape(shape) for n, values in where.items()}
     if keys["gridType"] in REGULAR and full:
         dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
         lines = {dims[0]: full[dims[0]][:, 0], dims[1]: full[dims[1]][0]}
-        return dims, shape, {n: ManifestVariable((n,), v, PLACES[n]) for n, v in lines.items()}
+        return (
+            dims,
+            shape,
+            {n: ManifestVariable((n,), v, COORDINATE_ATTRIBUTES[n]) for n, v in lines.items()},
+        )
     dims = ("x", "y") if by_columns else ("y", "x")
-    return dims, shape, {n: ManifestVariable(dims, v, PLACES[n]) for n, v in full.items()}
+    return (
+        dims,
+        shape,
+        {n: ManifestVariable(dims, v, COORDINATE_ATTRIBUTES[n]) for n, v in full.items()},
+    )

@@ -20,29 +20,29 @@ from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.strided_manifest import EvenManifest, EvenTable
+from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.netcdf3_header import (
     MAGIC,
     VERSIONS,
-    Header,
     MoreNeeded,
-    Variable,
+    NetCDF3Header,
+    NetCDF3Variable,
     parse_header,
 )
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.block_cache import FIRST, PAGE
+from virtualds.stores import find_store
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.urls import local_path, scheme_of
 
 LONGEST = 2**28
 """Bytes of the longest header that is read."""
 DASK_BLOCK = 2**24
 """Bytes of records that dask is advised to take at a time."""
-FEW = 2**10
+FEW_RECORDS = 2**10
 """Records of a variable up to which their offsets are held: 8 KiB, and no work when files join."""
-GROWS = 8
+GROWTH = 8
 """How many times as much is fetched of a header that is longer than what was."""
 
 
@@ -73,7 +73,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         Parts of the file cannot be had.
     """
     skipped = frozenset(skip)
-    header, size = _header(source)
+    header, size = _read_header(source)
     records = header.records_in(size) if header.numrecs is None else header.numrecs
     name = local_path(source.url) if scheme_of(source.url) == "file" else source.url
     variables, problems = {}, dict[str, VirtualdsError]()
@@ -82,21 +82,21 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             continue
         try:
             _demand_whole(variable, header, records, source)
-            data = _array(variable, header, records, source)
+            data = _build_array(variable, header, records, source)
         except VirtualdsError as error:
             error.add_note(f"variable {variable.name!r} of {source.url}")
             problems[variable.name] = error
             data = ManifestArray.unreadable(
-                _shape(variable, records), variable.dtype, f"{source.url}: {error}"
+                _shape_of(variable, records), variable.dtype, f"{source.url}: {error}"
             )
-        variables[variable.name] = _variable(variable, data, name)
+        variables[variable.name] = _build_variable(variable, data, name)
     unlimited = header.record_dimension
     encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
     found = ManifestGroup(variables, header.attributes, {}, encoding, problems)
     return found.group(group)
 
 
-def _header(source: SourceFile) -> tuple[Header, int]:
+def _read_header(source: SourceFile) -> tuple[NetCDF3Header, int]:
     """Read the header of a file; return it with the size of the file."""
     size, url = source.size, source.url
     if size is None:
@@ -104,7 +104,7 @@ def _header(source: SourceFile) -> tuple[Header, int]:
             f"{url}: the server sends no parts of it (it knows no byte ranges, or does not say how "
             f"long the file is); copy it to local disk"
         )
-    store, data, wanted = store_for(url), b"", FIRST * PAGE
+    store, data, wanted = find_store(url), b"", FIRST_PAGES * PAGE
     while True:
         wanted = min(wanted, size)
         [more] = store.get_ranges(source, [(len(data), wanted - len(data))])
@@ -122,14 +122,16 @@ def _header(source: SourceFile) -> tuple[Header, int]:
                     f"{url}: its header would have more than {LONGEST} bytes; the file is damaged, "
                     f"fetch it again"
                 ) from error
-            wanted = min(max(error.stop + FIRST * PAGE, GROWS * wanted), LONGEST)
+            wanted = min(max(error.stop + FIRST_PAGES * PAGE, GROWTH * wanted), LONGEST)
 
 
-def _shape(variable: Variable, records: int) -> tuple[int, ...]:
+def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
     return (records, *variable.shape) if variable.has_records else variable.shape
 
 
-def _demand_whole(variable: Variable, header: Header, records: int, source: SourceFile) -> None:
+def _demand_whole(
+    variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
+) -> None:
     """Refuse a variable that the file ends within: what is missing is not fill."""
     size = source.size or 0
     count = records if variable.has_records else 1
@@ -144,43 +146,47 @@ def _demand_whole(variable: Variable, header: Header, records: int, source: Sour
         )
 
 
-def _array(variable: Variable, header: Header, records: int, source: SourceFile) -> ManifestArray:
+def _build_array(
+    variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
+) -> ManifestArray:
     """Return the values as references: of each record, or of everything."""
-    shape = _shape(variable, records)
-    axes = _axes(shape)
+    shape = _shape_of(variable, records)
+    axes = _make_axes(shape)
     nbytes = variable.nbytes * (records if variable.has_records else 1)
     # the records of the only variable that has any follow each other
     if variable.has_records and nbytes and header.record_size != variable.nbytes:
         axes = (ChunkAxis.regular(records, 1), *axes[1:])
-        manifest = _records(variable, header.record_size, records, source)
+        manifest = _build_manifest(variable, header.record_size, records, source)
     elif nbytes:
         manifest = ChunkManifest.in_file((1,) * len(shape), source, [variable.begin], [nbytes])
     else:
         manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
-    pipeline = _pipeline(variable.dtype, len(shape))
+    pipeline = _make_pipeline(variable.dtype, len(shape))
     fragment = Fragment((0,) * len(shape), axes, manifest)
     return ManifestArray.of_fragment(fragment, pipeline, variable.name)
 
 
-def _records(variable: Variable, step: int, count: int, source: SourceFile) -> ChunkManifest:
+def _build_manifest(
+    variable: NetCDF3Variable, step: int, count: int, source: SourceFile
+) -> ChunkManifest:
     """Return the references of every record, which lie ``step`` bytes apart."""
-    table = EvenTable(source, variable.begin, step, variable.nbytes, count)
-    found = EvenManifest(table, (count,) + (1,) * len(variable.shape))
-    return found if count > FEW else found.loaded()
+    table = StridedReferences(source, variable.begin, step, variable.nbytes, count)
+    found = StridedManifest(table, (count,) + (1,) * len(variable.shape))
+    return found if count > FEW_RECORDS else found.loaded()
 
 
 @lru_cache(256)
-def _axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
+def _make_axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
     """Return how an array in one piece is cut: not at all."""
     return tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
 
 
 @lru_cache(256)
-def _pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
+def _make_pipeline(dtype: np.dtype[Any], ndim: int) -> CodecPipeline:
     return CodecPipeline(dtype, layout=tuple(range(ndim)))
 
 
-def _variable(variable: Variable, data: ManifestArray, name: str) -> ManifestVariable:
+def _build_variable(variable: NetCDF3Variable, data: ManifestArray, name: str) -> ManifestVariable:
     """Return a variable; ``name`` is that of the file."""
     encoding: dict[str, Any] = {
         "dtype": variable.dtype.newbyteorder("="),

@@ -50,7 +50,7 @@ class MoreNeeded(Exception):
         self.stop = stop
 
 
-class Dimension(NamedTuple):
+class NetCDF3Dimension(NamedTuple):
     """A dimension; of the record dimension the length is 0."""
 
     name: str
@@ -58,7 +58,7 @@ class Dimension(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Variable:
+class NetCDF3Variable:
     """A variable of the header.
 
     ``shape`` is that of one record where ``has_records``; ``begin`` is where its bytes begin.
@@ -82,12 +82,12 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Header:
+class NetCDF3Header:
     """What the header of a file says; ``numrecs`` is None where it is left to the file's size."""
 
-    dimensions: tuple[Dimension, ...]
+    dimensions: tuple[NetCDF3Dimension, ...]
     attributes: dict[str, Any]
-    variables: tuple[Variable, ...]
+    variables: tuple[NetCDF3Variable, ...]
     numrecs: int | None
 
     @property
@@ -96,7 +96,7 @@ class Header:
         return next((d.name for d in self.dimensions if not d.length), None)
 
     @property
-    def of_records(self) -> tuple[Variable, ...]:
+    def of_records(self) -> tuple[NetCDF3Variable, ...]:
         """The variables that have records."""
         return tuple(v for v in self.variables if v.has_records)
 
@@ -110,7 +110,7 @@ class Header:
         variables = self.of_records
         if len(variables) == 1:
             return variables[0].nbytes
-        return sum(_padded(v.nbytes) for v in variables)
+        return sum(_pad_length(v.nbytes) for v in variables)
 
     def records_in(self, size: int) -> int:
         """Return how many records a file of this size holds as a whole."""
@@ -120,7 +120,7 @@ class Header:
         return max(min((size - v.begin - v.nbytes) // step + 1 for v in variables), 0)
 
 
-def parse_header(data: bytes, where: str) -> Header:
+def parse_header(data: bytes, where: str) -> NetCDF3Header:
     """Return the header that a file begins with.
 
     Raises
@@ -133,7 +133,7 @@ def parse_header(data: bytes, where: str) -> Header:
     return _Parser(data, where).header()
 
 
-def _padded(nbytes: int) -> int:
+def _pad_length(nbytes: int) -> int:
     return -(-nbytes // 4) * 4
 
 
@@ -156,7 +156,7 @@ class _Parser:
             f"{self.where}: header, byte {place}: {found}; the file is damaged, fetch it again"
         )
 
-    def header(self) -> Header:
+    def header(self) -> NetCDF3Header:
         streaming = self.data[self.place : self.place + self.wide] == b"\xff" * self.wide
         numrecs = self.number(self.wide) if streaming else self.count()
         dimensions = tuple(self.list_of(DIMENSIONS, "dimensions", self.dimension))
@@ -166,7 +166,7 @@ class _Parser:
         attributes = self.attributes()
         variables = tuple(self.list_of(VARIABLES, "variables", lambda: self.variable(dimensions)))
         _demand_unique(self, "variable", [v.name for v in variables])
-        return Header(dimensions, attributes, variables, None if streaming else numrecs)
+        return NetCDF3Header(dimensions, attributes, variables, None if streaming else numrecs)
 
     def list_of(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
         """Read a list: its tag, its length, its items."""
@@ -179,8 +179,8 @@ class _Parser:
         # an item has at least a name and a number; do not believe in more of them than fit
         return [read() for _ in range(count)]
 
-    def dimension(self) -> Dimension:
-        return Dimension(self.name(), self.count())
+    def dimension(self) -> NetCDF3Dimension:
+        return NetCDF3Dimension(self.name(), self.count())
 
     def attributes(self) -> dict[str, Any]:
         return dict(self.list_of(ATTRIBUTES, "attributes", self.attribute))
@@ -197,7 +197,7 @@ class _Parser:
         values = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))
         return name, values[0] if values.size == 1 else values
 
-    def variable(self, dimensions: tuple[Dimension, ...]) -> Variable:
+    def variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
         name = self.name()
         count, place = self.number(self.wide), self.place
         ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
@@ -219,7 +219,7 @@ class _Parser:
         has_records = bool(dims) and not dims[0].length
         shape = tuple(d.length for d in dims[has_records:])
         names = tuple(d.name for d in dims)
-        return Variable(name, names, kind, shape, has_records, begin, attributes)
+        return NetCDF3Variable(name, names, kind, shape, has_records, begin, attributes)
 
     def type(self) -> np.dtype[Any]:
         number = self.number(4)

@@ -15,13 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
+from virtualds.arrays.contiguous import build_flat_array, build_flat_variable, number_axes
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.source_file import SourceFile, checksum_behind, mismatch
-from virtualds.stores import checksums_in_archives, headers_in_archives, outside_archives, store_for
+from virtualds.source_file import SourceFile, compute_checksum_behind, find_mismatch
+from virtualds.stores import (
+    find_archive_checksums,
+    find_archive_headers,
+    find_store,
+    locate_outside_archives,
+)
 from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.stores.scan_cache import fetch_ahead
 
@@ -32,7 +37,7 @@ NAME = "array"
 SUFFIX = ".npy"
 
 
-AROUND = 256
+HEADER_ROOM = 256
 """Bytes that the name and the extra field of a member are expected to have."""
 
 
@@ -64,9 +69,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     if NAME in set(skip):
         return ManifestGroup().group(group)
-    [head] = _heads([source])
-    data = _array(source, head)
-    variable = flat_variable(data, numbered("", data.ndim), source)
+    [head] = _fetch_heads([source])
+    data = _build_array(source, head)
+    variable = build_flat_variable(data, number_axes("", data.ndim), source)
     return ManifestGroup({NAME: variable}).group(group)
 
 
@@ -84,7 +89,7 @@ def read_archive(
     """
     root = f"zip://::{source.url}"
     try:
-        listed = store_for(root).list_files(root, source.options)
+        listed = find_store(root).list_files(root, source.options)
     except UnsupportedError as error:
         raise UnsupportedError(
             f"{error}; numpy.savez writes it so, numpy.savez_compressed does not"
@@ -97,55 +102,56 @@ def read_archive(
     skipped = frozenset(skip)
     names = [file.path.removesuffix(SUFFIX) for file in listed]
     wanted = [(n, f.file) for n, f in zip(names, listed, strict=True) if n not in skipped]
-    heads = _heads([file for _, file in wanted])
+    heads = _fetch_heads([file for _, file in wanted])
     variables, problems = {}, dict[str, VirtualdsError]()
     for (name, file), head in zip(wanted, heads, strict=True):
         try:
-            data = _array(file, head)
+            data = _build_array(file, head)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r} of {source.url}")
             problems[name] = error
             data = ManifestArray.unreadable((), "V1", str(error))
-        variables[name] = flat_variable(data, numbered(name, data.ndim), source)
+        variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, problems=problems).group(group)
 
 
-def _heads(files: Sequence[SourceFile]) -> list[bytes]:
+def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
     """Return the beginnings of files, all asked for at once."""
     if any(file.size is None for file in files):
         raise UnsupportedError(
             f"{files[0].url}: the server sends no parts of it; copy it to local disk"
         )
     # the header of a member and the array's own lie beside each other, and come together
-    span = LOCAL_HEADER + AROUND + USUAL
-    headers = headers_in_archives(files)
+    span = LOCAL_HEADER + HEADER_ROOM + USUAL_HEADER
+    headers = find_archive_headers(files)
     for first in range(0, len(headers), AT_ONCE):
         some = headers[first : first + AT_ONCE]
         fetch_ahead({some[0][0]: [(begin, span) for _, begin in some]})
-    places = outside_archives(files)
+    places = locate_outside_archives(files)
     wanted = [
-        (begin, min(USUAL, file.size or 0)) for file, (_, begin) in zip(files, places, strict=True)
+        (begin, min(USUAL_HEADER, file.size or 0))
+        for file, (_, begin) in zip(files, places, strict=True)
     ]
     if not files:
         return []
     whole = places[0][0]
-    return [bytes(head) for head in store_for(whole.url).get_ranges(whole, wanted)]
+    return [bytes(head) for head in find_store(whole.url).get_ranges(whole, wanted)]
 
 
-def _array(file: SourceFile, head: bytes) -> ManifestArray:
+def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
     """Return the array of an ``.npy`` file that begins with ``head``."""
-    size = min(header_size(head, file.url), file.size or 0)
+    size = min(parse_header_size(head, file.url), file.size or 0)
     if size > len(head):
-        [head] = store_for(file.url).get_ranges(file, [(0, size)])
+        [head] = find_store(file.url).get_ranges(file, [(0, size)])
     found = parse_numpy_header(head, file.url)
     nbytes = found.dtype.itemsize * prod(found.shape)
-    checksum = _checksum(file, head[: found.offset], nbytes)
-    return flat_array(
+    checksum = _find_checksum(file, head[: found.offset], nbytes)
+    return build_flat_array(
         file, found.offset, found.dtype, found.shape, order=found.order, checksum=checksum
     )
 
 
-def _checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
+def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     """Return the checksum of the values of an array in an archive, 0 if there is none.
 
     The archive has one of the header and the values together. An array that does not reach to the
@@ -157,14 +163,14 @@ def _checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
         The member is damaged.
     """
     size = file.size or 0
-    [whole] = checksums_in_archives([file])
+    [whole] = find_archive_checksums([file])
     if not whole or size > len(header) + READ_WHOLE:
         return 0
     if nbytes and len(header) + nbytes == size:
-        return checksum_behind(header, whole, nbytes)
-    [(archive, begin)] = outside_archives([file])
-    [data] = store_for(archive.url).get_ranges(archive, [(begin, size)])
-    if reason := mismatch(data, whole):
+        return compute_checksum_behind(header, whole, nbytes)
+    [(archive, begin)] = locate_outside_archives([file])
+    [data] = find_store(archive.url).get_ranges(archive, [(begin, size)])
+    if reason := find_mismatch(data, whole):
         raise FormatError(f"{file.url}: {reason}; the archive is damaged, fetch it again")
     return 0
 
@@ -203,7 +209,7 @@ LONGEST = 10_000
 """Characters of a header: Python's parser can be crashed by long ones. numpy's limit, too."""
 
 
-USUAL = 256
+USUAL_HEADER = 256
 """Bytes that are enough for most headers."""
 
 
@@ -219,7 +225,7 @@ class NumpyHeader(NamedTuple):
     offset: int
 
 
-def header_size(head: bytes, where: str) -> int:
+def parse_header_size(head: bytes, where: str) -> int:
     """Return how many bytes come before the values, by the first 12 bytes of a file.
 
     Raises
@@ -249,7 +255,7 @@ def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
     FormatError
         It is damaged.
     """
-    size = header_size(head, where)
+    size = parse_header_size(head, where)
     encoding = "utf-8" if head[6] == 3 else "latin-1"
     raw = head[8 + WIDTHS[head[6]] : size]
     try:

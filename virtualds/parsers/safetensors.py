@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.contiguous import flat_array, flat_variable, numbered
+from virtualds.arrays.contiguous import build_flat_array, build_flat_variable, number_axes
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.json_values import parsed
+from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.block_cache import FIRST, PAGE
+from virtualds.stores import find_store
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 
 WIDTH = 8
 """Bytes of the length of the header."""
@@ -61,12 +61,12 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     UnsupportedError
         Parts of the file cannot be had.
     """
-    header, begin = _header(source)
+    header, begin = _read_header(source)
     attributes = header.pop(METADATA, {})
     if not isinstance(attributes, Mapping):
         raise FormatError(f"{source.url}: {METADATA} is {attributes!r:.100}; the file is damaged")
     skipped = frozenset(skip)
-    shared = _sharing(header)
+    shared = _find_sharing(header)
     variables, problems = {}, dict[str, VirtualdsError]()
     for name, tensor in header.items():
         if name in skipped:
@@ -77,22 +77,22 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
                     f"its bytes are those of tensor {shared[name]!r} too; the file is damaged, "
                     f"fetch it again"
                 )
-            data = _array(tensor, begin, source)
+            data = _build_array(tensor, begin, source)
         except VirtualdsError as error:
             error.add_note(f"variable {name!r} of {source.url}")
             problems[name] = error
             data = ManifestArray.unreadable((), "V1", str(error))
-        variables[name] = flat_variable(data, numbered(name, data.ndim), source)
+        variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, dict(attributes), problems=problems).group(group)
 
 
-def _header(source: SourceFile) -> tuple[dict[str, Any], int]:
+def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
     """Return the header of a file, and where its tensors begin."""
     url, size = source.url, source.size
     if size is None:
         raise UnsupportedError(f"{url}: the server sends no parts of it; copy it to local disk")
-    store = store_for(url)
-    [head] = store.get_ranges(source, [(0, min(size, FIRST * PAGE))])
+    store = find_store(url)
+    [head] = store.get_ranges(source, [(0, min(size, FIRST_PAGES * PAGE))])
     begin = WIDTH + int.from_bytes(head[:WIDTH], "little")
     if begin > size or begin > WIDTH + LONGEST:
         raise FormatError(
@@ -101,13 +101,13 @@ def _header(source: SourceFile) -> tuple[dict[str, Any], int]:
         )
     if begin > len(head):
         head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
-    found = parsed(bytes(head[WIDTH:begin]), url)
+    found = parse_json(bytes(head[WIDTH:begin]), url)
     if not isinstance(found, dict):
         raise FormatError(f"{url}: its header is no object of JSON; the file is damaged")
     return found, begin
 
 
-def _sharing(header: Mapping[str, Any]) -> dict[str, str]:
+def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
     """Return tensors some of whose bytes belong to another one too, by name, and which one.
 
     No two share any ("Format" of the README of safetensors): the offsets of one are wrong.
@@ -126,7 +126,7 @@ def _sharing(header: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
+def _build_array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
     try:
         kind, shape, (start, stop) = tensor["dtype"], tensor["shape"], tensor["data_offsets"]
         is_sound = isinstance(kind, str) and isinstance(shape, list) and 0 <= start <= stop
@@ -141,7 +141,7 @@ def _array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
             f"its type {kind} is none of numpy's; leave the tensor out with drop_variables, or "
             f"open its bytes with virtualds.open_flat(url, offset={begin + start}, ...) as integers"
         )
-    data = flat_array(source, begin + start, np.dtype(TYPES[kind]), shape)
+    data = build_flat_array(source, begin + start, np.dtype(TYPES[kind]), shape)
     if data.nbytes != stop - start:
         raise FormatError(
             f"it has {stop - start} bytes, and {kind} of {shape} takes {data.nbytes}; the file is "

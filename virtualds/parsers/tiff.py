@@ -19,16 +19,16 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
-from virtualds.codecs.codec import needed_package
+from virtualds.codecs.codec import import_package
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.tiff_pages import geo_keys, nodata_of, page_array
+from virtualds.parsers.tiff_pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
-from virtualds.stores.open_source import damage_of, open_source
+from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """Byte order and version: of TIFF (6.0, section 2), then of BigTIFF."""
-COMPLAINTS = (
+TIFF_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -87,20 +87,22 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    tifffile = needed_package("tifffile", source.url, "images", "reading a TIFF file")
+    tifffile = import_package("tifffile", source.url, "images", "reading a TIFF file")
     skipped = frozenset(skip)
     with (
-        damage_of(source, "TIFF", COMPLAINTS),
+        describe_damage(source, "TIFF", TIFF_ERRORS),
         open_source(source) as file,
-        tifffile.TiffFile(file, name=_name(source)) as tiff,
+        tifffile.TiffFile(file, name=_name_of(source)) as tiff,
     ):
         # counting pages ends where they go round in a circle; looking for images would not
         if not len(tiff.pages) or not tiff.series:
             raise FormatError(f"{source.url}: the TIFF file has no image; it is damaged")
-        images = list(_images(tiff))
+        images = list(_list_images(tiff))
         for _, levels, number in images:
             _demand_all_tags(file, tiff.tiff, levels[number].keyframe)
-        groups = {path: _group(source, levels, number, skipped) for path, levels, number in images}
+        groups = {
+            path: _build_group(source, levels, number, skipped) for path, levels, number in images
+        }
     root = groups.pop("")
     nested: dict[str, ManifestGroup] = {}
     for path, found in groups.items():
@@ -109,7 +111,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             nested[above] = replace(nested[above], groups={**nested[above].groups, name: found})
         else:
             nested[name] = found
-    return _numbered(replace(root, groups=nested)).group(group)
+    return _number_overviews(replace(root, groups=nested)).group(group)
 
 
 def read_tree(
@@ -120,21 +122,25 @@ def read_tree(
     Parameters and errors are those of `read`. The image itself is the group ``"0"``, unless it is
     the only one.
     """
-    return _side_by_side(read(source, group, skip))
+    return _arrange_side_by_side(read(source, group, skip))
 
 
-def _numbered(found: ManifestGroup) -> ManifestGroup:
+def _number_overviews(found: ManifestGroup) -> ManifestGroup:
     """Show images that have others below them as the first of these, too."""
     if not found.groups:
         return found
     itself = {"0": replace(found, groups={})}
-    return replace(found, groups=itself | {n: _numbered(g) for n, g in found.groups.items()})
+    return replace(
+        found, groups=itself | {n: _number_overviews(g) for n, g in found.groups.items()}
+    )
 
 
-def _side_by_side(found: ManifestGroup) -> ManifestGroup:
+def _arrange_side_by_side(found: ManifestGroup) -> ManifestGroup:
     if not found.groups:
         return found
-    return ManifestGroup(groups={name: _side_by_side(g) for name, g in found.groups.items()})
+    return ManifestGroup(
+        groups={name: _arrange_side_by_side(g) for name, g in found.groups.items()}
+    )
 
 
 def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
@@ -154,11 +160,11 @@ def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
         raise ValueError(f"tags {lacking} of the directory at byte {page.offset} cannot be read")
 
 
-def _name(source: SourceFile) -> str:
+def _name_of(source: SourceFile) -> str:
     return local_path(source.url) if scheme_of(source.url) == "file" else source.url
 
 
-def _images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
+def _list_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
     """Yield the paths of all images, with the levels of their pyramid, and which level it is."""
     for index, series in enumerate(tiff.series):
         name = f"series_{index}" if index else ""
@@ -167,36 +173,38 @@ def _images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
             yield "/".join(path), series.levels, level
 
 
-def _group(source: SourceFile, levels: Any, level: int, skip: frozenset[str]) -> ManifestGroup:
+def _build_group(
+    source: SourceFile, levels: Any, level: int, skip: frozenset[str]
+) -> ManifestGroup:
     """Return one image with its coordinates."""
     series, full = levels[level], levels[0].keyframe
     page = series.keyframe
-    dims = tuple(DIMS.get(letter, letter.lower()) for letter in _axes(series))
+    dims = tuple(DIMS.get(letter, letter.lower()) for letter in _name_axes(series))
     variables: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
-    transform = _geotransform(full)
+    transform = _find_geotransform(full)
     if transform is not None:
         ratios = full.imagewidth / page.imagewidth, full.imagelength / page.imagelength
-        transform = _coarser(transform, *ratios)
-    attributes, coordinates = _attributes(full, page), _coordinates(transform, page)
-    reference = _reference_system(full, transform)
+        transform = _coarsen(transform, *ratios)
+    attributes, coordinates = _collect_attributes(full, page), _build_coordinates(transform, page)
+    reference = _build_reference_system(full, transform)
     if reference is not None:
         attributes |= {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
         coordinates[REFERENCE_SYSTEM] = reference
     if IMAGE not in skip:
         try:
-            array = _array(source, series)
+            array = _build_array(source, series)
         except VirtualdsError as error:
             error.add_note(f"variable {IMAGE!r} of {source.url}")
             problems[IMAGE] = error
             array = ManifestArray.unreadable(series.shape, page.dtype or "u1", str(error))
-        encoding = {"source": _name(source), "original_shape": array.shape, "dtype": array.dtype}
+        encoding = {"source": _name_of(source), "original_shape": array.shape, "dtype": array.dtype}
         variables[IMAGE] = ManifestVariable(dims, array, attributes, encoding)
     variables |= {name: v for name, v in coordinates.items() if name not in skip}
     return ManifestGroup(variables, {}, {}, {"unlimited_dims": set()}, problems)
 
 
-def _axes(series: Any) -> str:
+def _name_axes(series: Any) -> str:
     """Return the letters of the axes, each once."""
     found = ""
     for letter in str(series.axes):
@@ -205,12 +213,12 @@ def _axes(series: Any) -> str:
     return found
 
 
-def _array(source: SourceFile, series: Any) -> ManifestArray:
+def _build_array(source: SourceFile, series: Any) -> ManifestArray:
     """Return the values of an image."""
     page = series.keyframe
     lead = len(series.shape) - (2 + (page.samplesperpixel > 1))
     leading = tuple(int(n) for n in series.shape[:lead]) if lead >= 0 else ()
-    array = page_array(source, list(series.pages), leading, page)
+    array = build_page_array(source, list(series.pages), leading, page)
     if array.shape != tuple(series.shape):
         raise UnsupportedError(
             f"TIFF series of shape {tuple(series.shape)} made of pages of {tuple(page.shape)}: its "
@@ -226,15 +234,15 @@ Affine = tuple[float, float, float, float, float, float]
 """As GDAL has it: x and y of the corner, then x = c + a * column + b * row, y = f + d * ... ."""
 
 
-def _geotransform(page: Any) -> Affine | None:
+def _find_geotransform(page: Any) -> Affine | None:
     """Return where the outer corner of the first pixel lies, and how long pixels are.
 
     References
     ----------
     OGC GeoTIFF 1.1, section 7.1 (tags) and requirement class RasterType.
     """
-    tags = {name: _numbers(page, name) for name in ("ModelPixelScaleTag", "ModelTiepointTag")}
-    matrix = _numbers(page, "ModelTransformationTag")
+    tags = {name: _read_numbers(page, name) for name in ("ModelPixelScaleTag", "ModelTiepointTag")}
+    matrix = _read_numbers(page, "ModelTransformationTag")
     scale, tie = tags["ModelPixelScaleTag"], tags["ModelTiepointTag"]
     if len(matrix) == 16:
         a, b, _, c, d, e, _, f = matrix[:8]
@@ -249,18 +257,18 @@ def _geotransform(page: Any) -> Affine | None:
     return c, a, b, f, d, e
 
 
-def _numbers(page: Any, tag: str) -> tuple[float, ...]:
+def _read_numbers(page: Any, tag: str) -> tuple[float, ...]:
     found = page.tags.get(tag)
     values = () if found is None else found.value
     return tuple(float(n) for n in values) if isinstance(values, tuple) else ()
 
 
-def _coarser(affine: Affine, columns: float, rows: float) -> Affine:
+def _coarsen(affine: Affine, columns: float, rows: float) -> Affine:
     c, a, b, f, d, e = affine
     return c, a * columns, b * rows, f, d * columns, e * rows
 
 
-def _coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
+def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
     """Return the places of the centres of pixels, where rows and columns are parallels."""
     if affine is None or affine[2] or affine[4]:
         return {}
@@ -270,9 +278,9 @@ def _coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable
     return {"y": ManifestVariable(("y",), y), "x": ManifestVariable(("x",), x)}
 
 
-def _reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
+def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
     """Return the variable whose attributes say how the file is georeferenced, raw keys included."""
-    keys = geo_keys(page.geotiff_tags or {})
+    keys = read_geo_keys(page.geotiff_tags or {})
     attributes: dict[str, Any] = {}
     kind = keys.get("GTModelTypeGeoKey")
     names = {
@@ -292,7 +300,7 @@ def _reference_system(page: Any, affine: Affine | None) -> ManifestVariable | No
 # ---------------------------------------------------------------------- attributes
 
 
-def _attributes(full: Any, page: Any) -> dict[str, Any]:
+def _collect_attributes(full: Any, page: Any) -> dict[str, Any]:
     """Return what is said about the values of an image."""
     found: dict[str, Any] = {}
     for tag, name in TEXTS.items():
@@ -302,7 +310,7 @@ def _attributes(full: Any, page: Any) -> dict[str, Any]:
     if "GTRasterTypeGeoKey" in keys:
         point = keys["GTRasterTypeGeoKey"] == PIXEL_IS_POINT
         found["AREA_OR_POINT"] = "Point" if point else "Area"
-    found |= _gdal_metadata(full)
+    found |= _parse_gdal_metadata(full)
     nodata = nodata_of(full)
     if nodata is not None:
         found["_FillValue"] = nodata
@@ -311,7 +319,7 @@ def _attributes(full: Any, page: Any) -> dict[str, Any]:
     return found
 
 
-def _gdal_metadata(page: Any) -> dict[str, Any]:
+def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
     """Return the items of GDAL's metadata: of the image, and of its bands as far as they agree."""
     tag = page.tags.get("GDAL_METADATA")
     if tag is None:
@@ -332,10 +340,10 @@ def _gdal_metadata(page: Any) -> dict[str, Any]:
             found[
                 "_".join(part for part in (name, sample and f"band_{int(sample) + 1}") if part)
             ] = text
-    return found | _of_bands(roles, page.samplesperpixel)
+    return found | _collect_band_attributes(roles, page.samplesperpixel)
 
 
-def _of_bands(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
+def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
     """Return names, units and packing of bands, of which packing is CF's if all bands agree."""
     found: dict[str, Any] = {}
     for role, name in {"description": "long_name", "unittype": "units"}.items():

@@ -32,7 +32,7 @@ LARGEST_TRIED = 2**26
 """Bytes of a strip that is decoded when a file is scanned, at most: see `_is_padded`."""
 
 
-def page_array(
+def build_page_array(
     source: SourceFile, pages: Sequence[Any], leading: Sequence[int], keyframe: Any
 ) -> ManifestArray:
     """Return pages of one kind as an array.
@@ -61,16 +61,18 @@ def page_array(
     FormatError
         The file contradicts itself.
     """
-    _refuse_what_is_no_array(keyframe)
-    cut = _cut(keyframe)
+    _demand_array(keyframe)
+    cut = _cut_axes(keyframe)
     grid = tuple(axis.nchunks for axis in cut)
-    demand_table((*leading, *grid), _described(pages, keyframe), "TIFF series")
-    offsets, lengths = _places(pages, leading, keyframe, prod(grid))
+    demand_table((*leading, *grid), _count_described(pages, keyframe), "TIFF series")
+    offsets, lengths = _find_byte_ranges(pages, leading, keyframe, prod(grid))
     if _is_padded(keyframe, offsets, lengths):
-        cut = _cut(keyframe, padded=True)
+        cut = _cut_axes(keyframe, padded=True)
     if int(keyframe.compression) == PLAIN:
         # what lies behind the rows of the image is padding
-        lengths = np.minimum(lengths.reshape(-1, *grid), _plain_lengths(cut, keyframe)).reshape(-1)
+        lengths = np.minimum(
+            lengths.reshape(-1, *grid), _find_plain_lengths(cut, keyframe)
+        ).reshape(-1)
     there = lengths > 0
     manifest = ChunkManifest.build(
         (*leading, *grid),
@@ -80,7 +82,7 @@ def page_array(
         length=lengths.reshape(*leading, *grid),
     )
     axes = (*(ChunkAxis.regular(n, 1) for n in leading), *cut)
-    codecs, dtype = _codecs(keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in cut))
+    codecs, dtype = _find_codecs(keyframe, tuple(int(axis.slabs(0, 1).encoded[0]) for axis in cut))
     layout = tuple(range(len(axes)))
     nodata = nodata_of(keyframe)
     fill = None if nodata is None else np.asarray(nodata, dtype).tobytes()
@@ -89,13 +91,13 @@ def page_array(
     return replace(array, fill_value=pipeline.missing_value)
 
 
-def _described(pages: Sequence[Any], keyframe: Any) -> int:
+def _count_described(pages: Sequence[Any], keyframe: Any) -> int:
     """Return how many chunks pages describe one by one."""
     there = [page for page in pages if page is not None]
     return sum(1 if keyframe.is_contiguous else len(page.dataoffsets) for page in there)
 
 
-def _plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
+def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
     """Return how many bytes the chunks of a page have that is not compressed."""
     found: Any = np.int64(page.dtype.itemsize)
     for axis in cut:
@@ -103,7 +105,7 @@ def _plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
     return found
 
 
-def _refuse_what_is_no_array(page: Any) -> None:
+def _demand_array(page: Any) -> None:
     """Refuse what has no elements of whole bytes, or axes that are cut otherwise."""
     bits, compression = page.bitspersample, int(page.compression)
     is_jpeg = compression in Jpeg.tiff_compressions
@@ -118,7 +120,7 @@ def _refuse_what_is_no_array(page: Any) -> None:
         "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
         "subsampled colours": page.is_subsampled
         and (not is_jpeg or page.planarconfig != CONTIGUOUS),
-        "different formats of samples": _differ(page, 339) or _differ(page, 258),
+        "different formats of samples": _is_different(page, 339) or _is_different(page, 258),
     }
     if found := [what for what, is_so in refused.items() if is_so]:
         raise UnsupportedError(
@@ -127,7 +129,7 @@ def _refuse_what_is_no_array(page: Any) -> None:
         )
 
 
-def _differ(page: Any, code: int) -> bool:
+def _is_different(page: Any, code: int) -> bool:
     tag = page.tags.get(code)
     values = tag.value if tag is not None else ()
     return isinstance(values, tuple) and len(set(values)) > 1
@@ -140,7 +142,7 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     decodes to tells. So one of the last strips is decoded, the first that is there, unless it is
     so large that it would not be small beside a scan.
     """
-    rows = _strip_rows(page)
+    rows = _count_strip_rows(page)
     if page.is_tiled or int(page.compression) == PLAIN or not page.imagelength % rows:
         return False
     count = ceil(page.imagelength / rows)
@@ -161,7 +163,7 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     return len(found) == full
 
 
-def _strip_rows(page: Any) -> int:
+def _count_strip_rows(page: Any) -> int:
     """Return how many rows a whole strip has, which may be more than the image has."""
     tag = page.tags.get("RowsPerStrip")
     # tifffile has it end with the image
@@ -169,7 +171,7 @@ def _strip_rows(page: Any) -> int:
     return max(int(page.rowsperstrip), said)
 
 
-def _cut(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
+def _cut_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
     """Return how the axes of a page are cut as they are stored: samples last, or planes first."""
     rows, columns, samples = page.imagelength, page.imagewidth, page.samplesperpixel
     if page.is_tiled:
@@ -177,7 +179,7 @@ def _cut(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
     elif page.is_contiguous:
         height, width, last = rows, columns, None
     elif padded:
-        height, width, last = _strip_rows(page), columns, None
+        height, width, last = _count_strip_rows(page), columns, None
     else:
         # the last strip ends with the image
         height, width = min(page.rowsperstrip, rows), columns
@@ -195,21 +197,23 @@ def _cut(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
     return (ChunkAxis.regular(samples, 1), *plane)
 
 
-def _places(pages: Sequence[Any], leading: Sequence[int], keyframe: Any, count: int) -> Any:
+def _find_byte_ranges(
+    pages: Sequence[Any], leading: Sequence[int], keyframe: Any, count: int
+) -> Any:
     """Return the offsets and lengths of all chunks, two flat arrays; length 0 is none."""
     if len(pages) == 1 and prod(leading) > 1:
-        return _run_of_pages(pages[0], prod(leading))
+        return _find_contiguous_ranges(pages[0], prod(leading))
     if len(pages) != prod(leading):
         raise UnsupportedError(
             f"TIFF series of {len(pages)} pages for axes of {tuple(leading)}: pages do not fill "
             f"them; read it with tifffile's asarray()"
         )
-    found = [_places_of_page(page, keyframe, count) for page in pages]
+    found = [_find_page_ranges(page, keyframe, count) for page in pages]
     offsets, lengths = (np.concatenate(column) for column in zip(*found, strict=True))
     return offsets, lengths
 
 
-def _run_of_pages(page: Any, count: int) -> Any:
+def _find_contiguous_ranges(page: Any, count: int) -> Any:
     """Return the places of pages that follow the first one without a gap, as ImageJ writes them."""
     if not page.is_contiguous:
         raise UnsupportedError(
@@ -222,7 +226,7 @@ def _run_of_pages(page: Any, count: int) -> Any:
     return page.dataoffsets[0] + steps, np.full(steps.size, size // planes, np.int64)
 
 
-def _places_of_page(page: Any, keyframe: Any, count: int) -> Any:
+def _find_page_ranges(page: Any, keyframe: Any, count: int) -> Any:
     if page is None:
         return np.zeros(count, np.int64), np.zeros(count, np.int64)
     offsets = np.asarray(page.dataoffsets, np.int64)
@@ -239,7 +243,7 @@ def _places_of_page(page: Any, keyframe: Any, count: int) -> Any:
     return offsets, np.where(offsets == 0, 0, lengths)
 
 
-def _codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dtype[Any]]:
+def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], np.dtype[Any]]:
     """Return how chunks decode, and the dtype they decode to."""
     dtype = page.dtype.newbyteorder(page.parent.byteorder)
     compression, predictor = int(page.compression), int(page.predictor)
@@ -262,7 +266,7 @@ def nodata_of(page: Any) -> Any:
         return None
     try:
         text = str(tag.value).strip("\0 ")
-        number: Any = float(text) if page.dtype.kind == "f" else _integer(text)
+        number: Any = float(text) if page.dtype.kind == "f" else _parse_integer(text)
         with np.errstate(over="ignore"):
             value = page.dtype.type(number)
     except (ValueError, OverflowError):
@@ -270,7 +274,7 @@ def nodata_of(page: Any) -> Any:
     return value
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
@@ -280,14 +284,14 @@ def _integer(text: str) -> int:
         return int(number)
 
 
-def geo_keys(tags: Mapping[str, Any]) -> dict[str, Any]:
+def read_geo_keys(tags: Mapping[str, Any]) -> dict[str, Any]:
     """Return GeoKeys as attributes can hold them: numbers, strings, lists of numbers."""
-    return {name: _plain(value) for name, value in tags.items()}
+    return {name: _to_plain(value) for name, value in tags.items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     return int(value) if isinstance(value, int) else value

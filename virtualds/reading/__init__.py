@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.reading.fetch import execute, execute_batch
-from virtualds.reading.plan import Readable, only_chunk, plan, plan_points
+from virtualds.reading.plan import Readable, plan, plan_only_chunk, plan_points
 
 __all__ = ["Readable", "read", "read_points"]
 
@@ -39,14 +39,14 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     UnsupportedError
         The array cannot be read, or the result is larger than any array.
     """
-    if (batch := only_chunk(source, key)) is not None:
+    if (batch := plan_only_chunk(source, key)) is not None:
         out = np.empty(source.shape, source.dtype)
         execute_batch(source, batch, out)
-        return _checked(source, out)
+        return _demand_valid_text(source, out)
     selection = plan(source, key)
     out = _allocate(source, selection.shape)
     execute(source, selection, out)
-    return selection.arrange(_checked(source, out))
+    return selection.arrange(_demand_valid_text(source, out))
 
 
 def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
@@ -66,7 +66,7 @@ def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     selection = plan_points(source, key)
     out = _allocate(source, selection.shape)
     execute(source, selection, out)
-    return selection.arrange(_checked(source, out))
+    return selection.arrange(_demand_valid_text(source, out))
 
 
 def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -78,7 +78,7 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         ) from error
 
 
-def _checked(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _demand_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values, unless they are text of characters that there are not."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")

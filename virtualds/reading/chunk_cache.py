@@ -25,7 +25,7 @@ from virtualds.options import get_options
 from virtualds.reading.tasks import Batch, Task
 from virtualds.source_file import SourceFile
 
-SMALLEST = 16 * 1024
+SMALLEST_CACHED = 16 * 1024
 """Decoded bytes of a chunk below which keeping it costs about as much as decoding it."""
 
 
@@ -41,14 +41,14 @@ class ChunkKey(NamedTuple):
     opened: int = 0
 
 
-def key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
+def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
     """Return what a chunk is kept under; None if it is wanted whole, or not worth it.
 
     ``opened`` is what `ChunkCache.opened` was before anything was read.
     """
     pipeline = batch.pipelines[task.pipeline]
     size = prod(task.encoded) * pipeline.hidden_size
-    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST:
+    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST_CACHED:
         return None
     if not task.points and size == prod(part.stop - part.start for part in task.outer):
         return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from virtualds.stores.store import Range
 
 
-class Run(NamedTuple):
+class JoinedRange(NamedTuple):
     """A stretch of a file that holds ranges; ``members`` are their numbers, by rising offset."""
 
     offset: int
@@ -16,7 +16,7 @@ class Run(NamedTuple):
     members: list[int]
 
 
-def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[Run]:
+def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRange]:
     """Join ranges of one file into runs, in time n log n.
 
     Parameters
@@ -38,23 +38,23 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[Run]:
     >>> join_ranges([(0, 10), (100, 10), (12, 8)], gap=4, most=1000)
     [Run(offset=0, length=20, members=[0, 2]), Run(offset=100, length=10, members=[1])]
     """
-    runs: list[Run] = []
+    runs: list[JoinedRange] = []
     begin = end = 0
     members: list[int] = []
     for offset, length, number in sorted((o, n, i) for i, (o, n) in enumerate(ranges)):
         if members and (offset - end > gap or offset + length - begin > most):
-            runs.append(Run(begin, end - begin, members))
+            runs.append(JoinedRange(begin, end - begin, members))
             members = []
         if not members:
             begin = end = offset
         end = max(end, offset + length)
         members.append(number)
     if members:
-        runs.append(Run(begin, end - begin, members))
+        runs.append(JoinedRange(begin, end - begin, members))
     return runs
 
 
-def portions(runs: Sequence[Run], most: int) -> Iterator[list[Run]]:
+def split_portions(runs: Sequence[JoinedRange], most: int) -> Iterator[list[JoinedRange]]:
     """Cut runs, in their order, into lists of at most ``most`` bytes, or of one run.
 
     Examples
@@ -63,7 +63,7 @@ def portions(runs: Sequence[Run], most: int) -> Iterator[list[Run]]:
     >>> [[run.length for run in some] for some in portions(runs, most=1000)]
     [[600, 300], [700]]
     """
-    some: list[Run] = []
+    some: list[JoinedRange] = []
     nbytes = 0
     for run in runs:
         if some and nbytes + run.length > most:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
-from virtualds.codecs.pipeline import CodecPipeline, Hidden
+from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.reading.tasks import Task
 from virtualds.reading.tiles import Tile
 
@@ -38,19 +38,19 @@ class Decoder:
         self.is_plain = not pipeline.codecs
         sizes = pipeline.encoded_sizes(self.nbytes)
         steps = [
-            _Step(codec, size, f"step {number}" if codec.fills and size is not None else None)
+            _DecodeStep(codec, size, f"step {number}" if codec.fills and size is not None else None)
             for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
         ]
         # what is decoded into given memory at last can be so where it is wanted
         self._last = steps.pop(0).codec if steps and steps[0].room else None
         self._steps = steps[::-1]
         self._hidden = tuple(
-            e.index if isinstance(e, Hidden) else slice(None) for e in pipeline.layout
+            e.index if isinstance(e, FixedAxis) else slice(None) for e in pipeline.layout
         )
         shown = [e for e in pipeline.layout if isinstance(e, int)]
         self._order = None if shown == sorted(shown) else tuple(np.argsort(shown).tolist())
         # such a chunk is a stretch of memory as the array has it
-        is_hidden = any(isinstance(e, Hidden) for e in pipeline.layout)
+        is_hidden = any(isinstance(e, FixedAxis) for e in pipeline.layout)
         self._is_straight = pipeline.packing is None and self._order is None and not is_hidden
 
     def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
@@ -65,7 +65,7 @@ class Decoder:
         """
         data = self._undone(data)
         if self._last:
-            decoded = np.empty(self.nbytes, np.uint8) if to_keep else scratch(self.nbytes)
+            decoded = np.empty(self.nbytes, np.uint8) if to_keep else get_scratch(self.nbytes)
             self._last.decode_into(data, decoded)
             data = decoded.data
         elif to_keep and isinstance(data, memoryview):
@@ -104,7 +104,7 @@ class Decoder:
         """Undo the codecs from the last one back to the one that is decoded where it is wanted."""
         for codec, size, room in self._steps:
             if size is not None and room:
-                decoded = scratch(size, room)
+                decoded = get_scratch(size, room)
                 codec.decode_into(data, decoded)
                 data = decoded.data
             else:
@@ -137,7 +137,7 @@ class Decoders:
         return found
 
 
-class _Step(NamedTuple):
+class _DecodeStep(NamedTuple):
     """A codec to undo, and the size of what it makes where that is known.
 
     ``room`` is the kind of scratch that it is decoded into; None if it makes memory of its own.
@@ -185,7 +185,7 @@ def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
         The bytes do not decode to chunks of this shape; its argument ``item`` is which one.
     """
     count = len(data)
-    rows = scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
+    rows = get_scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
     for number, (row, encoded) in enumerate(zip(rows, data, strict=True)):
         try:
             decoder.decode_into(encoded, row)
@@ -245,7 +245,7 @@ MOST_KEPT = 8 * 2**20
 _thread = threading.local()
 
 
-def scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
+def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
     """Return memory of this thread, good until it asks for some of this kind again."""
     if nbytes > MOST_KEPT:
         return np.empty(nbytes, np.uint8)

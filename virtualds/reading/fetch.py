@@ -17,8 +17,8 @@ from virtualds.codecs.codec import CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.errors import ReadError
 from virtualds.options import get_options
-from virtualds.reading.chunk_cache import chunk_cache, key_of
-from virtualds.reading.coalesce import Run, join_ranges, portions
+from virtualds.reading.chunk_cache import chunk_cache, chunk_key_of
+from virtualds.reading.coalesce import JoinedRange, join_ranges, split_portions
 from virtualds.reading.decode import (
     Decoder,
     Decoders,
@@ -29,20 +29,20 @@ from virtualds.reading.decode import (
     place_stored,
     place_tile,
 )
-from virtualds.reading.local import bytes_of, local_store, target_of
-from virtualds.reading.plan import Readable, Selection, chunk_read
-from virtualds.reading.prefetch import Ahead, Way
-from virtualds.reading.tasks import Batch, Task, reach_of
+from virtualds.reading.local import fetch_ranges, find_direct_target, find_local_store
+from virtualds.reading.plan import Readable, Selection, find_chunk_at
+from virtualds.reading.prefetch import HostSlot, Prefetcher
+from virtualds.reading.tasks import Batch, Task, limits_of
 from virtualds.reading.threads import run_all
 from virtualds.reading.tiles import Tile
-from virtualds.source_file import SourceFile, mismatch
-from virtualds.stores import store_for
+from virtualds.source_file import SourceFile, find_mismatch
+from virtualds.stores import find_store
 from virtualds.stores.store import Range, StoreError
 
 Array = npt.NDArray[Any]
 
 
-ANNOUNCED = 16
+ANNOUNCE_AHEAD = 16
 """Batches that a disk is told of at once, while it is asked for as many."""
 
 
@@ -50,14 +50,14 @@ PORTION = 2**20
 """Bytes of a near file that are in memory at a time, to be decoded while a cache holds them."""
 
 
-class Kept(NamedTuple):
+class DecodedTasks(NamedTuple):
     """Tasks whose chunks are in memory, decoded."""
 
     batch: Batch
     chunks: list[Array]
 
 
-Work = Batch | Tile | Kept
+Work = Batch | Tile | DecodedTasks
 
 
 def execute(source: Readable, selection: Selection, out: Array) -> None:
@@ -73,9 +73,9 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
         out[...] = source.fill_value
     # what does not fit would push out itself, and everything else
     keeps = 2 * selection.nbytes <= get_options().chunk_cache
-    reading = _Reading(source, out, keeps, chunk_cache().opened)
-    work = _announced(reading.without_kept(selection.batches))
-    run_all(Ahead(work, _way_of, reading.fetch), reading.finish)
+    reading = _SelectionReader(source, out, keeps, chunk_cache().opened)
+    work = _announce_ahead(reading.without_kept(selection.batches))
+    run_all(Prefetcher(work, _host_slot_of, reading.fetch), reading.finish)
 
 
 def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
@@ -86,16 +86,16 @@ def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
     ReadError
         As `execute`.
     """
-    _Reading(source, out, keeps=False, opened=0).finish((batch, None))
+    _SelectionReader(source, out, keeps=False, opened=0).finish((batch, None))
 
 
-def _announced(works: Iterator[Work]) -> Iterator[Work]:
+def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
     """Yield work, a group later than it comes, so that disks can be told of the next one."""
-    group = list(islice(works, ANNOUNCED))
+    group = list(islice(works, ANNOUNCE_AHEAD))
     # who takes the first one asks for it at once
     _announce(group[1:])
     while group:
-        following = list(islice(works, ANNOUNCED))
+        following = list(islice(works, ANNOUNCE_AHEAD))
         _announce(following)
         yield from group
         group = following
@@ -104,27 +104,27 @@ def _announced(works: Iterator[Work]) -> Iterator[Work]:
 def _announce(works: Iterable[Work]) -> None:
     ranges: dict[SourceFile, list[Range]] = {}
     for work in works:
-        if not isinstance(work, Kept) and work.file >= 0:
-            ranges.setdefault(_file_of(work), []).extend(_asked(work))
+        if not isinstance(work, DecodedTasks) and work.file >= 0:
+            ranges.setdefault(_file_of(work), []).extend(_list_ranges(work))
     for file, expected in ranges.items():
-        store_for(file.url).expect(file, expected)
+        find_store(file.url).expect(file, expected)
 
 
-def _way_of(work: Work) -> Way | None:
-    if isinstance(work, Kept) or not reach_of(work.fragment, work.file).at_once:
+def _host_slot_of(work: Work) -> HostSlot | None:
+    if isinstance(work, DecodedTasks) or not limits_of(work.fragment, work.file).at_once:
         return None
-    return Way.to(_file_of(work).url, sum(length for _, length in _asked(work)))
+    return HostSlot.to(_file_of(work).url, sum(length for _, length in _list_ranges(work)))
 
 
-def _asked(work: Batch | Tile) -> list[Range]:
+def _list_ranges(work: Batch | Tile) -> list[Range]:
     """Return the ranges that a store is asked for, before near ones are joined."""
-    if isinstance(work, Tile) and (teeth := work.teeth(reach_of(work.fragment, work.file))):
+    if isinstance(work, Tile) and (teeth := work.teeth(limits_of(work.fragment, work.file))):
         return [asked for asked, _ in teeth]
     return work.ranges
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _SelectionReader:
     """One selection that is being read.
 
     Parameters
@@ -153,7 +153,7 @@ class _Reading:
         ReadError
             They cannot be had.
         """
-        if isinstance(work, Kept):
+        if isinstance(work, DecodedTasks):
             return partial(self._finish_kept, work)
         if isinstance(work, Batch):
             chunks = enumerate(self._chunks(work))
@@ -170,14 +170,14 @@ class _Reading:
             return [b""] * len(ranges)
         if work.file == INLINE:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
-        reach = reach_of(work.fragment, work.file)
+        reach = limits_of(work.fragment, work.file)
         found: list[Buffer] = [b""] * len(ranges)
         for number, data in self._cut(work, ranges, join_ranges(ranges, reach.gap, reach.run)):
             found[number] = data
         return found
 
     def _cut(
-        self, work: Batch | Tile, ranges: Sequence[Range], runs: Sequence[Run]
+        self, work: Batch | Tile, ranges: Sequence[Range], runs: Sequence[JoinedRange]
     ) -> list[tuple[int, Buffer]]:
         """Return the numbers of the chunks that lie in some runs, each with its bytes."""
         found: list[tuple[int, Buffer]] = []
@@ -190,29 +190,29 @@ class _Reading:
 
     def _rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the chunks of a comb; None of what is got, or has failed, chunk by chunk."""
-        teeth = tile.teeth(reach_of(tile.fragment, tile.file)) if tile.file >= 0 else []
+        teeth = tile.teeth(limits_of(tile.fragment, tile.file)) if tile.file >= 0 else []
         if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
         # which of them has failed?
         with suppress(StoreError):
-            return tile.rows(bytes_of(_file_of(tile), [asked for asked, _ in teeth]), teeth)
+            return tile.rows(fetch_ranges(_file_of(tile), [asked for asked, _ in teeth]), teeth)
         return None
 
-    def _runs(self, work: Batch | Tile, runs: Sequence[Run]) -> Sequence[Buffer]:
+    def _runs(self, work: Batch | Tile, runs: Sequence[JoinedRange]) -> Sequence[Buffer]:
         file = _file_of(work)
         try:
-            return bytes_of(file, [(run.offset, run.length) for run in runs])
+            return fetch_ranges(file, [(run.offset, run.length) for run in runs])
         except StoreError as error:
             failed = runs[error.item].members
             number, reason = failed[0], error
             for member in failed if len(failed) > 1 else ():
                 # which of them is it?
                 try:
-                    bytes_of(file, [work.ranges[member]])
+                    fetch_ranges(file, [work.ranges[member]])
                 except StoreError as own:
                     number, reason = member, own
                     break
-            raise failure(self.source, work, number, str(reason)) from reason.__cause__
+            raise chunk_read_error(self.source, work, number, str(reason)) from reason.__cause__
 
     # ------------------------------------------------------------------ values
 
@@ -232,7 +232,7 @@ class _Reading:
         else:
             self.fetch(work)()
 
-    def _finish_kept(self, kept: Kept) -> None:
+    def _finish_kept(self, kept: DecodedTasks) -> None:
         decoders = Decoders(kept.batch.pipelines)
         for task, stored in zip(kept.batch.tasks, kept.chunks, strict=True):
             place_stored(decoders.of(task), stored, task, self.out)
@@ -241,8 +241,8 @@ class _Reading:
         """Fetch, decode and place as much at a time as a cache holds."""
         decoders = Decoders(batch.pipelines)
         batch = self._read_in_place(batch, decoders)
-        reach, ranges = reach_of(batch.fragment, batch.file), batch.ranges
-        for runs in portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
+        reach, ranges = limits_of(batch.fragment, batch.file), batch.ranges
+        for runs in split_portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
             self._finish_batch(batch, decoders, self._cut(batch, ranges, runs))
 
     def _read_in_place(self, batch: Batch, decoders: Decoders) -> Batch:
@@ -250,16 +250,16 @@ class _Reading:
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
-            if (target := target_of(decoders.of(task), task, self.out)) is not None
+            if (target := find_direct_target(decoders.of(task), task, self.out)) is not None
         }
-        if not targets or (store := local_store(_file_of(batch))) is None:
+        if not targets or (store := find_local_store(_file_of(batch))) is None:
             return batch
-        found = _some(batch, list(targets))
+        found = _take_tasks(batch, list(targets))
         try:
             store.read_into(_file_of(batch), found.ranges, list(targets.values()))
         except StoreError as error:
-            raise failure(self.source, found, error.item, str(error)) from error.__cause__
-        return _some(batch, [n for n in range(len(batch.tasks)) if n not in targets])
+            raise chunk_read_error(self.source, found, error.item, str(error)) from error.__cause__
+        return _take_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
     def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
         for number, (encoded, expected) in enumerate(zip(data, tile.checksums, strict=True)):
@@ -270,7 +270,7 @@ class _Reading:
             else:
                 place_tile(decoder, data, tile, self.out)
         except TileError as error:
-            raise failure(
+            raise chunk_read_error(
                 self.source, tile, error.item, f"the bytes do not decode: {error}"
             ) from error
 
@@ -286,17 +286,17 @@ class _Reading:
                 self._place(batch, task, decoder, encoded)
             except CodecError as error:
                 reason = f"the bytes do not decode: {error}"
-                raise failure(self.source, batch, number, reason) from error
+                raise chunk_read_error(self.source, batch, number, reason) from error
 
     def _verify(self, work: Batch | Tile, number: int, encoded: Buffer, expected: int) -> None:
         """Refuse bytes that do not have their checksum."""
-        if expected and (reason := mismatch(encoded, expected)):
-            raise failure(self.source, work, number, reason)
+        if expected and (reason := find_mismatch(encoded, expected)):
+            raise chunk_read_error(self.source, work, number, reason)
 
     def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
             place_missing(decoder.pipeline, task, self.out)
-        elif self.keeps and (key := key_of(batch, task, self.opened)):
+        elif self.keeps and (key := chunk_key_of(batch, task, self.opened)):
             stored = decoder.decode(encoded, to_keep=True)
             chunk_cache().put(key, stored)
             place_stored(decoder, stored, task, self.out)
@@ -320,53 +320,53 @@ class _Reading:
             if not isinstance(batch, Batch) or is_empty:
                 yield batch
                 continue
-            keys = (key_of(batch, task, self.opened) for task in batch.tasks)
+            keys = (chunk_key_of(batch, task, self.opened) for task in batch.tasks)
             chunks = [cache.get(key) if key else None for key in keys]
             known = [number for number, chunk in enumerate(chunks) if chunk is not None]
             if not known:
                 yield batch
                 continue
             self._confirm(batch)
-            yield Kept(_some(batch, known), [c for c in chunks if c is not None])
+            yield DecodedTasks(_take_tasks(batch, known), [c for c in chunks if c is not None])
             if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
-                yield _some(batch, rest)
+                yield _take_tasks(batch, rest)
 
     def _confirm(self, batch: Batch) -> None:
         """Refuse chunks of a file that has changed since, where that is seen at no cost."""
         file = _file_of(batch)
         try:
-            store_for(file.url).confirm(file)
+            find_store(file.url).confirm(file)
         except StoreError as error:
-            raise failure(self.source, batch, 0, str(error)) from error.__cause__
+            raise chunk_read_error(self.source, batch, 0, str(error)) from error.__cause__
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
     return work.fragment.manifest.files[work.file]
 
 
-def _some(batch: Batch, numbers: Sequence[int]) -> Batch:
+def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
-PLACES = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
+NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
 """What is named instead of a file."""
 
 
-def failure(source: Readable, work: Batch | Tile, number: int, reason: str) -> ReadError:
+def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: str) -> ReadError:
     """Return an error that says which bytes of which file were meant for which chunk."""
-    url = PLACES[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
+    url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
     error = ReadError(
         f"{url}, bytes {offset} to {offset + length}: {reason}; restore the file, or scan it again"
     )
-    chunk = _chunk_id(source, work, offset)
+    chunk = _find_chunk_id(source, work, offset)
     error.add_note(f"variable {source.name or '(unnamed)'}, chunk {chunk}")
     return error
 
 
-def _chunk_id(source: Readable, work: Batch | Tile, offset: int) -> tuple[int, ...]:
+def _find_chunk_id(source: Readable, work: Batch | Tile, offset: int) -> tuple[int, ...]:
     """Return which chunk bytes belong to; uncompressed chunks are read in pieces."""
     for fragment in source.fragments:
-        if (found := chunk_read(fragment, work.fragment, work.file, offset)) is not None:
+        if (found := find_chunk_at(fragment, work.fragment, work.file, offset)) is not None:
             return found
     return ()

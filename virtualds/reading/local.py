@@ -9,35 +9,35 @@ from typing import Any
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.reading.decode import Decoder, scratch
+from virtualds.reading.decode import Decoder, get_scratch
 from virtualds.reading.tasks import Task
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.local import LocalStore
-from virtualds.stores.preadv import row_bytes
+from virtualds.stores.preadv import count_row_bytes
 from virtualds.stores.store import Range, StoreError
 
 Array = npt.NDArray[Any]
 
-WORTH_A_CALL = 2**16
+DIRECT_BYTES = 2**16
 """Bytes of a chunk from which the system is asked for it alone, to be copied into the result."""
-WORTH_A_ROW = 2**10
+DIRECT_ROW_BYTES = 2**10
 """Bytes of a row of the result from which the system copies it no slower than numpy does."""
 
 
-def local_store(file: SourceFile) -> LocalStore | None:
+def find_local_store(file: SourceFile) -> LocalStore | None:
     """Return the store of a file that is read into given memory; None of any other file."""
-    store = store_for(file.url)
+    store = find_store(file.url)
     return store if isinstance(store, LocalStore) else None
 
 
-def bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
+def fetch_ranges(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
     """Return ranges of a file; those of a near one are good until this thread asks for more."""
-    if (store := local_store(file)) is None:
-        return store_for(file.url).get_ranges(file, ranges)
+    if (store := find_local_store(file)) is None:
+        return find_store(file.url).get_ranges(file, ranges)
     lengths = [length for _, length in ranges]
     try:
-        room = scratch(sum(lengths), "run").data
+        room = get_scratch(sum(lengths), "run").data
     except MemoryError as error:
         raise StoreError(f"there is no memory for {sum(lengths)} bytes") from error
     found = [room[e - n : e] for n, e in zip(lengths, accumulate(lengths), strict=True)]
@@ -45,15 +45,15 @@ def bytes_of(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
     return found
 
 
-def target_of(decoder: Decoder, task: Task, out: Array) -> Array | None:
+def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None:
     """Return where in the result a chunk lies as it does in its file, if it is worth a call.
 
     What has a checksum is looked at before it is placed, and so is what has another length than
     its chunk: None.
     """
-    if not decoder.is_plain or task.checksum or task.length < WORTH_A_CALL:
+    if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
         return None
     target = decoder.target(task, out)
-    if target is None or target.nbytes != task.length or row_bytes(target) < WORTH_A_ROW:
+    if target is None or target.nbytes != task.length or count_row_bytes(target) < DIRECT_ROW_BYTES:
         return None
     return target

@@ -15,14 +15,22 @@ from virtualds.bounds import demand_chunk
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import AxisKey, Projection, as_slice, counted_positions, runs_of
+from virtualds.chunks.projection import AxisKey, Projection, count_from_front, find_runs, to_slice
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.reading.subdivide import PIECE, WORTHWHILE, subdivide
-from virtualds.reading.tasks import Batch, Part, Task, batches, merged, point_tasks, reach_of
-from virtualds.reading.tiles import Tile, box_batches
+from virtualds.reading.subdivide import PIECE_BYTES, WORTHWHILE, subdivide
+from virtualds.reading.tasks import (
+    Batch,
+    ChunkSelection,
+    Task,
+    batch_tasks,
+    limits_of,
+    merge_tasks,
+    plan_point_tasks,
+)
+from virtualds.reading.tiles import Tile, plan_box_batches
 
 
 class Readable(Protocol):
@@ -64,7 +72,7 @@ class Selection:
     covered: bool
     nbytes: int
     batches: Iterator[Batch | Tile]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RestoreStep, ...] = ()
 
     def arrange(self, values: Array) -> Array:
         """Bring the result from the normal form to what was asked for."""
@@ -75,7 +83,7 @@ class Selection:
 
 def plan(source: Readable, key: Sequence[Any]) -> Selection:
     """Plan an orthogonal selection: per axis an int, a slice, or a 1-D array."""
-    axes = [normalise(k, n, i) for i, (k, n) in enumerate(zip(key, source.shape, strict=True))]
+    axes = [normalise_key(k, n, i) for i, (k, n) in enumerate(zip(key, source.shape, strict=True))]
     steps = [axis.step for axis in axes if axis.step]
     dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and np.ndim(k) == 0)
     if dropped:
@@ -83,12 +91,12 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
     shape = tuple(axis.size for axis in axes)
     _demand_readable(source)
     parts = _project_all(source, [axis.key for axis in axes]) if prod(shape) else []
-    covered = sum(prod(_shown(p) for p in part.projections) for part in parts)
+    covered = sum(prod(_count_shown(p) for p in part.projections) for part in parts)
     return Selection(
         shape,
         covered == prod(shape),
         sum(part.nbytes for part in parts),
-        chain.from_iterable(map(box_batches, parts)),
+        chain.from_iterable(map(plan_box_batches, parts)),
         tuple(steps),
     )
 
@@ -107,7 +115,7 @@ def _demand_readable(source: Readable) -> None:
                 raise UnsupportedError(codec.reason)
 
 
-def only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
+def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
     """Return the work of a selection that is a whole array of one small chunk near by, or None.
 
     Coordinates are like this, a few in every file that is scanned; there is nothing to plan.
@@ -121,14 +129,14 @@ def only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
         return None
     first = manifest.lookup((0,) * len(shape))
     pipeline = source.pipelines[first.pipeline]
-    is_far = first.file >= 0 and reach_of(fragment, first.file).at_once
+    is_far = first.file >= 0 and limits_of(fragment, first.file).at_once
     if is_far or pipeline.hidden_size != 1:
         return None
     slabs = [axis.slabs() for axis in fragment.axes]
     encoded = tuple(int(s.encoded[0]) for s in slabs)
     nbytes = prod(encoded) * pipeline.dtype.itemsize
     # of a larger chunk without codecs no more is read than is shown
-    if nbytes > (PIECE if pipeline.codecs or encoded == shape else WORTHWHILE):
+    if nbytes > (PIECE_BYTES if pipeline.codecs or encoded == shape else WORTHWHILE):
         return None
     inset = [int(s.inset[0]) for s in slabs]
     inner = tuple(slice(a, a + n, 1) for a, n in zip(inset, shape, strict=True))
@@ -144,24 +152,24 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     together = tuple(i for i, k in enumerate(key) if not isinstance(k, slice))
     arrays = np.broadcast_arrays(*(np.asarray(key[i]) for i in together))
     points = [
-        counted_positions(a.ravel(), source.shape[i], i)
+        count_from_front(a.ravel(), source.shape[i], i)
         for a, i in zip(arrays, together, strict=True)
     ]
     others = [i for i in range(len(key)) if i not in together]
-    axes = {i: normalise(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
+    axes = {i: normalise_key(key[i], source.shape[i], n + 1) for n, i in enumerate(others)}
     shape = (points[0].size, *(axes[i].size for i in others))
     keys: list[AxisKey] = [
         axes[i].key
         if i in axes
-        else as_slice(np.unique(points[together.index(i)]))
+        else to_slice(np.unique(points[together.index(i)]))
         if points[0].size
         else slice(0, 0, 1)
         for i in range(len(key))
     ]
     parts = _project_all(source, keys) if prod(shape) else []
-    tasks = [(part, merged(point_tasks(part, points, together))) for part in parts]
+    tasks = [(part, merge_tasks(plan_point_tasks(part, points, together))) for part in parts]
     filled = sum(
-        prod(_extent(o) for o in outer)
+        prod(_measure_extent(o) for o in outer)
         for _, found in tasks
         for _, task in found
         for _, outer in task.places
@@ -171,16 +179,16 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
     return Selection(
         shape,
         filled == prod(shape),
-        sum(_decoded_bytes(part, found) for part, found in tasks),
-        chain.from_iterable(batches(part, found) for part, found in tasks),
+        sum(_count_decoded_bytes(part, found) for part, found in tasks),
+        chain.from_iterable(batch_tasks(part, found) for part, found in tasks),
         tuple(steps),
     )
 
 
-def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
+def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelection]:
     """Return, for every fragment that the selection meets, what it takes of its chunks."""
     found = []
-    for fragment in chain.from_iterable(loaded_parts(f, keys) for f in source.fragments):
+    for fragment in chain.from_iterable(load_parts(f, keys) for f in source.fragments):
         cut = subdivide(fragment, source.pipelines, keys)
         if cut is None:
             continue
@@ -190,12 +198,12 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[Part]:
             for axis, key, start in zip(fine.axes, keys, fine.start, strict=True)
         ]
         if all(p.chunk.size for p in projections):
-            found.append(Part(fine, pipelines, projections))
+            found.append(ChunkSelection(fine, pipelines, projections))
             _demand_room(source, found[-1])
     return found
 
 
-def _demand_room(source: Readable, part: Part) -> None:
+def _demand_room(source: Readable, part: ChunkSelection) -> None:
     """Refuse a few elements of a chunk that is too large to be decoded for them."""
     bare = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
@@ -205,19 +213,19 @@ def _demand_room(source: Readable, part: Part) -> None:
         return
     where = np.ix_(*(p.chunk for p in part.projections)) if part.projections else ()
     if (part.fragment.manifest.file[where] != MISSING).any():
-        taken = prod(_shown(p) for p in part.projections) * source.dtype.itemsize
+        taken = prod(_count_shown(p) for p in part.projections) * source.dtype.itemsize
         demand_chunk(nbytes, taken, f"variable {source.name!r}" if source.name else "array")
 
 
-def _shown(projection: Projection) -> int:
+def _count_shown(projection: Projection) -> int:
     return int(projection.outer[-1].stop - projection.outer[0].start)
 
 
-def _extent(outer: Any) -> int:
+def _measure_extent(outer: Any) -> int:
     return int(outer.stop - outer.start if isinstance(outer, slice) else outer.size)
 
 
-def _decoded_bytes(part: Part, tasks: Sequence[Any]) -> int:
+def _count_decoded_bytes(part: ChunkSelection, tasks: Sequence[Any]) -> int:
     return sum(
         part.pipelines[task.pipeline].dtype.itemsize * prod(task.encoded) for _, task in tasks
     )
@@ -226,7 +234,7 @@ def _decoded_bytes(part: Part, tasks: Sequence[Any]) -> int:
 Array = npt.NDArray[Any]
 
 
-Step = Callable[[Array], Array]
+RestoreStep = Callable[[Array], Array]
 """What is done to the result of the normal form, to have what was asked for."""
 
 
@@ -235,10 +243,10 @@ class AxisPlan(NamedTuple):
 
     key: AxisKey
     size: int
-    step: Step | None
+    step: RestoreStep | None
 
 
-def normalise(key: Any, size: int, axis: int) -> AxisPlan:
+def normalise_key(key: Any, size: int, axis: int) -> AxisPlan:
     """Bring the key of one axis to its normal form.
 
     Raises
@@ -255,13 +263,13 @@ def normalise(key: Any, size: int, axis: int) -> AxisPlan:
                 f"axis {axis}: a mask of {positions.size} for {size} elements; make it as long"
             )
         positions = np.flatnonzero(positions)
-    positions = counted_positions(np.atleast_1d(positions), size, axis)
+    positions = count_from_front(np.atleast_1d(positions), size, axis)
     if not positions.size:
         return AxisPlan(slice(0, 0, 1), 0, None)
     rising, inverse = np.unique(positions, return_inverse=True)
     in_order = rising.size == positions.size and bool((rising == positions).all())
-    step: Step | None = None if in_order else lambda values: values.take(inverse, axis=axis)
-    return AxisPlan(as_slice(rising), rising.size, step)
+    step: RestoreStep | None = None if in_order else lambda values: values.take(inverse, axis=axis)
+    return AxisPlan(to_slice(rising), rising.size, step)
 
 
 def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
@@ -278,7 +286,7 @@ MOST_PARTS = 1024
 """Boxes that a fragment is loaded in; what would take more is loaded as one."""
 
 
-def loaded_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
+def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
     """Yield boxes of a fragment, in memory, that hold all the chunks that the keys meet.
 
     A fragment whose references are in memory is yielded as it is.
@@ -287,7 +295,7 @@ def loaded_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragme
         yield fragment
         return
     met = [
-        runs_of(axis.project(key, start).chunk)
+        find_runs(axis.project(key, start).chunk)
         for axis, key, start in zip(fragment.axes, keys, fragment.start, strict=True)
     ]
     if not all(met):
@@ -305,7 +313,7 @@ def loaded_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragme
             yield replace(part, manifest=part.manifest.loaded())
 
 
-def chunk_read(
+def find_chunk_at(
     fragment: Fragment, part: Fragment, file: int, offset: int
 ) -> tuple[int, ...] | None:
     """Return which chunk of a fragment lies where a part of it says, None if none does."""
@@ -318,7 +326,7 @@ def chunk_read(
         bounds = zip(fragment.start, part.start, part.stop, fragment.stop, strict=True)
         if not all(a <= b and c <= d for a, b, c, d in bounds):
             return None
-        whole, first = _shown_by(fragment, part)
+        whole, first = _find_shown_chunks(fragment, part)
         if file == INLINE:
             offset = whole.inline.index(read.inline[offset])
         elif file >= 0:
@@ -330,7 +338,7 @@ def chunk_read(
     return tuple(int(i + n) for i, n in zip(np.argwhere(holds)[0], first, strict=True))
 
 
-def _shown_by(fragment: Fragment, part: Fragment) -> tuple[ChunkManifest, tuple[int, ...]]:
+def _find_shown_chunks(fragment: Fragment, part: Fragment) -> tuple[ChunkManifest, tuple[int, ...]]:
     """Return the chunks of a fragment where a part of it lies, in memory, and the first of them."""
     first = []
     manifest = fragment.manifest

@@ -14,10 +14,10 @@ from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from virtualds.reading.threads import run_all
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.urls import host_of
 
-MOST_BYTES = 2**28
+MOST_AHEAD = 2**28
 """Of requests that are under way or answered and not yet decoded."""
 
 
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 Data = TypeVar("Data")
 
 
-class Way(NamedTuple):
+class HostSlot(NamedTuple):
     """How an item is had: from which host, how many at once, and how many bytes it is."""
 
     host: str
@@ -39,13 +39,13 @@ class Way(NamedTuple):
     nbytes: int
 
     @classmethod
-    def to(cls, url: str, nbytes: int) -> Way | None:
+    def to(cls, url: str, nbytes: int) -> HostSlot | None:
         """Return the way to bytes of a file, None if it is near."""
-        at_once = store_for(url).reach.at_once
+        at_once = find_store(url).reach.at_once
         return cls(host_of(url), at_once, nbytes) if at_once else None
 
 
-class Ahead(Iterator[tuple[Item, Data | None]]):
+class Prefetcher(Iterator[tuple[Item, Data | None]]):
     """Items, far ones with what ``fetch`` returns of them as soon as it does.
 
     Parameters
@@ -66,7 +66,7 @@ class Ahead(Iterator[tuple[Item, Data | None]]):
     def __init__(
         self,
         items: Iterable[Item],
-        way_of: Callable[[Item], Way | None],
+        way_of: Callable[[Item], HostSlot | None],
         fetch: Callable[[Item], Data],
     ) -> None:
         self._window: _Window[Item, Data] = _Window(fetch)
@@ -84,7 +84,7 @@ class Ahead(Iterator[tuple[Item, Data | None]]):
         self._found.close()
 
     def _in_turn(
-        self, items: Iterable[Item], way_of: Callable[[Item], Way | None]
+        self, items: Iterable[Item], way_of: Callable[[Item], HostSlot | None]
     ) -> Generator[tuple[Item, Data | None], None, None]:
         try:
             for item in items:
@@ -117,15 +117,15 @@ class _Window(Generic[Item, Data]):
         self.asked: dict[Future[Data], tuple[Item, int]] = {}
         self._nbytes = 0
 
-    def is_full(self, way: Way) -> bool:
+    def is_full(self, way: HostSlot) -> bool:
         """Say whether something must be taken before more is asked for."""
         if not self.asked:
             return False
         many = len(self.asked) >= WINDOWS * way.at_once
-        return many or self._nbytes + way.nbytes > MOST_BYTES
+        return many or self._nbytes + way.nbytes > MOST_AHEAD
 
-    def ask(self, item: Item, way: Way) -> None:
-        pool = _threads_for(os.getpid(), way.host, way.at_once)
+    def ask(self, item: Item, way: HostSlot) -> None:
+        pool = _get_threads(os.getpid(), way.host, way.at_once)
         future = pool.submit(self._fetch, item)
         self.asked[future] = item, way.nbytes
         self._nbytes += way.nbytes
@@ -151,7 +151,7 @@ class _Window(Generic[Item, Data]):
 
 
 @cache
-def _threads_for(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
+def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
     """Return the threads that wait for a host; a forked child gets its own."""
     return ThreadPoolExecutor(at_once, thread_name_prefix=f"virtualds {host}")
 
@@ -162,11 +162,11 @@ Entry = TypeVar("Entry")
 Bytes = TypeVar("Bytes")
 
 
-SMALL = 2**12
+SMALL_FETCH = 2**12
 """Bytes that an answer is taken to have."""
 
 
-def gathered(
+def fetch_many(
     items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
     """Return what ``fetch`` returns of every item, in their order.
@@ -186,9 +186,9 @@ def gathered(
     """
     found: dict[int, Bytes] = {}
 
-    def way_of(number: int) -> Way | None:
+    def way_of(number: int) -> HostSlot | None:
         url = url_of(items[number])
-        return None if url is None else Way.to(url, SMALL)
+        return None if url is None else HostSlot.to(url, SMALL_FETCH)
 
     def fetch_one(number: int) -> tuple[Bytes]:
         return (fetch(items[number]),)
@@ -197,5 +197,5 @@ def gathered(
         number, got = answer
         found[number] = fetch_one(number)[0] if got is None else got[0]
 
-    run_all(Ahead(iter(range(len(items))), way_of, fetch_one), finish)
+    run_all(Prefetcher(iter(range(len(items))), way_of, fetch_one), finish)
     return [found[number] for number in range(len(items))]

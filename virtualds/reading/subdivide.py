@@ -17,9 +17,9 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import AxisKey, Ints, compact
-from virtualds.codecs.pipeline import CodecPipeline, Hidden, Layout
+from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 
-PIECE = 2**20
+PIECE_BYTES = 2**20
 """Bytes that a piece of an uncompressed chunk has at most, unless one element along the cut has."""
 WORTHWHILE = 4096
 """Bytes below which skipping them costs more than reading them."""
@@ -32,7 +32,7 @@ def subdivide(
 
     The pipelines come back with it: an axis that an integer index hides is cut away altogether.
     """
-    spans = [_span(key) for key in keys]
+    spans = [_find_span(key) for key in keys]
     for axis, (low, high) in enumerate(spans):
         if low >= fragment.stop[axis] or high <= fragment.start[axis]:
             return None
@@ -58,11 +58,11 @@ def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
     if len(kinds) != 1 or (manifest.file == INLINE).any() or compact(manifest.checksum).any():
         return False
     # a reference of another length is wrong: the decoder is to say so, not the neighbour's bytes
-    whole = pipelines[0].dtype.itemsize * _elements(fragment, pipelines[0].layout)
+    whole = pipelines[0].dtype.itemsize * _count_elements(fragment, pipelines[0].layout)
     return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
 
 
-def _span(key: AxisKey) -> tuple[int, int]:
+def _find_span(key: AxisKey) -> tuple[int, int]:
     if isinstance(key, slice):
         return key.start, key.stop
     return int(key[0]), int(key[-1]) + 1
@@ -76,45 +76,47 @@ def _cut_leading(
     done: Layout = ()
     while rest:
         entry, rest = rest[0], rest[1:]
-        row = itemsize * int(np.max(_elements(fragment, rest), initial=1))
-        size = _longest(fragment, entry)
+        row = itemsize * int(np.max(_count_elements(fragment, rest), initial=1))
+        size = _find_longest(fragment, entry)
         if size > 1 and row * size <= WORTHWHILE:
-            return fragment, _with_layout(pipelines, (*done, entry, *rest))
-        if isinstance(entry, Hidden):
-            fragment = _enter(fragment, entry.index, itemsize * _elements(fragment, rest))
+            return fragment, _replace_layout(pipelines, (*done, entry, *rest))
+        if isinstance(entry, FixedAxis):
+            fragment = _enter_axis(
+                fragment, entry.index, itemsize * _count_elements(fragment, rest)
+            )
             continue
         done = (*done, entry)
         if size == 1:
             continue
-        wanted = prod(_share(fragment, e, keys) for e in rest)
-        length = 1 if wanted < 0.25 and row > WORTHWHILE else max(1, PIECE // row)
-        fragment = _cut(fragment, entry, length, itemsize * _elements(fragment, rest))
+        wanted = prod(_measure_share(fragment, e, keys) for e in rest)
+        length = 1 if wanted < 0.25 and row > WORTHWHILE else max(1, PIECE_BYTES // row)
+        fragment = _cut_chunks(fragment, entry, length, itemsize * _count_elements(fragment, rest))
         if length > 1:
             break
-    return fragment, _with_layout(pipelines, (*done, *rest))
+    return fragment, _replace_layout(pipelines, (*done, *rest))
 
 
-def _with_layout(pipelines: Sequence[CodecPipeline], layout: Layout) -> list[CodecPipeline]:
+def _replace_layout(pipelines: Sequence[CodecPipeline], layout: Layout) -> list[CodecPipeline]:
     return [replace(p, layout=layout) for p in pipelines]
 
 
-def _longest(fragment: Fragment, entry: int | Hidden) -> int:
+def _find_longest(fragment: Fragment, entry: int | FixedAxis) -> int:
     """Return the greatest stored length along a stored axis."""
-    if isinstance(entry, Hidden):
+    if isinstance(entry, FixedAxis):
         return entry.length
     return int(fragment.axes[entry].slabs().encoded.max(initial=1))
 
 
-def _share(fragment: Fragment, entry: int | Hidden, keys: Sequence[AxisKey]) -> float:
+def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[AxisKey]) -> float:
     """Return which part of the stored elements along a stored axis the keys take."""
-    if isinstance(entry, Hidden):
+    if isinstance(entry, FixedAxis):
         return 1 / entry.length
     key, stored = keys[entry], fragment.axes[entry].slabs().encoded
     count = len(range(key.start, key.stop, key.step)) if isinstance(key, slice) else key.size
     return min(1.0, count / max(1, int(stored.sum())))
 
 
-def _enter(fragment: Fragment, index: int, row: Ints) -> Fragment:
+def _enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
     """Keep one index of a leading stored axis, of which the array shows nothing else."""
     manifest = fragment.manifest
     length = np.broadcast_to(row, manifest.shape)
@@ -122,7 +124,7 @@ def _enter(fragment: Fragment, index: int, row: Ints) -> Fragment:
     return replace(fragment, manifest=moved)
 
 
-def _cut(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
+def _cut_chunks(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
     """Cut every chunk along an axis, before which it has one element, into pieces."""
     _, _, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths
@@ -142,12 +144,12 @@ def _cut(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
     return Fragment(fragment.start, axes, moved)
 
 
-def _elements(fragment: Fragment, entries: Layout) -> Ints:
+def _count_elements(fragment: Fragment, entries: Layout) -> Ints:
     """Return how many elements chunks store along some stored axes, over the chunk grid."""
     ndim = len(fragment.axes)
     total: Ints = np.ones((1,) * ndim, np.int64)
     for entry in entries:
-        if isinstance(entry, Hidden):
+        if isinstance(entry, FixedAxis):
             total = total * entry.length
         else:
             stored = fragment.axes[entry].slabs().encoded

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from virtualds.chunks.columns import COLUMNS, Column
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, Projection, Run
+from virtualds.chunks.projection import Ints, Projection, SlabRun
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.reading.threads import cores
-from virtualds.stores import store_for
-from virtualds.stores.store import Range, Reach
+from virtualds.stores import find_store
+from virtualds.stores.store import Range, RequestLimits
 
 BATCH_TASKS = 256
 
@@ -43,7 +43,7 @@ SMALLEST_BATCH = 2**18
 BLOCK_TASKS = 2**16
 
 
-IN_MEMORY = Reach(gap=0, run=BATCH_BYTES, at_once=0)
+IN_MEMORY = RequestLimits(gap=0, run=BATCH_BYTES, at_once=0)
 """Of chunks that are missing or held inline."""
 
 
@@ -86,7 +86,7 @@ class Batch(NamedTuple):
         return [(task.offset, task.length) for task in self.tasks]
 
 
-class Part(NamedTuple):
+class ChunkSelection(NamedTuple):
     """What a selection takes of one fragment."""
 
     fragment: Fragment
@@ -100,7 +100,7 @@ class Part(NamedTuple):
         return elements * max((p.dtype.itemsize for p in self.pipelines), default=1)
 
 
-Numbered = tuple[int, Task]
+NumberedTask = tuple[int, Task]
 """The number of the file that a chunk lies in, and what is to be done."""
 
 
@@ -108,20 +108,20 @@ AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 """`Task._make` without its check, for millions of rows."""
 
 
-def box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
+def plan_box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[NumberedTask]:
     """Yield every chunk of a box once, whatever number of slabs shows it."""
-    shared = [alike_along(fragment, projections, axis) for axis in range(len(projections))]
+    shared = [group_equal_slabs(fragment, projections, axis) for axis in range(len(projections))]
     if all(groups is None for groups in shared):
-        yield from distinct_tasks(fragment, projections)
+        yield from plan_distinct_tasks(fragment, projections)
         return
-    gathered = [_gathered(p, g) for p, g in zip(projections, shared, strict=True)]
-    for file, task in distinct_tasks(fragment, gathered):
+    gathered = [_group_projection(p, g) for p, g in zip(projections, shared, strict=True)]
+    for file, task in plan_distinct_tasks(fragment, gathered):
         places = zip(product(*task.inner), product(*task.outer), strict=True)
         inner, outer = next(places)
         yield file, task._replace(inner=inner, outer=outer, more=tuple(places))
 
 
-def _gathered(projection: Projection, groups: list[Ints] | None) -> Projection:
+def _group_projection(projection: Projection, groups: list[Ints] | None) -> Projection:
     """Return a projection on groups of slabs, each with all that is taken of its chunk."""
     count = projection.chunk.size
     places = [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
@@ -132,32 +132,34 @@ def _gathered(projection: Projection, groups: list[Ints] | None) -> Projection:
     first = [group[0] for group in places]
     chunk, encoded = projection.chunk[first], projection.encoded[first]
     inner, outer = gathered(projection.inner), gathered(projection.outer)
-    return Projection(chunk, encoded, inner, outer, [Run(0, chunk.size, False)])
+    return Projection(chunk, encoded, inner, outer, [SlabRun(0, chunk.size, False)])
 
 
-def distinct_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
+def plan_distinct_tasks(
+    fragment: Fragment, projections: list[Projection]
+) -> Iterator[NumberedTask]:
     """Yield every chunk of a box, none of which is shown twice."""
     if not projections:
-        yield from _block(fragment, projections)
+        yield from _plan_block(fragment, projections)
         return
     rest = prod(p.chunk.size for p in projections[1:])
     step = max(1, BLOCK_TASKS // max(rest, 1))
     for begin in range(0, projections[0].chunk.size, step):
         head = projections[0].part(begin, begin + step)
-        yield from _block(fragment, [head, *projections[1:]])
+        yield from _plan_block(fragment, [head, *projections[1:]])
 
 
-def _block(fragment: Fragment, projections: list[Projection]) -> Iterator[Numbered]:
+def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[NumberedTask]:
     where = np.ix_(*(p.chunk for p in projections)) if projections else ()
-    cells = {name: _cells(getattr(fragment.manifest, name), where) for name in COLUMNS}
+    cells = {name: _take_cells(getattr(fragment.manifest, name), where) for name in COLUMNS}
     columns: dict[str, Iterable[Any]] = {
         **{name: repeat(c) if isinstance(c, int) else c.tolist() for name, c in cells.items()},
         "encoded": product(*(p.encoded.tolist() for p in projections)),
         "inner": product(*(p.inner for p in projections)),
         "outer": product(*(p.outer for p in projections)),
     }
-    if (order := _order_in_files(cells["file"], cells["offset"])) is not None:
-        columns = {name: _reordered(column, order) for name, column in columns.items()}
+    if (order := _find_file_order(cells["file"], cells["offset"])) is not None:
+        columns = {name: _reorder(column, order) for name, column in columns.items()}
     file = columns.pop("file")
     rows = zip(
         columns["offset"],
@@ -174,14 +176,14 @@ def _block(fragment: Fragment, projections: list[Projection]) -> Iterator[Number
     return zip(file, map(AS_TASK, rows), strict=False)
 
 
-def _cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
+def _take_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
     """Return a column at the crossings of positions; its one number where it does not change."""
     if column.size and not any(column.strides):
         return int(column.flat[0])
     return column[where].ravel()
 
 
-def _order_in_files(file: Column | int, offset: Column | int) -> Ints | None:
+def _find_file_order(file: Column | int, offset: Column | int) -> Ints | None:
     """Return the order in which rows lie in their files, None if they are in it."""
     keys = [key for key in (offset, file) if not isinstance(key, int)]
     if not any((key[1:] < key[:-1]).any() for key in keys):
@@ -190,16 +192,16 @@ def _order_in_files(file: Column | int, offset: Column | int) -> Ints | None:
     return None if (np.diff(order) > 0).all() else order
 
 
-def _reordered(column: Iterable[Any], order: Ints) -> Iterable[Any]:
+def _reorder(column: Iterable[Any], order: Ints) -> Iterable[Any]:
     if isinstance(column, repeat):
         return column
     rows = list(column)
     return [rows[i] for i in order.tolist()]
 
 
-def point_tasks(
-    part: Part, points: Sequence[Ints], together: tuple[int, ...]
-) -> Iterator[Numbered]:
+def plan_point_tasks(
+    part: ChunkSelection, points: Sequence[Ints], together: tuple[int, ...]
+) -> Iterator[NumberedTask]:
     """Yield one task per chunk that holds points, for every chunk along the sliced axes."""
     fragment, projections = part.fragment, part.projections
     inside = np.ones(points[0].size, bool)
@@ -208,17 +210,19 @@ def point_tasks(
     order = np.flatnonzero(inside)
     local = [p[order] - fragment.start[axis] for p, axis in zip(points, together, strict=True)]
     ids = np.stack([fragment.axes[a].locate(p) for a, p in zip(together, local, strict=True)])
-    for members in _alike(ids):
+    for members in _group_equal_columns(ids):
         chosen = dict(zip(together, ids[:, members[0]].tolist(), strict=True))
         inner, encoded = {}, {}
         for k, axis in enumerate(together):
             edges, stored, inset = fragment.axes[axis].slabs(chosen[axis], chosen[axis] + 1)
             inner[axis] = local[k][members] - edges[0] + inset[0]
             encoded[axis] = int(stored[0])
-        yield from _sliced(fragment, projections, chosen, inner, encoded, order[members], together)
+        yield from _plan_sliced_tasks(
+            fragment, projections, chosen, inner, encoded, order[members], together
+        )
 
 
-def _alike(columns: Ints) -> Iterator[Ints]:
+def _group_equal_columns(columns: Ints) -> Iterator[Ints]:
     """Yield, for every distinct column, the numbers of those that equal it, rising."""
     if not columns.shape[1]:
         return
@@ -227,7 +231,7 @@ def _alike(columns: Ints) -> Iterator[Ints]:
     yield from np.split(by_group, np.cumsum(np.bincount(group.ravel()))[:-1])
 
 
-def _sliced(
+def _plan_sliced_tasks(
     fragment: Fragment,
     projections: list[Projection],
     chosen: dict[int, int],
@@ -235,7 +239,7 @@ def _sliced(
     encoded: dict[int, int],
     target: Ints,
     together: tuple[int, ...],
-) -> Iterator[Numbered]:
+) -> Iterator[NumberedTask]:
     """Yield the tasks of one chunk of points along every combination of the sliced axes."""
     others = [i for i in range(len(projections)) if i not in chosen]
     lengths = {i: projections[i].encoded.tolist() for i in others}
@@ -267,7 +271,7 @@ def _sliced(
         )
 
 
-def merged(tasks: Iterable[Numbered]) -> list[Numbered]:
+def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
     """Return tasks in the order of their bytes, those that need one chunk made one."""
     same = operator.itemgetter(0, 1, 2, 3, 4)
     rows = sorted(
@@ -282,24 +286,24 @@ def merged(tasks: Iterable[Numbered]) -> list[Numbered]:
     return found
 
 
-def batches(part: Part, tasks: Iterable[Numbered]) -> Iterator[Batch]:
+def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator[Batch]:
     """Gather chunks that lie in one file: near ones up to a number and a size, far ones by run."""
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
     most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
-        reach = reach_of(part.fragment, file)
+        reach = limits_of(part.fragment, file)
         rows = (task for _, task in group)
-        cut = _by_run(rows, reach) if reach.at_once else _by_size(rows, most)
+        cut = _split_by_run(rows, reach) if reach.at_once else _split_by_size(rows, most)
         for some in cut:
             yield Batch(part.fragment, part.pipelines, file, some)
 
 
-def reach_of(fragment: Fragment, file: int) -> Reach:
+def limits_of(fragment: Fragment, file: int) -> RequestLimits:
     """Return how the store of a file is asked best."""
-    return IN_MEMORY if file < 0 else store_for(fragment.manifest.files[file].url).reach
+    return IN_MEMORY if file < 0 else find_store(fragment.manifest.files[file].url).reach
 
 
-def _by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
+def _split_by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
     rows: list[Task] = []
     nbytes = 0
     for task in tasks:
@@ -311,7 +315,7 @@ def _by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
     yield rows
 
 
-def _by_run(tasks: Iterable[Task], reach: Reach) -> Iterator[list[Task]]:
+def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[Task]]:
     """Cut tasks where a request for all of them would be wasteful.
 
     Their offsets rise, but for a block of tasks that begins in front of the one before.
@@ -334,7 +338,7 @@ def _by_run(tasks: Iterable[Task], reach: Reach) -> Iterator[list[Task]]:
 IntColumn = npt.NDArray[np.integer]
 
 
-def alike_along(
+def group_equal_slabs(
     fragment: Fragment, projections: Sequence[Projection], axis: int
 ) -> list[Ints] | None:
     """Group the slabs that a projection meets by the chunks that they show; None if all differ.
@@ -345,16 +349,16 @@ def alike_along(
     if grid[axis].size == 1:
         return None
     line = [ids if i == axis else ids[:1] for i, ids in enumerate(grid)]
-    first = _layers(fragment.manifest, line, axis)
+    first = _list_layers(fragment.manifest, line, axis)
     if any(rows.shape[1] == 1 and (rows[1:] > rows[:-1]).all() for rows in first):
         return None
-    probe = _mixed(first, grid[axis].size)
+    probe = _mix_layers(first, grid[axis].size)
     if np.unique(probe).size == probe.size:
         return None
-    layers = _layers(fragment.manifest, grid, axis)
+    layers = _list_layers(fragment.manifest, grid, axis)
     layers.append(projections[axis].encoded.reshape(-1, 1))
     _, shown, group = np.unique(
-        _mixed(layers, grid[axis].size), return_index=True, return_inverse=True
+        _mix_layers(layers, grid[axis].size), return_index=True, return_inverse=True
     )
     if shown.size == group.size or any((a[shown[group]] != a).any() for a in layers):
         return None
@@ -362,7 +366,7 @@ def alike_along(
     return np.split(order, np.flatnonzero(np.diff(shown[group][order])) + 1)
 
 
-def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[IntColumn]:
+def _list_layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[IntColumn]:
     """Return the columns that change along an axis, as one row for each of its slabs."""
     found = []
     for name in COLUMNS:
@@ -374,7 +378,7 @@ def _layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> list[In
     return found
 
 
-def _mixed(layers: Sequence[IntColumn], count: int) -> Ints:
+def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
     """Return one number per row, which rows that differ have in common by chance alone."""
     rng = np.random.default_rng(0)
     total = np.zeros(count, np.int64)

@@ -22,25 +22,25 @@ from virtualds.codecs.libraries import Bytes
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.reading.tasks import (
     Batch,
-    Part,
-    alike_along,
-    batches,
-    box_tasks,
-    distinct_tasks,
-    reach_of,
+    ChunkSelection,
+    batch_tasks,
+    group_equal_slabs,
+    limits_of,
+    plan_box_tasks,
+    plan_distinct_tasks,
 )
 from virtualds.reading.threads import cores
-from virtualds.stores.store import Range, Reach
+from virtualds.stores.store import Range, RequestLimits
 
-TINY = 32 * 1024
+TINY_CHUNK = 32 * 1024
 """Decoded bytes of a chunk up to which it is read by the tile."""
-MOST_CHUNKS = 2**13
+MOST_TILE_CHUNKS = 2**13
 """Chunks of a tile, unless one row of the grid has more."""
-FEWEST = 16
+FEWEST_CHUNKS = 16
 """Chunks that a box has on average where tiles pay."""
-LARGEST = 2**20
+LARGEST_TILE = 2**20
 """Decoded bytes of a tile of near chunks at most, so that it is moved while the cache holds it."""
-SMALLEST = 2**17
+SMALLEST_TILE = 2**17
 """Decoded bytes below which a tile is not made smaller to give every core some."""
 
 
@@ -73,7 +73,7 @@ class Tile(NamedTuple):
         chunks: list[int] = self.checksum.tolist()
         return chunks
 
-    def teeth(self, reach: Reach) -> list[tuple[Range, int]]:
+    def teeth(self, reach: RequestLimits) -> list[tuple[Range, int]]:
         """Return the ranges to ask for, and how many chunks lie in each, if the tile is a comb.
 
         The chunks of a comb are plain stretches of bytes at equal distances, near to each other:
@@ -106,30 +106,34 @@ class Tile(NamedTuple):
         return rows.reshape(-1)
 
 
-def box_batches(part: Part) -> Iterator[Batch | Tile]:
+def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
     """Yield what a selection takes of a fragment: tiles where they pay, and batches."""
-    if not _pays(part):
-        yield from batches(part, box_tasks(part.fragment, part.projections))
+    if not _is_worth_tiling(part):
+        yield from batch_tasks(part, plan_box_tasks(part.fragment, part.projections))
         return
     for runs in product(*(p.runs for p in part.projections)):
         inside = [p.part(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)]
-        if all(run.whole for run in runs) and _chunk_bytes(part, inside) <= TINY:
-            yield from _tiles(part, inside)
+        if all(run.whole for run in runs) and _count_chunk_bytes(part, inside) <= TINY_CHUNK:
+            yield from _plan_tiles(part, inside)
         else:
-            yield from batches(part, distinct_tasks(part.fragment, inside))
+            yield from batch_tasks(part, plan_distinct_tasks(part.fragment, inside))
 
 
-def _pays(part: Part) -> bool:
+def _is_worth_tiling(part: ChunkSelection) -> bool:
     """Say whether there are many chunks in few boxes of equal ones, none of them shown twice."""
     boxes = prod(len(p.runs) for p in part.projections)
     chunks = prod(p.chunk.size for p in part.projections)
-    if not part.projections or chunks < FEWEST * boxes or _least_bytes(part) > TINY:
+    if (
+        not part.projections
+        or chunks < FEWEST_CHUNKS * boxes
+        or _find_least_bytes(part) > TINY_CHUNK
+    ):
         return False
     axes = range(len(part.projections))
-    return all(alike_along(part.fragment, part.projections, axis) is None for axis in axes)
+    return all(group_equal_slabs(part.fragment, part.projections, axis) is None for axis in axes)
 
 
-def _least_bytes(part: Part) -> float:
+def _find_least_bytes(part: ChunkSelection) -> float:
     """Return the decoded bytes of the smallest chunk that is taken whole; none has infinitely many.
 
     To cut a selection of large chunks into boxes would only part neighbours in a file.
@@ -141,36 +145,36 @@ def _least_bytes(part: Part) -> float:
     return prod(shortest) * max(p.dtype.itemsize for p in part.pipelines)
 
 
-def _chunk_bytes(part: Part, inside: Sequence[Projection]) -> int:
+def _count_chunk_bytes(part: ChunkSelection, inside: Sequence[Projection]) -> int:
     """Return how many bytes a chunk of a box has once decoded."""
     elements = prod(int(p.encoded[0]) for p in inside)
     return elements * max(p.dtype.itemsize for p in part.pipelines)
 
 
-def _tiles(part: Part, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
+def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[Batch | Tile]:
     """Yield the tiles of a box of equal chunks that are taken whole."""
-    nbytes = _chunk_bytes(part, inside)
+    nbytes = _count_chunk_bytes(part, inside)
     grid = [p.chunk.size for p in inside]
-    most = _largest(part, inside, nbytes * prod(grid))
-    for box in _boxes(grid, nbytes, most):
+    most = _limit_tile_bytes(part, inside, nbytes * prod(grid))
+    for box in _cut_boxes(grid, nbytes, most):
         some = [p.part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
-        tile = _tile(part, some)
-        yield from [tile] if tile else batches(part, distinct_tasks(part.fragment, some))
+        tile = _plan_tile(part, some)
+        yield from [tile] if tile else batch_tasks(part, plan_distinct_tasks(part.fragment, some))
 
 
-def _largest(part: Part, inside: Sequence[Projection], nbytes: int) -> int:
+def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes: int) -> int:
     """Return how many decoded bytes a tile of a box of ``nbytes`` has at most.
 
     As many as a long request where the file is far, else so few that every core gets some tiles.
     """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
-    reach = reach_of(part.fragment, int(file))
+    reach = limits_of(part.fragment, int(file))
     if reach.at_once:
         return reach.run
-    return min(LARGEST, max(SMALLEST, nbytes // (4 * cores())))
+    return min(LARGEST_TILE, max(SMALLEST_TILE, nbytes // (4 * cores())))
 
 
-def _boxes(
+def _cut_boxes(
     grid: Sequence[int], chunk_bytes: int, most: int
 ) -> Iterator[tuple[tuple[int, int], ...]]:
     """Cut a grid into boxes that are stretches of it in C order, of at most ``most`` bytes."""
@@ -178,13 +182,13 @@ def _boxes(
     while axis > 0 and rest * grid[axis] <= most:
         rest *= grid[axis]
         axis -= 1
-    step = max(1, min(most // max(rest, 1), MOST_CHUNKS // prod(grid[axis + 1 :])))
+    step = max(1, min(most // max(rest, 1), MOST_TILE_CHUNKS // prod(grid[axis + 1 :])))
     along = [(i, min(i + step, grid[axis])) for i in range(0, grid[axis], step)]
     leading = ([(i, i + 1) for i in range(n)] for n in grid[:axis])
     yield from product(*leading, along, *([(0, n)] for n in grid[axis + 1 :]))
 
 
-def _tile(part: Part, inside: Sequence[Projection]) -> Tile | None:
+def _plan_tile(part: ChunkSelection, inside: Sequence[Projection]) -> Tile | None:
     """Return the tile of a box; None if its chunks are not alike, or lie in no file."""
     where = np.ix_(*(p.chunk for p in inside))
     cells = {name: getattr(part.fragment.manifest, name)[where].ravel() for name in COLUMNS}

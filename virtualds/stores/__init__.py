@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveStore
-from virtualds.stores.archive_index import tar_index, zip_index
+from virtualds.stores.archive_index import read_tar_index, read_zip_index
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
@@ -28,7 +28,7 @@ _IN_FRONT: dict[str, tuple[Store, ...]] = {}
 _LOCK = threading.Lock()
 
 
-def store_for(url: str) -> Store:
+def find_store(url: str) -> Store:
     """Return the store that answers for a url."""
     if (front := _IN_FRONT.get(url)) is not None:
         return front[-1]
@@ -40,8 +40,8 @@ def _archives_of(url: str) -> ArchiveStore | None:
 
 
 ARCHIVES |= {
-    "zip": ArchiveStore(zip_index, store_for),
-    "tar": ArchiveStore(tar_index, store_for),
+    "zip": ArchiveStore(read_zip_index, find_store),
+    "tar": ArchiveStore(read_tar_index, find_store),
 }
 
 
@@ -50,7 +50,7 @@ def is_in_archive(file: SourceFile) -> bool:
     return _archives_of(file.url) is not None
 
 
-def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
     """Return for every file the plain file that its bytes lie in, and where they begin there.
 
     Raises
@@ -68,7 +68,7 @@ def outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]
     return found
 
 
-def checksums_in_archives(files: Sequence[SourceFile]) -> list[int]:
+def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
     """Return the checksum of every file as a whole that its archive has, 0 where there is none.
 
     Raises
@@ -85,7 +85,7 @@ def checksums_in_archives(files: Sequence[SourceFile]) -> list[int]:
     return found
 
 
-def headers_in_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
     """Return for members of one archive where it lies, and where in it their headers begin.
 
     What they hold follows within few bytes. Files that lie in no archive have none.
@@ -95,7 +95,7 @@ def headers_in_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, i
 
 
 @contextmanager
-def in_front(url: str, store: Store) -> Iterator[None]:
+def put_in_front(url: str, store: Store) -> Iterator[None]:
     """Let a store answer for one url, whoever asks, until the end of the block."""
     with _LOCK:
         _IN_FRONT[url] = (*_IN_FRONT.get(url, ()), store)
@@ -114,9 +114,9 @@ __all__ = [
     "STORES",
     "FsspecStore",
     "LocalStore",
-    "checksums_in_archives",
-    "headers_in_archives",
-    "in_front",
-    "outside_archives",
-    "store_for",
+    "find_archive_checksums",
+    "find_archive_headers",
+    "find_store",
+    "locate_outside_archives",
+    "put_in_front",
 ]

@@ -61,7 +61,7 @@ _DOTS = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\;]|$)")
 _DECODINGS = 5
 
 
-class Place(NamedTuple):
+class UrlParts(NamedTuple):
     """A url in its parts; ``authority`` is the host, the bucket, or whatever else comes first."""
 
     scheme: str
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AccessPolicy:
     """Where the files that a set refers to may lie.
 
     Parameters
@@ -95,7 +95,7 @@ class Allowed:
     prefixes: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, allow: Allow) -> Allowed:
+    def of(cls, allow: Allow) -> AccessPolicy:
         """Return the rules that a user asks for.
 
         Raises
@@ -108,7 +108,7 @@ class Allowed:
         given = [allow] if isinstance(allow, str | os.PathLike) else allow
         if not isinstance(given, Iterable):
             raise TypeError(f"allow {allow!r}: it is a folder, as path or url, or several of them")
-        return cls(tuple(_prefix(prefix) for prefix in given))
+        return cls(tuple(_normalise_prefix(prefix) for prefix in given))
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
@@ -117,18 +117,18 @@ class Allowed:
         return tuple(os.path.realpath(local_path(prefix)) for prefix in local)
 
     @cached_property
-    def _remote(self) -> tuple[Place, ...]:
-        return tuple(_place(p) for p in self.prefixes or () if scheme_of(p) != "file")
+    def _remote(self) -> tuple[UrlParts, ...]:
+        return tuple(_parse_url(p) for p in self.prefixes or () if scheme_of(p) != "file")
 
     def check(self, url: str, base: str) -> None:
-        """Refuse a url, absolute as of `absolute`, that the set ``base`` may not name.
+        """Refuse a url, absolute as of `resolve_url`, that the set ``base`` may not name.
 
         Raises
         ------
         AccessError
             It may not.
         """
-        *outer, last = _links(url)
+        *outer, last = _split_links(url)
         bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
         free = self.prefixes is None
         guarded = free and scheme_of(base) != "file"
@@ -139,7 +139,7 @@ class Allowed:
             (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
             (outer and _is_special(last), f"{url}, which is no regular file; refer to a file"),
             (
-                guarded and is_private(last) and not is_private(_links(base)[-1]),
+                guarded and is_private(last) and not is_private(_split_links(base)[-1]),
                 f"{url}, an address of this machine or its network, which a set of a public host "
                 f"may not; {REMEDY}",
             ),
@@ -159,7 +159,7 @@ class Allowed:
         if scheme_of(url) == "file":
             real = os.path.realpath(local_path(url))
             return any(lies_under(real, folder) for folder in self.folders)
-        place = _place(url)
+        place = _parse_url(url)
         return not _has_hidden_dots(place.path) and any(
             place.scheme == prefix.scheme
             and prefix.authority in ("", place.authority)
@@ -168,11 +168,11 @@ class Allowed:
         )
 
 
-ANYWHERE = Allowed()
+ANYWHERE = AccessPolicy()
 """The rules of those who ask for none."""
 
 
-def absolute(url: str, base: str) -> str:
+def resolve_url(url: str, base: str) -> str:
     """Return what a url in the set ``base`` means, in the form in which it is judged and opened.
 
     Raises
@@ -181,31 +181,31 @@ def absolute(url: str, base: str) -> str:
         It is neither a url nor a path.
     """
     if not is_nameable(url):
-        raise _neither(url, base)
+        raise _access_error(url, base)
     url = _SHORT_FILE_URL.sub("file://", url, count=1)
     has_scheme = scheme_of(url) != "file" or url.lower().startswith(("file://", "local://"))
     if not has_scheme and "://" in url and "::" not in url:
-        raise _neither(url, base)
+        raise _access_error(url, base)
     if not has_scheme and not os.path.isabs(url):
-        url = _beside(base, url)
-    *outer, last = _links(url)
+        url = _join_to_folder(base, url)
+    *outer, last = _split_links(url)
     last = _SHORT_FILE_URL.sub("file://", last, count=1)
     if scheme_of(last) == "file":
-        path = _without_local_dots(local_path(last))
+        path = _resolve_local_dots(local_path(last))
         # behind a chain nobody looks at links again when the file is read
         return "::".join([*outer, normalise_url(os.path.realpath(path) if outer else path)])
-    place = _place(last)
+    place = _parse_url(last)
     if re.search(r"[\\\s]", place.authority):
-        raise _neither(url, base)
+        raise _access_error(url, base)
     return "::".join([*outer, str(place)])
 
 
 def is_same_host(url: str, other: str) -> bool:
     """Say whether two absolute urls lead to one host, or bucket, in one way."""
-    (*outer, last), (*others, end) = _links(url), _links(other)
+    (*outer, last), (*others, end) = _split_links(url), _split_links(other)
     if scheme_of(last) == "file" or scheme_of(end) == "file":
         return False
-    return outer == others and _place(last)[:2] == _place(end)[:2]
+    return outer == others and _parse_url(last)[:2] == _parse_url(end)[:2]
 
 
 def is_private(url: str) -> bool:
@@ -218,7 +218,7 @@ def is_private(url: str) -> bool:
         found = _REMOTE_URL.fullmatch(url)
         if found is None or scheme_of(url) in BUCKETS:
             return False
-    authority = _place(url).authority.rpartition("@")[2]
+    authority = _parse_url(url).authority.rpartition("@")[2]
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority
     if not authority.startswith("["):
         host = host.partition(":")[0]
@@ -226,11 +226,11 @@ def is_private(url: str) -> bool:
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".").partition("%")[0]
     if not host or host in LOCAL_NAMES or host.endswith(LOCAL_SUFFIXES):
         return True
-    address = _address(host)
+    address = _parse_address(host)
     return address is not None and not _is_public(address)
 
 
-def _address(host: str) -> Address | None:
+def _parse_address(host: str) -> Address | None:
     """Return the address that a host is, None if it is a name."""
     try:
         return ip_address(socket.inet_aton(host))
@@ -260,31 +260,31 @@ def is_nameable(url: str) -> bool:
     return not _CONTROL.search(url)
 
 
-def _neither(url: str, base: str) -> AccessError:
+def _access_error(url: str, base: str) -> AccessError:
     return AccessError(
         f"{base}: it refers to {url!r}, which is neither a url nor a path; write the set anew"
     )
 
 
-def _prefix(prefix: str | os.PathLike[str]) -> str:
+def _normalise_prefix(prefix: str | os.PathLike[str]) -> str:
     """Return a prefix of the user in the form in which urls are judged."""
     url = normalise_url(prefix)
     if not os.fspath(prefix) or "::" in url or _CONTROL.search(url):
         raise ValueError(f"allow: {prefix!r} is no prefix; give a folder, or a url without '::'")
     if scheme_of(url) == "file":
         return url
-    place = _place(url)
+    place = _parse_url(url)
     if place.query:
         raise ValueError(f"allow: {prefix!r} has a query; give the url of a folder")
     return str(place)
 
 
-def _links(url: str) -> list[str]:
+def _split_links(url: str) -> list[str]:
     """Return the links of a chain of fsspec's filesystems; a local path is never one."""
     return [url] if scheme_of(url) == "file" else url.split("::")
 
 
-def _place(url: str) -> Place:
+def _parse_url(url: str) -> UrlParts:
     """Return the parts of a remote url, in one spelling."""
     found = _REMOTE_URL.fullmatch(url)
     scheme, authority, path = found.groups() if found else (scheme_of(url), "", "")
@@ -296,10 +296,10 @@ def _place(url: str) -> Place:
         user, at, host = authority.rpartition("@")
         host = re.sub(rf":0*(?:{DEFAULT_PORTS[scheme]})?$", "", host.lower())
         authority = user + at + host
-    return Place(scheme, authority, _without_dots(path), query)
+    return UrlParts(scheme, authority, _resolve_dots(path), query)
 
 
-def _without_dots(path: str) -> str:
+def _resolve_dots(path: str) -> str:
     """Resolve the segments ``.`` and ``..`` (RFC 3986, section 5.2.4)."""
     if not _DOTS.search(path):
         return path
@@ -315,7 +315,7 @@ def _without_dots(path: str) -> str:
     return "/".join([first, *kept])
 
 
-def _without_local_dots(path: str) -> str:
+def _resolve_local_dots(path: str) -> str:
     """Resolve ``..`` as the system does: behind a symbolic link it leads out of what that means."""
     folder, dots, name = path.rpartition("/../")
     return os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
@@ -338,18 +338,18 @@ def _has_hidden_dots(path: str) -> bool:
     return True
 
 
-def _beside(base: str, relative: str) -> str:
+def _join_to_folder(base: str, relative: str) -> str:
     """Return a path seen from the folder of a set, which may itself lie behind a chain."""
-    links = _links(base)
+    links = _split_links(base)
     number = next((i for i, link in enumerate(links) if "://" in link), 0)
     if scheme_of(links[number]) == "file":
         links[number] = join_url(links[number], relative)
     else:
-        links[number] = join_url(str(_place(links[number])._replace(query="")), relative)
+        links[number] = join_url(str(_parse_url(links[number])._replace(query="")), relative)
     return "::".join(links)
 
 
 def _is_remote(url: str, base: str) -> bool:
     """Say whether a scheme is known to be remote, or is one that the set itself is reached by."""
-    schemes = {scheme_of(link) for link in _links(base)}
+    schemes = {scheme_of(link) for link in _split_links(base)}
     return scheme_of(url) in REMOTE or scheme_of(url) in schemes

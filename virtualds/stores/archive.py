@@ -14,12 +14,26 @@ from typing import Any, NoReturn
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.source_file import SourceFile, StorageOptions, mismatch
-from virtualds.stores.archive_index import LOCAL_HEADER, Index, Member, Read, data_offset
-from virtualds.stores.store import Listed, Range, Reach, Store, StoreError, far_reach, version_of
-from virtualds.urls import below, in_archive, scheme_of
+from virtualds.source_file import SourceFile, StorageOptions, find_mismatch
+from virtualds.stores.archive_index import (
+    LOCAL_HEADER,
+    ArchiveMember,
+    Index,
+    Read,
+    parse_data_offset,
+)
+from virtualds.stores.store import (
+    ListedFile,
+    Range,
+    RequestLimits,
+    Store,
+    StoreError,
+    make_far_limits,
+    version_of,
+)
+from virtualds.urls import join_path, scheme_of, split_archive_url
 
-HELD = 16
+HELD_ARCHIVES = 16
 """Archives whose members are known, the latest used ones."""
 EXTRA = 256
 """Bytes of name and extra field that a local header is expected to have, with what follows it."""
@@ -52,9 +66,9 @@ class ArchiveStore:
         self._lock = threading.Lock()
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> RequestLimits:
         """Reach of a far store, which a near one can do with."""
-        return far_reach()
+        return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a member."""
@@ -69,7 +83,7 @@ class ArchiveStore:
         found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(found):
             # of a part nothing is known: the archive has one checksum for all of a member
-            if len(data) == member.length and (reason := mismatch(data, member.checksum)):
+            if len(data) == member.length and (reason := find_mismatch(data, member.checksum)):
                 raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
         return found
 
@@ -84,15 +98,15 @@ class ArchiveStore:
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return a member with its size, and with time and etag of the archive."""
         archive = self._archive(url, options)
-        return _described(url, archive, _member(archive, url), options)
+        return _describe_member(url, archive, _find_member(archive, url), options)
 
     def head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return a member as `describe` does, and its first bytes, with one request for both."""
         archive = self._archive(url, options, fresh=True)
-        member = _member(archive, url)
-        file = _described(url, archive, member, options)
+        member = _find_member(archive, url)
+        file = _describe_member(url, archive, member, options)
         length = min(length, member.length)
         if not length:
             return file, b""
@@ -103,13 +117,13 @@ class ArchiveStore:
         [found] = self._store_for(archive.file.url).get_ranges(
             archive.file, [(member.header, span)]
         )
-        begin = data_offset(found, member.header, archive.file.url) - member.header
+        begin = parse_data_offset(found, member.header, archive.file.url) - member.header
         if len(found) < begin + length:
             return file, self.get_ranges(file, [(0, length)])[0]
         found = found[begin : begin + length]
         # the other way tells what is wrong
         is_whole = length == member.length
-        if is_whole and mismatch(found, member.checksum):
+        if is_whole and find_mismatch(found, member.checksum):
             return file, self.get_ranges(file, [(0, length)])[0]
         return file, found
 
@@ -118,7 +132,7 @@ class ArchiveStore:
         file = self.describe(url, options)
         return self.get_ranges(file, [(0, file.size or 0)])[0] if file.size else b""
 
-    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return all members below a folder.
 
         Raises
@@ -127,13 +141,13 @@ class ArchiveStore:
             The bytes of one of them are not in the archive as they are.
         """
         archive = self._archive(url, options, fresh=True)
-        folder = in_archive(url).member.strip("/")
+        folder = split_archive_url(url).member.strip("/")
         start = f"{folder}/" if folder else ""
         return [
-            Listed(path, _described(below(url, path), archive, member, options), None)
+            ListedFile(path, _describe_member(join_path(url, path), archive, member, options), None)
             for name, member in sorted(archive.members.items())
             if (path := name.removeprefix(start)) and name.startswith(start)
-            if _is_plain(member, below(url, path))
+            if _is_plain(member, join_path(url, path))
         ]
 
     def places(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
@@ -207,25 +221,27 @@ class ArchiveStore:
 
     # ------------------------------------------------------------------ archives
 
-    def _found(self, file: SourceFile) -> tuple[_Archive, Member]:
+    def _found(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
         """Return the archive of a member, as it was when the member was scanned."""
         archive = self._archive(file.url, file.options)
-        known = _described(file.url, archive, _member(archive, file.url), file.options)
-        if _differs(file, known):
+        known = _describe_member(file.url, archive, _find_member(archive, file.url), file.options)
+        if _is_changed(file, known):
             archive = self._archive(file.url, file.options, fresh=True)
-            known = _described(file.url, archive, _member(archive, file.url), file.options)
-        if get_options().check_sources and _differs(file, known):
+            known = _describe_member(
+                file.url, archive, _find_member(archive, file.url), file.options
+            )
+        if get_options().check_sources and _is_changed(file, known):
             raise StoreError(
                 f"the archive was modified after it was scanned: {known.fingerprint}, it was "
                 f"{file.fingerprint} (size of the member, time and etag of the archive)"
             )
-        return archive, _member(archive, file.url)
+        return archive, _find_member(archive, file.url)
 
     def _archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
     ) -> _Archive:
         """Return an archive with its members; if it is to be fresh, only if it did not change."""
-        parent = in_archive(url).archive
+        parent = split_archive_url(url).archive
         inner = _options_of(parent, scheme_of(url), options)
         key = (parent, inner)
         with self._lock:
@@ -237,7 +253,7 @@ class ArchiveStore:
         with self._lock:
             self._archives[key] = archive
             self._archives.move_to_end(key)
-            while len(self._archives) > HELD:
+            while len(self._archives) > HELD_ARCHIVES:
                 self._archives.popitem(last=False)
         return archive
 
@@ -254,21 +270,21 @@ class ArchiveStore:
 
         return _Archive(file, self._read_index(read, file.size, url))
 
-    def _offsets(self, archive: _Archive, members: Sequence[Member]) -> list[int]:
+    def _offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
         """Return where members begin, looking at their headers if need be."""
         unknown = dict.fromkeys(m.header for m in members if m.offset is None)
         headers = self._store_for(archive.file.url).get_ranges(
             archive.file, [(header, LOCAL_HEADER) for header in unknown]
         )
         begins = {
-            place: data_offset(header, place, archive.file.url)
+            place: parse_data_offset(header, place, archive.file.url)
             for place, header in zip(unknown, headers, strict=True)
         }
         return [m.offset if m.offset is not None else begins[m.header] for m in members]
 
 
-def _member(archive: _Archive, url: str) -> Member:
-    name = in_archive(url).member
+def _find_member(archive: _Archive, url: str) -> ArchiveMember:
+    name = split_archive_url(url).member
     if (member := archive.members.get(name)) is None:
         folder = f"{name.strip('/')}/" if name.strip("/") else ""
         if any(other.startswith(folder) for other in archive.members):
@@ -278,19 +294,19 @@ def _member(archive: _Archive, url: str) -> Member:
     return member
 
 
-def _is_plain(member: Member, url: str) -> bool:
+def _is_plain(member: ArchiveMember, url: str) -> bool:
     if member.problem is not None:
         raise UnsupportedError(f"{url}: {member.problem}")
     return True
 
 
-def _described(
-    url: str, archive: _Archive, member: Member, options: StorageOptions | None
+def _describe_member(
+    url: str, archive: _Archive, member: ArchiveMember, options: StorageOptions | None
 ) -> SourceFile:
     return SourceFile(url, member.length, archive.file.mtime, archive.file.etag, options)
 
 
-def _differs(file: SourceFile, known: SourceFile) -> bool:
+def _is_changed(file: SourceFile, known: SourceFile) -> bool:
     """Say whether a fingerprint is another one, as far as both are known."""
     pairs = zip(file.fingerprint, known.fingerprint, strict=True)
     return any(a != b for a, b in pairs if a is not None and b is not None)

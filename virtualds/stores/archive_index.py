@@ -40,7 +40,7 @@ class OutsideError(OSError):
     """A byte before the first one of an archive was sought."""
 
 
-class Member(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A file in an archive.
 
     ``offset`` is where its bytes begin, None where only its own header at ``header`` tells.
@@ -55,7 +55,7 @@ class Member(NamedTuple):
     checksum: int = 0
 
 
-Index = Mapping[str, Member]
+Index = Mapping[str, ArchiveMember]
 
 
 def is_zip(head: bytes) -> bool:
@@ -68,7 +68,7 @@ def is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def zip_index(read: Read, size: int, where: str) -> Index:
+def read_zip_index(read: Read, size: int, where: str) -> Index:
     """Return the members of a zip archive, from its central directory.
 
     Raises
@@ -76,17 +76,20 @@ def zip_index(read: Read, size: int, where: str) -> Index:
     FormatError
         It is damaged or truncated.
     """
-    with _told(where), zipfile.ZipFile(_Window(read, size, max(size - AHEAD, 0))) as archive:
+    with (
+        _describe_errors(where),
+        zipfile.ZipFile(_Window(read, size, max(size - AHEAD, 0))) as archive,
+    ):
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted(entry.header_offset for entry in archive.infolist())
         stops.append(archive.start_dir)
     next_of = dict(pairwise(stops))
-    return {entry.filename: _zip_member(entry, next_of, size, where) for entry in entries}
+    return {entry.filename: _parse_zip_member(entry, next_of, size, where) for entry in entries}
 
 
-def _zip_member(
+def _parse_zip_member(
     entry: zipfile.ZipInfo, next_of: Mapping[int, int], size: int, where: str
-) -> Member:
+) -> ArchiveMember:
     length, header = entry.compress_size, entry.header_offset
     if header < 0 or header + LOCAL_HEADER + length > size:
         raise FormatError(
@@ -98,10 +101,10 @@ def _zip_member(
     least = LOCAL_HEADER + len(name)
     tight = next_of.get(header) == header + least + length and not entry.flag_bits & STREAMED
     offset = header + least if tight else None
-    return Member(length, offset, header, _problem(entry), PRESENT + entry.CRC)
+    return ArchiveMember(length, offset, header, _find_zip_problem(entry), PRESENT + entry.CRC)
 
 
-def _problem(entry: zipfile.ZipInfo) -> str | None:
+def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
     if entry.flag_bits & ENCRYPTED:
         return "it is encrypted; unpack the archive"
     if entry.compress_type != zipfile.ZIP_STORED:
@@ -115,7 +118,7 @@ def _problem(entry: zipfile.ZipInfo) -> str | None:
     return None
 
 
-def data_offset(header: bytes, place: int, where: str) -> int:
+def parse_data_offset(header: bytes, place: int, where: str) -> int:
     """Return where the bytes of a zip member begin whose local header lies at ``place``.
 
     Raises
@@ -132,7 +135,7 @@ def data_offset(header: bytes, place: int, where: str) -> int:
     return int(place + LOCAL_HEADER + name + extra)
 
 
-def tar_index(read: Read, size: int, where: str) -> Index:
+def read_tar_index(read: Read, size: int, where: str) -> Index:
     """Return the members of a tar archive, from the header before each of them.
 
     Raises
@@ -142,12 +145,12 @@ def tar_index(read: Read, size: int, where: str) -> Index:
     """
     window = _Window(read, size, 0)
     found = {}
-    with _told(where), tarfile.TarFile(fileobj=window, mode="r") as archive:
+    with _describe_errors(where), tarfile.TarFile(fileobj=window, mode="r") as archive:
         for entry in archive:
             if not entry.isdir():
                 name = entry.name.removeprefix("./")
-                found[name] = Member(
-                    entry.size, entry.offset_data, entry.offset, _tar_problem(entry)
+                found[name] = ArchiveMember(
+                    entry.size, entry.offset_data, entry.offset, _find_tar_problem(entry)
                 )
         end = archive.offset
         window.seek(end)
@@ -161,7 +164,7 @@ def tar_index(read: Read, size: int, where: str) -> Index:
     return found
 
 
-def _tar_problem(entry: tarfile.TarInfo) -> str | None:
+def _find_tar_problem(entry: tarfile.TarInfo) -> str | None:
     if entry.issparse():
         return "it is stored with holes (a sparse file); unpack the archive"
     if entry.islnk() or entry.issym():
@@ -170,7 +173,7 @@ def _tar_problem(entry: tarfile.TarInfo) -> str | None:
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def _describe_errors(where: str) -> Iterator[None]:
     """Tell what Python's modules say of a damaged archive."""
     try:
         yield

@@ -18,13 +18,13 @@ from virtualds.stores.store import Range, Store, StoreError
 
 PAGE = 16 * 1024
 """Bytes that are held or missing together."""
-FIRST = 16
+FIRST_PAGES = 16
 """Pages at the beginning of a file that are fetched first: of most files, all metadata."""
 LEAST, MOST = 8, 512
 """Pages of a block where a reader jumps, and of the longest one."""
-NEAR = 2
+NEAR_PAGES = 2
 """Pages between two others that are fetched with them, rather than both apart."""
-HELD = 4096
+HELD_PAGES = 4096
 """Pages that are held of one file; the least used go first."""
 
 
@@ -51,14 +51,14 @@ class Blocks:
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._lock = threading.RLock()
         self._expected: dict[int, None] = {}
-        self._next, self._step = 0, FIRST // 2
+        self._next, self._step = 0, FIRST_PAGES // 2
         if head:
-            self._next, self._step = -(-len(head) // PAGE), FIRST
+            self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
             self._hold(0, head)
 
     def held(self, offset: int, length: int) -> bytes | None:
         """Return bytes that are held, None if some of them are not."""
-        first, stop = _pages(offset, length)
+        first, stop = _find_pages(offset, length)
         with self._lock:
             found = [self._pages.get(number) for number in range(first, stop)]
             for number in range(first, stop):
@@ -101,7 +101,7 @@ class Blocks:
                 return
             if missing[0] in self._expected:
                 others = [n for n in self._expected if n not in self._pages and n not in missing]
-                self._get(_runs(sorted(missing + others[:MOST])))
+                self._get(_join_pages(sorted(missing + others[:MOST])))
             else:
                 self._get([(missing[0], self._end_of_block(missing[0], missing[-1] + 1))])
 
@@ -123,12 +123,12 @@ class Blocks:
         with self._lock:
             missing = self._missing(ranges)
             if 0 < len(missing) <= MOST:
-                self._get(_runs(missing))
+                self._get(_join_pages(missing))
 
     def _missing(self, ranges: Iterable[Range]) -> list[int]:
         """Return the pages of ranges that are not held, in order."""
         last = -(-self.size // PAGE)
-        bounds = (_pages(offset, length) for offset, length in ranges)
+        bounds = (_find_pages(offset, length) for offset, length in ranges)
         wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
         return sorted(wanted - self._pages.keys())
 
@@ -161,7 +161,7 @@ class Blocks:
         with memoryview(data) as view:
             for number, begin in enumerate(range(0, len(data), PAGE), first):
                 self._pages[number] = bytes(view[begin : begin + PAGE])
-        while len(self._pages) > HELD:
+        while len(self._pages) > HELD_PAGES:
             self._pages.popitem(last=False)
 
 
@@ -220,16 +220,16 @@ class BlockFile(io.RawIOBase):
         return length
 
 
-def _pages(offset: int, length: int) -> tuple[int, int]:
+def _find_pages(offset: int, length: int) -> tuple[int, int]:
     """Return the first page of a range, and the one after its last."""
     return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
 
 
-def _runs(pages: list[int]) -> list[tuple[int, int]]:
+def _join_pages(pages: list[int]) -> list[tuple[int, int]]:
     """Join pages, sorted, that lie near to each other."""
     runs: list[tuple[int, int]] = []
     for page in pages:
-        if runs and page - runs[-1][1] <= NEAR:
+        if runs and page - runs[-1][1] <= NEAR_PAGES:
             runs[-1] = (runs[-1][0], page + 1)
         else:
             runs.append((page, page + 1))

@@ -21,7 +21,7 @@ REMEDIES = {
 
 
 @contextmanager
-def opening(url: str) -> Iterator[None]:
+def explain_open_errors(url: str) -> Iterator[None]:
     """Tell what a store says of a file that does not open, with its url and what to do."""
     url = without_secrets(url)
     try:
@@ -50,7 +50,7 @@ def opening(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def storing(url: Any) -> Iterator[None]:
+def explain_write_errors(url: Any) -> Iterator[None]:
     """Tell of a set that cannot be written what is in the way, by its own name.
 
     What was in the way of one of its files, or of a temporary one, is in the way of the set.

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 from virtualds.errors import ConflictError, ReadError, exists_already
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 
 
-class Fence:
+class WriteLease:
     """What one writer holds of a folder.
 
     No two writers may ever write the same bytes: each puts its own name into every file.
@@ -46,7 +46,7 @@ class Fence:
         self._root = root
         self._marker = f"{root}/{marker}"
         self._options = options
-        self._store = store_for(root)
+        self._store = find_store(root)
         self._version = version
         self._store.demand_conditions(root, options)
         # looked up before the fence stands, which then verifies all of them at once
@@ -67,7 +67,7 @@ class Fence:
                 self._marker, data, self._options, self._version
             )
         except ChangedError as error:
-            raise outrun(self._root) from error
+            raise outrun_error(self._root) from error
 
     def put(self, path: str, data: bytes) -> None:
         """Write one of the files.
@@ -86,7 +86,7 @@ class Fence:
                 # first what is there now, then whether it is still for this writer to replace
                 self._found[path] = self._store.version(url, self._options)
                 if not self.stands():
-                    raise outrun(self._root) from error
+                    raise outrun_error(self._root) from error
 
     def stands(self) -> bool:
         """Say whether no other writer came later."""
@@ -119,7 +119,7 @@ def create_folder(
     UnsupportedError
         The store knows no conditional writes.
     """
-    store = store_for(root)
+    store = find_store(root)
     store.demand_conditions(root, options)
     # first the files, then the marker: who writes files has written a marker before
     found = store.list_files(root, options)
@@ -129,7 +129,7 @@ def create_folder(
         there, version = b"", None
     if found and not is_claim(there):
         raise exists_already(root)
-    fence = Fence(root, marker, options, version, ())
+    fence = WriteLease(root, marker, options, version, ())
     fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}"}}'.encode())
     for path, data in files:
         if path == marker:
@@ -139,7 +139,7 @@ def create_folder(
 
 
 @contextmanager
-def reads_while(stands: Callable[[], bool], url: str) -> Iterator[None]:
+def explain_vanished_files(stands: Callable[[], bool], url: str) -> Iterator[None]:
     """Say that another writer was faster where what is read of a folder is no longer there.
 
     ``stands`` says whether it still should be.
@@ -149,10 +149,10 @@ def reads_while(stands: Callable[[], bool], url: str) -> Iterator[None]:
     except ReadError as error:
         if stands():
             raise
-        raise outrun(url) from error
+        raise outrun_error(url) from error
 
 
-def outrun(url: str) -> ConflictError:
+def outrun_error(url: str) -> ConflictError:
     """Return the error that says that another writer was faster."""
     return ConflictError(
         f"{url}: another writer was faster, and nothing has been written; open the set "

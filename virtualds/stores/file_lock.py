@@ -55,7 +55,7 @@ else:
 
 
 @contextmanager
-def exclusive(path: str) -> Iterator[None]:
+def hold_lock(path: str) -> Iterator[None]:
     """Hold the lock of this name; wait for whoever holds it now.
 
     Raises

@@ -16,22 +16,28 @@ from virtualds.errors import UnsupportedError, exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import fsspec_ranges, obstore
-from virtualds.stores.fsspec_ranges import located, reading
-from virtualds.stores.responses import Answer, cause_of, checked, failure
-from virtualds.stores.retry import GaveUp, retried, store_errors
+from virtualds.stores.fsspec_ranges import find_filesystem, find_reading_filesystem
+from virtualds.stores.responses import Answer, cause_of, demand_whole_answer, to_os_error
+from virtualds.stores.retry import GaveUp, list_store_errors, retry_request
 from virtualds.stores.store import (
     ChangedError,
-    Listed,
+    ListedFile,
     Range,
-    Reach,
     RequestError,
+    RequestLimits,
     StoreError,
-    far_reach,
+    make_far_limits,
 )
-from virtualds.stores.versions import PROOF, demand_conditions, put, way
+from virtualds.stores.versions import PROOF, demand_conditions, find_versioning, put
 from virtualds.urls import host_of
 
-TOLD = (ChangedError, RequestError, FileNotFoundError, FileExistsError, NotImplementedError)
+REPORTED_ERRORS = (
+    ChangedError,
+    RequestError,
+    FileNotFoundError,
+    FileExistsError,
+    NotImplementedError,
+)
 """Errors that are not told anew: they say what is the matter, or callers tell them apart."""
 
 SIDE_BY_SIDE = 16
@@ -47,9 +53,9 @@ class FsspecStore:
     """The files of any fsspec filesystem."""
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> RequestLimits:
         """Reach of a far store."""
-        return far_reach()
+        return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, through obstore or fsspec, asked again if need be."""
@@ -66,19 +72,19 @@ class FsspecStore:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
-        filesystem, path = reading(url, options)
+        filesystem, path = find_reading_filesystem(url, options)
         # what is there now, not what some listing has said
         filesystem.invalidate_cache(path)
-        with _told_of(url):
-            info = retried(lambda _: fsspec_ranges.within(filesystem, "info", path))
-        return _described(url, info, options)
+        with _describe_errors(url):
+            info = retry_request(lambda _: fsspec_ranges.call_in_time(filesystem, "info", path))
+        return _describe_file(url, info, options)
 
     def head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its size and etag, and its first bytes, if possible at once."""
-        filesystem, path = reading(url, options)
-        if (found := _beginning(url, filesystem, path, length)) is not None:
+        filesystem, path = find_reading_filesystem(url, options)
+        if (found := _fetch_beginning(url, filesystem, path, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
@@ -90,9 +96,9 @@ class FsspecStore:
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file, asked for again if need be."""
-        filesystem, path = reading(url, options)
-        with _told_of(url):
-            return retried(lambda _: fsspec_ranges.get_whole(filesystem, path))
+        filesystem, path = find_reading_filesystem(url, options)
+        with _describe_errors(url):
+            return retry_request(lambda _: fsspec_ranges.get_whole(filesystem, path))
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
@@ -104,8 +110,8 @@ class FsspecStore:
             except ChangedError as error:
                 raise exists_already(url) from error
             return
-        filesystem, path = located(url, options)
-        with _told_of(url):
+        filesystem, path = find_filesystem(url, options)
+        with _describe_errors(url):
             filesystem.pipe_file(path, data)
 
     def write_folder(
@@ -124,22 +130,22 @@ class FsspecStore:
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a filesystem without conditional writes, and an S3 server that ignores them."""
-        filesystem, path = located(url, options)
-        with _told_of(url):
+        filesystem, path = find_filesystem(url, options)
+        with _describe_errors(url):
             demand_conditions(filesystem, path)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
-        filesystem, path = located(url, options)
-        with _told_of(url):
-            return way(filesystem).read(filesystem, path)
+        filesystem, path = find_filesystem(url, options)
+        with _describe_errors(url):
+            return find_versioning(filesystem).read(filesystem, path)
 
     def version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the version that is there now, None if there is no such file."""
-        filesystem, path = located(url, options)
+        filesystem, path = find_filesystem(url, options)
         try:
-            with _told_of(url):
-                return way(filesystem).version(filesystem, path)
+            with _describe_errors(url):
+                return find_versioning(filesystem).version(filesystem, path)
         except FileNotFoundError:
             return None
 
@@ -147,34 +153,36 @@ class FsspecStore:
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create or replace a file in S3 by a conditional write, in memory under a lock."""
-        filesystem, path = located(url, options)
-        with _told_of(url):
-            return way(filesystem).write(filesystem, path, data, expected)
+        filesystem, path = find_filesystem(url, options)
+        with _describe_errors(url):
+            return find_versioning(filesystem).write(filesystem, path, data, expected)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
-        filesystem, path = located(url, options)
-        with _told_of(url):
+        filesystem, path = find_filesystem(url, options)
+        with _describe_errors(url):
             try:
                 put(filesystem, path, data)
             except BaseException:
-                with suppress(*store_errors(), NotImplementedError):
+                with suppress(*list_store_errors(), NotImplementedError):
                     filesystem.rm_file(path)
                 raise
 
-    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times where they are told."""
-        filesystem, path = located(url, options)
+        filesystem, path = find_filesystem(url, options)
         filesystem.invalidate_cache()
         try:
-            with _told_of(url):
+            with _describe_errors(url):
                 found = filesystem.find(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         folder = f"{path.rstrip('/')}/"
         beginning = url.rstrip("/")
         return [
-            Listed(inside, _described(f"{beginning}/{inside}", info, options), _modified(info))
+            ListedFile(
+                inside, _describe_file(f"{beginning}/{inside}", info, options), _modified_of(info)
+            )
             for name, info in sorted(found.items())
             if (inside := name.removeprefix(folder)) != name
             and not name.endswith("/")
@@ -185,12 +193,12 @@ class FsspecStore:
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, in S3 many by one request; folders stay."""
         named = list(urls)
-        found = [located(url, options) for url in named]
+        found = [find_filesystem(url, options) for url in named]
         if found:
             # one url after another leads to one and the same filesystem
             filesystem = found[0][0]
-            with _told_of(named[0]):
-                way(filesystem).remove(filesystem, [path for _, path in found])
+            with _describe_errors(named[0]):
+                find_versioning(filesystem).remove(filesystem, [path for _, path in found])
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
@@ -201,32 +209,32 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
     def ask(attempt: int) -> bytes:
         again = attempt < get_options().retries
-        with _turns_at(host_of(file.url), get_options().max_requests):
+        with _get_turns(host_of(file.url), get_options().max_requests):
             fast = None if attempt else obstore.get_range(file, offset, length, again=again)
             answer = fast or fsspec_ranges.get_range(
-                *reading(file.url, file.options), offset, length
+                *find_reading_filesystem(file.url, file.options), offset, length
             )
-        return checked(answer, file, length)
+        return demand_whole_answer(answer, file, length)
 
     try:
-        return retried(ask)
+        return retry_request(ask)
     except GaveUp as failed:
-        error = failure(failed)
+        error = to_os_error(failed)
         raise StoreError(str(error), item) from cause_of(failed)
 
 
-def _turns_at(host: str, at_once: int) -> threading.Semaphore:
+def _get_turns(host: str, at_once: int) -> threading.Semaphore:
     """Return what lets so many requests to a host be under way, whoever sends them."""
     # one for all threads, but not that of a parent, whose threads do not give back theirs
     return _TURNS.setdefault((os.getpid(), host, at_once), threading.Semaphore(at_once))
 
 
-def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | None:
+def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | None:
     """Return the first bytes of a file, None if they and its size take more than one request."""
     try:
-        found = retried(lambda _: fsspec_ranges.get_beginning(filesystem, path, length))
+        found = retry_request(lambda _: fsspec_ranges.get_beginning(filesystem, path, length))
     except GaveUp as failed:
-        error = failure(failed, url)
+        error = to_os_error(failed, url)
         judged = isinstance(failed.__cause__, StoreError)
         if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
             # an empty file has no first bytes, and not all servers like to be asked so
@@ -239,27 +247,27 @@ def _beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | No
 
 
 @contextmanager
-def _told_of(url: str) -> Iterator[None]:
+def _describe_errors(url: str) -> Iterator[None]:
     """Name the url, and what to do, in the error of a request that failed for good."""
     try:
         yield
     except GaveUp as failed:
-        raise failure(failed, url) from cause_of(failed)
-    except store_errors() as error:
+        raise to_os_error(failed, url) from cause_of(failed)
+    except list_store_errors() as error:
         # what was told already says all, but of errors that only stand for one of a library
         foreign = error.__cause__ if type(error) is StoreError else error
-        if isinstance(error, TOLD) or not isinstance(foreign, store_errors()):
+        if isinstance(error, REPORTED_ERRORS) or not isinstance(foreign, list_store_errors()):
             raise
         once = GaveUp(1)
         once.__cause__ = foreign
-        raise failure(once, url) from cause_of(once)
+        raise to_os_error(once, url) from cause_of(once)
 
 
-def _described(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
+def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
     return SourceFile(url, info.get("size"), None, info.get("ETag"), options)
 
 
-def _modified(info: dict[str, Any]) -> float | None:
+def _modified_of(info: dict[str, Any]) -> float | None:
     """Return the time of modification, in seconds since 1970."""
     found = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
     if isinstance(found, str):

@@ -10,13 +10,13 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from virtualds.bounds import gunzipped
+from virtualds.bounds import gunzip
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores.http_session import with_own_session
-from virtualds.stores.pace import paced
+from virtualds.stores.http_session import add_own_session
+from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
-from virtualds.stores.retry import BrokenAnswer, store_errors
+from virtualds.stores.retry import BrokenAnswer, list_store_errors
 from virtualds.stores.store import StoreError
 from virtualds.urls import scheme_of
 
@@ -32,7 +32,7 @@ Judge = Callable[[Any], int | None]
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-def located(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return the filesystem of fsspec that answers for a url, and the path in it.
 
     Raises
@@ -40,14 +40,14 @@ def located(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     StoreError
         There is none, or not with these options.
     """
-    return _located(url, dict(options or {}))
+    return _find_filesystem(url, dict(options or {}))
 
 
-def reading(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return as `located` a filesystem for many requests at a time that leaves retries to us."""
+def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
+    """Return as `find_filesystem` a filesystem for many requests at a time that leaves retries to us."""
     settings = _SETTINGS.get(scheme_of(url), dict)
-    filesystem, path = _located(url, settings(dict(options or {})))
-    if _speaks(filesystem, "s3", "call_s3"):
+    filesystem, path = _find_filesystem(url, settings(dict(options or {})))
+    if _is_of_protocol(filesystem, "s3", "call_s3"):
         # waits of its own would multiply ours; no other part of virtualds has this instance
         filesystem.retries = 1
     return filesystem, path
@@ -55,11 +55,11 @@ def reading(url: str, options: StorageOptions | None) -> tuple[Any, str]:
 
 def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     """Ask for a range of a file, by one request."""
-    for (protocol, needs), ask in _WAYS.items():
-        if _speaks(filesystem, protocol, needs):
+    for (protocol, needs), ask in _RANGE_FETCHERS.items():
+        if _is_of_protocol(filesystem, protocol, needs):
             return ask(filesystem, path, offset, length)
     [data] = filesystem.cat_ranges([path], [offset], [offset + length], on_error="return")
-    if isinstance(data, store_errors()):
+    if isinstance(data, list_store_errors()):
         raise data
     if isinstance(data, BaseException):
         raise StoreError(f"{type(data).__name__}: {data}") from data
@@ -72,7 +72,7 @@ def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
     Of a file whose parts cannot be had the size is None.
     """
     for (protocol, needs), ask in _BEGINNINGS.items():
-        if _speaks(filesystem, protocol, needs):
+        if _is_of_protocol(filesystem, protocol, needs):
             return ask(filesystem, path, length)
     return None
 
@@ -80,12 +80,12 @@ def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
 def get_whole(filesystem: Any, path: str) -> bytes:
     """Ask for a whole file, by one request."""
     for (protocol, needs), ask in _WHOLES.items():
-        if _speaks(filesystem, protocol, needs):
+        if _is_of_protocol(filesystem, protocol, needs):
             return ask(filesystem, path)
-    return bytes(within(filesystem, "cat_file", path))
+    return bytes(call_in_time(filesystem, "cat_file", path))
 
 
-def within(filesystem: Any, verb: str, path: str) -> Any:
+def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
     """Do what a filesystem does by a few short answers, in the time that one request may take."""
     # a filesystem that wraps another one may say that it is asynchronous, and be as the other is
     if not getattr(filesystem, "fs", filesystem).async_impl:
@@ -93,13 +93,13 @@ def within(filesystem: Any, verb: str, path: str) -> Any:
     from fsspec.asyn import sync
 
     async def done() -> Any:
-        async with paced():
+        async with limit_time():
             return await getattr(filesystem, f"_{verb}")(path)
 
     return sync(filesystem.loop, done)
 
 
-def _located(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _find_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     # here, because importing it takes as long as importing the rest of virtualds
     import fsspec
 
@@ -111,7 +111,7 @@ def _located(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         raise StoreError(f"no filesystem for {url}: {error}{extra}") from error
 
 
-def _speaks(filesystem: Any, protocol: str, needs: str) -> bool:
+def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:
     """Whether it is of a protocol, and of the library whose inner verbs are known here."""
     spoken = filesystem.protocol
     return protocol in ((spoken,) if isinstance(spoken, str) else spoken) and hasattr(
@@ -135,7 +135,9 @@ def _demand_soundness(told: str | None, size: int | None, offset: int) -> None:
         raise StoreError(f"the server sent other bytes than were asked for: {told}")
 
 
-def _answer(data: bytes, etag: str | None, told: str | None, offset: int, length: int) -> Answer:
+def _build_answer(
+    data: bytes, etag: str | None, told: str | None, offset: int, length: int
+) -> Answer:
     """Return a sound answer, once its body is there."""
     found = _CONTENT_RANGE.match(told or "")
     if found is None:
@@ -148,91 +150,97 @@ def _answer(data: bytes, etag: str | None, told: str | None, offset: int, length
 # ---------------------------------------------------------------------- HTTP
 
 
-async def _asked(filesystem: Any, path: str, wanted: dict[str, str], judge: Judge) -> _Got:
+async def _ask_server(
+    filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
+) -> _Response:
     """Ask a server, and take as much of its answer as ``judge`` says, who sees its headers."""
     session = await filesystem.set_session()
     # a request's own headers come before those of the session
     headers = {**filesystem.kwargs.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
     how = {"headers": headers, "raise_for_status": True, "auto_decompress": False}
-    async with paced() as pace:
+    async with limit_time() as pace:
         response = await session.get(filesystem.encode_url(path), **{**filesystem.kwargs, **how})
         try:
             most = judge(response)
-            return _Got(response, await pace.gathered(response.content.iter_any(), most))
+            return _Response(response, await pace.gathered(response.content.iter_any(), most))
         finally:
             # what was not read is not sent any more
             response.close()
 
 
-class _Got(NamedTuple):
+class _Response(NamedTuple):
     """What a server answered, and the bytes of it."""
 
     response: Any
     data: bytes
 
 
-def _http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
+def _fetch_http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     def judge(response: Any) -> None:
         _demand_identity(response)
-        _demand_soundness(_content_range(response), response.content_length, offset)
+        _demand_soundness(_content_range_of(response), response.content_length, offset)
 
-    response, data = _http_part(filesystem, path, offset, length, judge)
-    return _answer(data, response.headers.get("ETag"), _content_range(response), offset, length)
+    response, data = _fetch_http_part(filesystem, path, offset, length, judge)
+    return _build_answer(
+        data, response.headers.get("ETag"), _content_range_of(response), offset, length
+    )
 
 
-def _http_beginning(filesystem: Any, path: str, length: int) -> Answer:
+def _fetch_http_beginning(filesystem: Any, path: str, length: int) -> Answer:
     def judge(response: Any) -> int | None:
         _demand_identity(response)
         size = response.content_length
-        if _content_range(response) is None and (size is None or size > length):
+        if _content_range_of(response) is None and (size is None or size > length):
             # who sends all for a part of it would do so every time
             return length
-        _demand_soundness(_content_range(response), size, 0)
+        _demand_soundness(_content_range_of(response), size, 0)
         return None
 
-    response, data = _http_part(filesystem, path, 0, length, judge)
-    told, size = _content_range(response), response.content_length
+    response, data = _fetch_http_part(filesystem, path, 0, length, judge)
+    told, size = _content_range_of(response), response.content_length
     if told is None and (size is None or size > length):
         if len(data) < length:
             raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
         return Answer(data, response.headers.get("ETag"))
-    return _answer(data, response.headers.get("ETag"), told, 0, length)
+    return _build_answer(data, response.headers.get("ETag"), told, 0, length)
 
 
-def _http_part(filesystem: Any, path: str, offset: int, length: int, judge: Judge) -> _Got:
+def _fetch_http_part(
+    filesystem: Any, path: str, offset: int, length: int, judge: Judge
+) -> _Response:
     from fsspec.asyn import sync
 
     wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
-    found: _Got = sync(filesystem.loop, _asked, filesystem, path, wanted, judge)
+    found: _Response = sync(filesystem.loop, _ask_server, filesystem, path, wanted, judge)
     return found
 
 
-def _http_whole(filesystem: Any, path: str) -> bytes:
+def _fetch_http_whole(filesystem: Any, path: str) -> bytes:
     from fsspec.asyn import sync
 
-    response, data = sync(filesystem.loop, _asked, filesystem, path, {}, lambda _: None)
-    encoding = _encoding(response)
+    response, data = sync(filesystem.loop, _ask_server, filesystem, path, {}, lambda _: None)
+    encoding = _encoding_of(response)
     if encoding in ("gzip", "x-gzip"):
         # some send what they hold compressed whatever is asked for (RFC 9110, section 8.4)
-        return gunzipped(data)
+        return gunzip(data)
     _demand_identity(response)
     return bytes(data)
 
 
-def _encoding(response: Any) -> str:
+def _encoding_of(response: Any) -> str:
     return str(response.headers.get("Content-Encoding", "identity")).strip().lower() or "identity"
 
 
 def _demand_identity(response: Any) -> None:
     """Refuse an answer that is compressed on the way: its ranges are not those of the file."""
-    if (encoding := _encoding(response)) != "identity":
+    if (encoding := _encoding_of(response)) != "identity":
         raise StoreError(
             f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
             f"asked not to; serve it as it is, or copy it to local disk"
         )
 
 
-def _content_range(response: Any) -> str | None:
+def _content_range_of(response: Any) -> str | None:
     found: str | None = response.headers.get("Content-Range") if response.status == 206 else None
     return found
 
@@ -240,13 +248,13 @@ def _content_range(response: Any) -> str | None:
 # ---------------------------------------------------------------------- S3
 
 
-async def _s3_asked(
+async def _ask_s3(
     filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
 ) -> tuple[Any, bytes]:
     """Ask for an object: its answer, and its bytes."""
     bucket, key, version = filesystem.split_path(path)
     asked = {"Bucket": bucket, "Key": key, **wanted, **({"VersionId": version} if version else {})}
-    async with paced() as pace:
+    async with limit_time() as pace:
         answer = await filesystem._call_s3("get_object", **asked)
         body = answer["Body"]
 
@@ -260,27 +268,27 @@ async def _s3_asked(
             body.close()
 
 
-def _s3(filesystem: Any, path: str, offset: int, length: int) -> Answer:
+def _fetch_s3(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     from fsspec.asyn import sync
 
     def judge(answer: Any) -> None:
         _demand_soundness(answer.get("ContentRange"), answer.get("ContentLength"), offset)
 
     wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
-    answer, data = sync(filesystem.loop, _s3_asked, filesystem, path, wanted, judge)
-    return _answer(data, answer.get("ETag"), answer.get("ContentRange"), offset, length)
+    answer, data = sync(filesystem.loop, _ask_s3, filesystem, path, wanted, judge)
+    return _build_answer(data, answer.get("ETag"), answer.get("ContentRange"), offset, length)
 
 
-def _s3_whole(filesystem: Any, path: str) -> bytes:
+def _fetch_s3_whole(filesystem: Any, path: str) -> bytes:
     from fsspec.asyn import sync
 
-    answer, data = sync(filesystem.loop, _s3_asked, filesystem, path, {}, lambda _: None)
+    answer, data = sync(filesystem.loop, _ask_s3, filesystem, path, {}, lambda _: None)
     if len(data) != answer.get("ContentLength", len(data)):
         raise BrokenAnswer(f"the server sent {len(data)} of {answer['ContentLength']} bytes")
     return bytes(data)
 
 
-def _with_large_pool(given: dict[str, Any]) -> dict[str, Any]:
+def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
     """Options of S3 without botocore's limit of 10 connections, and without its retries."""
     ours = {
         "max_pool_connections": get_options().max_requests,
@@ -290,31 +298,31 @@ def _with_large_pool(given: dict[str, Any]) -> dict[str, Any]:
 
 
 _SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "s3": _with_large_pool,
-    "s3a": _with_large_pool,
+    "s3": _enlarge_pool,
+    "s3a": _enlarge_pool,
 }
 """What options become for reading, by scheme."""
 
 _SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "http": with_own_session,
-    "https": with_own_session,
+    "http": add_own_session,
+    "https": add_own_session,
 }
 """What options become for all that is asked, by scheme."""
 
-_WAYS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
-    ("http", "encode_url"): _http,
-    ("s3", "_call_s3"): _s3,
+_RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
+    ("http", "encode_url"): _fetch_http,
+    ("s3", "_call_s3"): _fetch_s3,
 }
 """Ways to get a range by protocol, and what a filesystem of it must have."""
 
 _BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
-    ("http", "encode_url"): _http_beginning,
-    ("s3", "_call_s3"): lambda filesystem, path, length: _s3(filesystem, path, 0, length),
+    ("http", "encode_url"): _fetch_http_beginning,
+    ("s3", "_call_s3"): lambda filesystem, path, length: _fetch_s3(filesystem, path, 0, length),
 }
 """Ways to get the first bytes with the size, likewise."""
 
 _WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
-    ("http", "encode_url"): _http_whole,
-    ("s3", "_call_s3"): _s3_whole,
+    ("http", "encode_url"): _fetch_http_whole,
+    ("s3", "_call_s3"): _fetch_s3_whole,
 }
 """Ways to get a whole file, likewise."""

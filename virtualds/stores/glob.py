@@ -9,14 +9,14 @@ from typing import Any
 
 from virtualds.errors import without_secrets
 from virtualds.source_file import StorageOptions
-from virtualds.stores.fsspec_ranges import located
+from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.urls import ARCHIVES, local_path, scheme_of
 
 WEB = ("http", "https")
 """Schemes whose urls have question marks and brackets of their own."""
 
 
-def matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
+def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
     """Return the files that patterns stand for: those of one pattern in order of their names.
 
     What is no pattern, or is the name of a local file that looks like one, stands for itself.
@@ -39,14 +39,16 @@ def matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) 
     >>> matching(["200[12].nc", "refs.json"])
     ['2001.nc', '2002.nc', 'refs.json']
     """
-    return [file for pattern in patterns for file in _of(pattern, StorageOptions.of(options))]
+    return [
+        file for pattern in patterns for file in _match_pattern(pattern, StorageOptions.of(options))
+    ]
 
 
-def _of(pattern: str, options: StorageOptions | None) -> list[str]:
+def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
     scheme = scheme_of(pattern)
     if scheme in ARCHIVES or not _is_pattern(pattern, scheme):
         return [pattern]
-    found = _local(pattern) if scheme == "file" else _far(pattern, options)
+    found = _match_local(pattern) if scheme == "file" else _match_remote(pattern, options)
     if not found:
         raise FileNotFoundError(f"{without_secrets(pattern)}: no file matches; check the path")
     return found
@@ -56,11 +58,11 @@ def _is_pattern(name: str, scheme: str) -> bool:
     return "*" in name if scheme in WEB else glob.has_magic(name)
 
 
-def _local(pattern: str) -> list[str]:
+def _match_local(pattern: str) -> list[str]:
     path = os.path.expanduser(local_path(pattern))
     return [pattern] if os.path.lexists(path) else sorted(glob.glob(path, recursive=True))
 
 
-def _far(pattern: str, options: StorageOptions | None) -> list[str]:
-    filesystem, path = located(pattern, options)
+def _match_remote(pattern: str, options: StorageOptions | None) -> list[str]:
+    filesystem, path = find_filesystem(pattern, options)
     return sorted(filesystem.unstrip_protocol(name) for name in filesystem.glob(path))

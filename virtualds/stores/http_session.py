@@ -12,11 +12,11 @@ from typing import Any
 
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT
 
-OURS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
+OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
 """Headers, in lower case, that say nothing of who asks."""
 
 
-def with_own_session(given: dict[str, Any]) -> dict[str, Any]:
+def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
     """Return options of HTTP by which requests go through such a session.
 
     Whoever brings a client of his own keeps it. aiohttp alone has limits: 100 connections to all
@@ -24,14 +24,14 @@ def with_own_session(given: dict[str, Any]) -> dict[str, Any]:
     """
     if "get_client" in given:
         return given
-    given = {**given, "get_client": _session}
+    given = {**given, "get_client": _open_session}
     client = dict(given.get("client_kwargs") or {})
-    told = {**_as_headers(client), **dict(client.pop("headers", None) or {})}
+    told = {**_to_headers(client), **dict(client.pop("headers", None) or {})}
     given["client_kwargs"] = {**client, "headers": told} if told else client
     return given
 
 
-def _as_headers(client: dict[str, Any]) -> dict[str, str]:
+def _to_headers(client: dict[str, Any]) -> dict[str, str]:
     """Take cookies and credentials out of what a session says to all hosts, as headers."""
     found: dict[str, str] = {}
     cookies = client.get("cookies")
@@ -45,7 +45,7 @@ def _as_headers(client: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _session(*, loop: Any, **options: Any) -> Any:
+def _open_session(*, loop: Any, **options: Any) -> Any:
     """Return a session, as a future: fsspec waits for what this returns, on its loop."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
 
@@ -78,5 +78,5 @@ async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
     except ValueError:
         same = False
     if not same:
-        for name in {name for name in redirect.headers if name.lower() not in OURS}:
+        for name in {name for name in redirect.headers if name.lower() not in OWN_HEADERS}:
             del redirect.headers[name]

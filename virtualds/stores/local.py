@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.file_lock import exclusive
+from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.local_files import (
     check_regular,
     check_unchanged,
@@ -31,20 +31,27 @@ from virtualds.stores.local_files import (
     read_range,
     remove_empty,
     sync_folder,
-    too_short,
+    too_short_error,
     write_beside,
     write_in_new_folder,
 )
 from virtualds.stores.preadv import read_rows, read_stretch
-from virtualds.stores.store import ChangedError, Listed, Range, Reach, StoreError, version_of
-from virtualds.stores.temporary import remove_left_over, temporary_name
+from virtualds.stores.store import (
+    ChangedError,
+    ListedFile,
+    Range,
+    RequestLimits,
+    StoreError,
+    version_of,
+)
+from virtualds.stores.temporary import make_temporary_name, remove_left_over
 from virtualds.urls import local_path
 
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
 """Whether the system tells what it has read already, and can be asked to read ahead."""
 
 
-WORTH_EXPECTING = 2**16
+LEAST_PREFETCH = 2**16
 """Bytes below which reading ahead gains nothing."""
 
 
@@ -55,7 +62,7 @@ class LocalStore:
     """The files of this machine."""
 
     # a call takes as long as copying a page or two
-    reach = Reach(gap=8 * 1024, run=2**20, at_once=0)
+    reach = RequestLimits(gap=8 * 1024, run=2**20, at_once=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a file that is still the one that was scanned."""
@@ -82,12 +89,12 @@ class LocalStore:
                 except OSError as error:
                     raise StoreError(error.strerror or str(error), item) from error
                 if count < target.nbytes:
-                    raise too_short(target.nbytes - count, item)
+                    raise too_short_error(target.nbytes - count, item)
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
         wanted = sum(length for _, length in ranges)
-        if not KNOWS_WHAT_IT_HOLDS or wanted < WORTH_EXPECTING:
+        if not KNOWS_WHAT_IT_HOLDS or wanted < LEAST_PREFETCH:
             return
         begin = min(offset for offset, _ in ranges)
         span = max(offset + length for offset, length in ranges) - begin
@@ -151,7 +158,7 @@ class LocalStore:
         """Write a folder beside its place and move it there in one step."""
         path = os.path.realpath(local_path(url))
         remove_left_over(path)
-        temporary, inside = temporary_name(path), ""
+        temporary, inside = make_temporary_name(path), ""
         try:
             os.mkdir(temporary)
             for inside, data in files:
@@ -175,7 +182,7 @@ class LocalStore:
         """Exchange folders while nobody can replace the marker of the old one."""
         try:
             # a writer who waits for this lock finds the new folder, and its marker, when it is free
-            with exclusive(lock_of(local_path(marker))):
+            with hold_lock(lock_of(local_path(marker))):
                 if self.version(marker, None) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 exchange_paths(temporary, path)
@@ -208,7 +215,7 @@ class LocalStore:
             return version_of(data)
 
         def replace(temporary: str) -> None:
-            with exclusive(lock_of(path)):
+            with hold_lock(lock_of(path)):
                 if self.version(url, options) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 os.replace(temporary, path)
@@ -226,9 +233,9 @@ class LocalStore:
         path = local_path(url)
         write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
 
-    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with their sizes and modification times."""
-        root, beginning, found = local_path(url), url.rstrip("/"), list[Listed]()
+        root, beginning, found = local_path(url), url.rstrip("/"), list[ListedFile]()
         for folder, _, names in os.walk(root, onerror=raise_unless_gone):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
@@ -236,7 +243,7 @@ class LocalStore:
                 with suppress(FileNotFoundError):
                     if not _is_lock(name):
                         inside = name if below == "." else f"{below}/{name}"
-                        found.append(_listed(os.path.join(folder, name), beginning, inside))
+                        found.append(_list_file(os.path.join(folder, name), beginning, inside))
         return sorted(found, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
@@ -250,7 +257,7 @@ class LocalStore:
             remove_empty(folder, os.path.commonpath(folders))
 
 
-def _listed(path: str, folder: str, inside: str) -> Listed:
+def _list_file(path: str, folder: str, inside: str) -> ListedFile:
     """Return what is told of a file; a link that leads nowhere has no fingerprint."""
     found = os.lstat(path)
     modified, url = found.st_mtime, f"{folder}/{inside}"
@@ -258,8 +265,8 @@ def _listed(path: str, folder: str, inside: str) -> Listed:
         try:
             found = os.stat(path)
         except FileNotFoundError:
-            return Listed(inside, SourceFile(url), modified)
-    return Listed(inside, SourceFile(url, found.st_size, found.st_mtime_ns), modified)
+            return ListedFile(inside, SourceFile(url), modified)
+    return ListedFile(inside, SourceFile(url, found.st_size, found.st_mtime_ns), modified)
 
 
 def lock_of(path: str) -> str:

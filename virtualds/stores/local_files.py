@@ -14,14 +14,14 @@ from virtualds.errors import exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import ChangedError, StoreError
-from virtualds.stores.temporary import temporary_name
+from virtualds.stores.temporary import make_temporary_name
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
 """Asks Windows for the bytes as they are."""
 
 
-AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 """Opens a pipe without waiting for somebody to write to it."""
 
 
@@ -39,7 +39,7 @@ ATTEMPTS = 20
 
 def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
     """Write a file under a temporary name, then put it in its place."""
-    temporary = temporary_name(path)
+    temporary = make_temporary_name(path)
     # created within the block: an interrupt may come between any two steps
     try:
         # the mode that any new file gets
@@ -170,7 +170,7 @@ def path_of(url: str) -> str:
 
 def open_regular(path: str, options: StorageOptions | None) -> int:
     """Open a regular file: reading from a pipe or a device would never end."""
-    handle = os.open(path, os.O_RDONLY | BINARY | AT_ONCE)
+    handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
     try:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
@@ -217,11 +217,11 @@ def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
         except OSError as error:
             raise StoreError(error.strerror or str(error), item) from error
         if not part:
-            raise too_short(length, item)
+            raise too_short_error(length, item)
         parts.append(part)
         offset, length = offset + len(part), length - len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def too_short(missing: int, item: int) -> StoreError:
+def too_short_error(missing: int, item: int) -> StoreError:
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.request import getproxies
 
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.obstore_options import Translation, parted, translation
-from virtualds.stores.pace import TooSlowError, gathered, seconds_for
+from virtualds.stores.obstore_options import Translation, split_url, translate_options
+from virtualds.stores.pace import TooSlowError, join_parts, seconds_for
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
 
@@ -76,7 +76,7 @@ class _Client:
             if self.is_http and "Content-Encoding" in found.attributes:
                 return BrokenAnswer("the server compresses what it sends")
             meta, (first, end) = found.meta, found.range
-            data = gathered((bytes(part) for part in found.stream(1)), begun)
+            data = join_parts((bytes(part) for part in found.stream(1)), begun)
             answer = Answer(data, meta["e_tag"], meta["size"])
         except self.errors as error:
             return error
@@ -101,10 +101,10 @@ def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Ans
     TooSlowError
         The bytes come too slowly.
     """
-    place = None if _forked else parted(file.url)
+    place = None if _forked else split_url(file.url)
     # few times are told, since each has connections of its own
     longest = seconds_for(max(LONG_ANSWER, 1 << length.bit_length()))
-    client = None if place is None else _client(place[0], file.options, longest)
+    client = None if place is None else _get_client(place[0], file.options, longest)
     if place is None or client is None or time.monotonic() < client.rests_until:
         return None
     found = client.fetch(place[1], offset, length)
@@ -127,12 +127,12 @@ def _may_pass(text: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _client(place: str, options: StorageOptions | None, seconds: float) -> _Client | None:
+def _get_client(place: str, options: StorageOptions | None, seconds: float) -> _Client | None:
     """Return the store of a server or bucket, None where fsspec has to do."""
-    found = translation(place, options)
+    found = translate_options(place, options)
     if found is None or _is_bent(found, os.environ):
         return None
-    return _build(found, seconds)
+    return _build_client(found, seconds)
 
 
 def _is_bent(found: Translation, environment: Mapping[str, str]) -> bool:
@@ -151,7 +151,7 @@ def _may_be_led_elsewhere(found: Translation) -> bool:
     return "aws_endpoint" not in dict(found.config) and os.path.exists(path)
 
 
-def _build(found: Translation, seconds: float) -> _Client | None:
+def _build_client(found: Translation, seconds: float) -> _Client | None:
     # optional, and not needed by those who read local files
     try:
         import obstore

@@ -47,7 +47,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NO_KEY = re.compile(r"^/|/$|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]|\?versionId=|#generation=|^#")
 
 
-def parted(url: str) -> tuple[str, str] | None:
+def split_url(url: str) -> tuple[str, str] | None:
     """Return the server, or bucket, of a url and the path in it; None where readings may differ.
 
     Examples
@@ -69,7 +69,7 @@ def parted(url: str) -> tuple[str, str] | None:
     return f"{scheme}://{bucket}", key
 
 
-def translation(place: str, options: Mapping[str, Any] | None) -> Translation | None:
+def translate_options(place: str, options: Mapping[str, Any] | None) -> Translation | None:
     """Return what obstore is told of a server or bucket, None where only fsspec will do.
 
     Examples
@@ -90,9 +90,9 @@ def translation(place: str, options: Mapping[str, Any] | None) -> Translation | 
     return None if left else found
 
 
-def _http(place: str, left: dict[str, Any]) -> Translation:
-    client = _mapping(left.pop("client_kwargs", None))
-    headers = {**_mapping(client.pop("headers", None)), **_mapping(left.pop("headers", None))}
+def _translate_http(place: str, left: dict[str, Any]) -> Translation:
+    client = _to_dict(left.pop("client_kwargs", None))
+    headers = {**_to_dict(client.pop("headers", None)), **_to_dict(left.pop("headers", None))}
     if client or not all(isinstance(text, str) for text in (*headers, *headers.values())):
         raise Untranslatable
     if {name.lower() for name in headers} - KEPT_TO_ONE_HOST:
@@ -101,13 +101,13 @@ def _http(place: str, left: dict[str, Any]) -> Translation:
     return Translation("http", place, (), tuple(sorted(headers.items())))
 
 
-def _s3(place: str, left: dict[str, Any]) -> Translation:
-    client = _mapping(left.pop("client_kwargs", None))
-    found, others = _renamed(left, _S3_NAMES), _renamed(client, _S3_CLIENT_NAMES)
+def _translate_s3(place: str, left: dict[str, Any]) -> Translation:
+    client = _to_dict(left.pop("client_kwargs", None))
+    found, others = _rename_keys(left, _S3_NAMES), _rename_keys(client, _S3_CLIENT_NAMES)
     if any(found.get(name, value) != value for name, value in others.items()):
         raise Untranslatable
-    found |= others | _s3_addressing(_mapping(left.pop("config_kwargs", None)))
-    if client or _mapping(left.pop("s3_additional_kwargs", None)) or left.pop("version_aware", 0):
+    found |= others | _find_s3_addressing(_to_dict(left.pop("config_kwargs", None)))
+    if client or _to_dict(left.pop("s3_additional_kwargs", None)) or left.pop("version_aware", 0):
         raise Untranslatable
     if left.pop("requester_pays", False):
         found["aws_request_payer"] = "true"
@@ -124,7 +124,7 @@ def _s3(place: str, left: dict[str, Any]) -> Translation:
         raise Untranslatable
     left.pop("use_ssl", None)
     found.setdefault("aws_region", "us-east-1")
-    return Translation("s3", _bucket(place), _config(found))
+    return Translation("s3", _bucket_of(place), _to_config(found))
 
 
 _S3_NAMES = {
@@ -145,10 +145,10 @@ _S3_CLIENT_NAMES = {
 _S3_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 
-def _s3_addressing(config: dict[str, Any]) -> dict[str, str]:
+def _find_s3_addressing(config: dict[str, Any]) -> dict[str, str]:
     """Return how a bucket is named, from the settings of botocore."""
     config.pop("max_pool_connections", None)
-    style = _mapping(config.pop("s3", None))
+    style = _to_dict(config.pop("s3", None))
     if config or style.keys() - {"addressing_style"}:
         raise Untranslatable
     if style.get("addressing_style", "path") not in ("path", "auto"):
@@ -156,7 +156,7 @@ def _s3_addressing(config: dict[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _gcs(place: str, left: dict[str, Any]) -> Translation:
+def _translate_gcs(place: str, left: dict[str, Any]) -> Translation:
     token = left.pop("token", None)
     if token == "anon":
         found = {"google_skip_signature": "true"}
@@ -164,19 +164,19 @@ def _gcs(place: str, left: dict[str, Any]) -> Translation:
         found = {"google_service_account_key": json.dumps(dict(token))}
     else:
         raise Untranslatable
-    return Translation("gs", _bucket(place), _config(found))
+    return Translation("gs", _bucket_of(place), _to_config(found))
 
 
-def _azure(place: str, left: dict[str, Any]) -> Translation:
+def _translate_azure(place: str, left: dict[str, Any]) -> Translation:
     anonymous = left.pop("anon", None)
-    found = _renamed(left, _AZURE_NAMES)
+    found = _rename_keys(left, _AZURE_NAMES)
     if "azure_storage_account_name" not in found:
         raise Untranslatable
     if anonymous is True and len(found) == 1:
         found["azure_skip_signature"] = "true"
     elif anonymous or len(found) != 2:
         raise Untranslatable
-    return Translation("az", _bucket(place), _config(found))
+    return Translation("az", _bucket_of(place), _to_config(found))
 
 
 _AZURE_NAMES = {
@@ -186,23 +186,23 @@ _AZURE_NAMES = {
 }
 
 TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Translation]] = {
-    "http": _http,
-    "https": _http,
-    "s3": _s3,
-    "s3a": _s3,
-    "gs": _gcs,
-    "gcs": _gcs,
-    "az": _azure,
-    "abfs": _azure,
+    "http": _translate_http,
+    "https": _translate_http,
+    "s3": _translate_s3,
+    "s3a": _translate_s3,
+    "gs": _translate_gcs,
+    "gcs": _translate_gcs,
+    "az": _translate_azure,
+    "abfs": _translate_azure,
 }
 """How options are translated, by scheme; each takes what it understands out of the mapping."""
 
 
-def _bucket(place: str) -> str:
+def _bucket_of(place: str) -> str:
     return place.partition("://")[2]
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _to_dict(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -210,7 +210,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _renamed(left: dict[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+def _rename_keys(left: dict[str, Any], names: Mapping[str, str]) -> dict[str, str]:
     """Take out of a mapping the names that are known, under their new ones."""
     found: dict[str, str] = {}
     for name in left.keys() & names.keys():
@@ -223,5 +223,5 @@ def _renamed(left: dict[str, Any], names: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _config(found: dict[str, str]) -> Config:
+def _to_config(found: dict[str, str]) -> Config:
     return tuple(sorted(found.items()))

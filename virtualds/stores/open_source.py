@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import PAGE, FetchError
-from virtualds.stores.scan_cache import remote_file
+from virtualds.stores.scan_cache import open_remote
 from virtualds.urls import local_path, scheme_of
 
 
@@ -46,11 +46,11 @@ def open_source(source: SourceFile) -> BinaryIO:
     """
     if scheme_of(source.url) == "file":
         return open(local_path(source.url), "rb")
-    return cast("BinaryIO", io.BufferedReader(remote_file(source), PAGE))
+    return cast("BinaryIO", io.BufferedReader(open_remote(source), PAGE))
 
 
 @contextmanager
-def damage_of(
+def describe_damage(
     source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
 ) -> Iterator[None]:
     """Turn what a library complains of within the block into `FormatError`, and name the file.

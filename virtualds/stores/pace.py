@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from virtualds.options import get_options
 from virtualds.stores.retry import BrokenAnswer
 
-LONGEST = 366 * 86400.0
+LONGEST_SECONDS = 366 * 86400.0
 """Seconds: clocks of other libraries do not hold infinity."""
 
 
@@ -31,10 +31,10 @@ class TooSlowError(BrokenAnswer):
 def seconds_for(nbytes: int) -> float:
     """Return how many seconds a request may take by the time that ``nbytes`` have come."""
     options = get_options()
-    return min(options.request_timeout + nbytes / options.least_rate, LONGEST)
+    return min(options.request_timeout + nbytes / options.least_rate, LONGEST_SECONDS)
 
 
-def gathered(parts: Iterable[bytes], begun: float) -> bytes:
+def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
     """Return the bytes of an answer to a request that was sent at ``begun``, a monotonic time.
 
     Raises
@@ -73,7 +73,7 @@ class Pace:
 
 
 @asynccontextmanager
-async def paced() -> AsyncIterator[Pace]:
+async def limit_time() -> AsyncIterator[Pace]:
     """End what is done in the block when it takes too long.
 
     Raises

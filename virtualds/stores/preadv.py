@@ -27,7 +27,7 @@ MOST_BYTES = 2**30
 """That one call is asked for: Linux reads 2 GiB at most, and macOS refuses more."""
 
 
-def row_bytes(target: Array) -> int:
+def count_row_bytes(target: Array) -> int:
     """Return the bytes of the longest stretches of memory that an array is made of.
 
     Examples
@@ -36,7 +36,7 @@ def row_bytes(target: Array) -> int:
     >>> row_bytes(result), row_bytes(result[1]), row_bytes(result[1, :, 2:4])
     (768, 192, 8)
     """
-    return _rows(target)[1]
+    return _count_rows(target)[1]
 
 
 def read_rows(handle: int, offset: int, target: Array) -> int:
@@ -80,16 +80,20 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
         raise ValueError("the array is read-only")
     if target.dtype.hasobject:
         raise ValueError(f"the array holds Python objects, as {target.dtype} are")
-    return _filled(target.nbytes, lambda n: _preadv(handle, _table(target, n), offset + n))
+    return _read_until_filled(
+        target.nbytes, lambda n: _preadv(handle, _build_table(target, n), offset + n)
+    )
 
 
 def read_stretch(handle: int, offset: int, target: memoryview) -> int:
     """Read a stretch of bytes, as `read_rows` does: there is no table to be made for one row."""
     end = target.nbytes
-    return _filled(end, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n))
+    return _read_until_filled(
+        end, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n)
+    )
 
 
-def _filled(nbytes: int, read: Callable[[int], int]) -> int:
+def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
     """Read on after as many bytes as are done, until all are or there are no more."""
     done = 0
     while done < nbytes and (count := read(done)):
@@ -97,7 +101,7 @@ def _filled(nbytes: int, read: Callable[[int], int]) -> int:
     return done
 
 
-def _rows(target: Array) -> tuple[int, int]:
+def _count_rows(target: Array) -> tuple[int, int]:
     """Return how many leading axes have elements that lie apart, and the bytes of a row."""
     apart, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
@@ -107,24 +111,24 @@ def _rows(target: Array) -> tuple[int, int]:
     return apart, length
 
 
-def _table(target: Array, done: int) -> Array:
+def _build_table(target: Array, done: int) -> Array:
     """Return address and length of the rows that one call takes, after some bytes of all.
 
     It is an array of ``iovec``, as ``<sys/uio.h>`` has them.
     """
-    apart, length = _rows(target)
+    apart, length = _count_rows(target)
     row, part = divmod(done, length)
     most = min(MOST_ROWS, MOST_BYTES // length or 1, target.nbytes // length - row)
     table = np.empty((most, 2), np.uintp)
     # where a stride is negative the address wraps around, as in C
-    steps = _steps(np.arange(row, row + most), target.shape[:apart], target.strides)
+    steps = _compute_steps(np.arange(row, row + most), target.shape[:apart], target.strides)
     table[:, 0] = steps.astype(np.uintp) + np.uintp(target.__array_interface__["data"][0])
     table[:, 1] = length
     table[0] = table[0, 0] + part, min(length - part, MOST_BYTES)
     return table
 
 
-def _steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+def _compute_steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
     """Return how many bytes after the first one elements of these numbers lie."""
     steps = np.zeros(numbers.shape, np.intp)
     for size, stride in zip(reversed(shape), reversed(strides[: len(shape)]), strict=True):
@@ -136,7 +140,9 @@ def _steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
 
 def _preadv(handle: int, table: Array, offset: int) -> int:
     while True:
-        count: int = _function()(handle, table.__array_interface__["data"][0], len(table), offset)
+        count: int = _find_preadv()(
+            handle, table.__array_interface__["data"][0], len(table), offset
+        )
         if count >= 0:
             return count
         if (number := ctypes.get_errno()) != errno.EINTR:
@@ -144,7 +150,7 @@ def _preadv(handle: int, table: Array, offset: int) -> int:
 
 
 @cache
-def _function() -> Any:
+def _find_preadv() -> Any:
     """Return ``preadv`` of the C library, with offsets of 64 bits."""
     library = ctypes.CDLL(None, use_errno=True)
     # where offsets have 32 bits otherwise, as in glibc for such processors, it has another name

@@ -7,7 +7,13 @@ from typing import NamedTuple
 from virtualds.errors import without_secrets
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
-from virtualds.stores.retry import GaveUp, broke_on_the_way, causes, names_of, status_of
+from virtualds.stores.retry import (
+    GaveUp,
+    error_names_of,
+    is_connection_error,
+    list_causes,
+    status_of,
+)
 from virtualds.stores.store import RequestError, StoreError
 
 REMEDIES: dict[type[OSError] | None, str] = {
@@ -34,7 +40,7 @@ KINDS: dict[int, type[OSError]] = {
 }
 """Kinds of failure by status."""
 
-KEPT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+KEPT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Kinds of failure that callers tell apart."""
 
 
@@ -46,7 +52,7 @@ class Answer(NamedTuple):
     size: int | None = None
 
 
-def checked(answer: Answer, file: SourceFile, length: int) -> bytes:
+def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
     """Return the bytes of an answer, if they are those that were asked for.
 
     Raises
@@ -63,7 +69,10 @@ def checked(answer: Answer, file: SourceFile, length: int) -> bytes:
 
 
 def _check(answer: Answer, file: SourceFile) -> None:
-    sizes, etags = (answer.size, file.size), (opaque(answer.etag), opaque(file.etag))
+    sizes, etags = (
+        (answer.size, file.size),
+        (normalise_etag(answer.etag), normalise_etag(file.etag)),
+    )
     if None not in sizes and answer.size != file.size:
         raise StoreError(f"the file has {answer.size} bytes, it had {file.size} when scanned")
     if "" not in etags and etags[0] != etags[1]:
@@ -73,12 +82,12 @@ def _check(answer: Answer, file: SourceFile) -> None:
         )
 
 
-def opaque(etag: str | None) -> str:
+def normalise_etag(etag: str | None) -> str:
     """Return an etag without what libraries add or leave out: quotes, and the W of weak ones."""
     return (etag or "").strip().removeprefix("W/").strip('"')
 
 
-def failure(failed: GaveUp, url: str = "") -> OSError:
+def to_os_error(failed: GaveUp, url: str = "") -> OSError:
     """Return the error to raise for bytes that cannot be had, of a kind that callers tell apart.
 
     With a url it is named, else the error is a `StoreError`, which whoever asked completes.
@@ -87,11 +96,11 @@ def failure(failed: GaveUp, url: str = "") -> OSError:
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
-    kind = _kind(error)
-    said = _said(error)
+    kind = _kind_of(error)
+    said = _message_of(error)
     text = f"{(kind or type(error)).__name__}: {'there is no such file' if said == url else said}"
     remedy = f" ({REMEDIES[kind]})" if kind in REMEDIES else ""
-    if kind is None and any(map(broke_on_the_way, causes(error))):
+    if kind is None and any(map(is_connection_error, list_causes(error))):
         remedy = f" ({UNREACHABLE})"
     if not url:
         return RequestError(text + remedy + tries)
@@ -103,23 +112,23 @@ def failure(failed: GaveUp, url: str = "") -> OSError:
 def cause_of(failed: GaveUp) -> BaseException | None:
     """Return what a failure is to be raised from: nothing that shows a secret of a url."""
     found = failed.__cause__
-    shown = [str(cause) for cause in causes(found)] if found else []
+    shown = [str(cause) for cause in list_causes(found)] if found else []
     return None if any(without_secrets(text) != text for text in shown) else found
 
 
-def _kind(error: BaseException) -> type[OSError] | None:
+def _kind_of(error: BaseException) -> type[OSError] | None:
     """Return which of the kinds that callers tell apart a failure is, None if it is another."""
-    for cause in causes(error):
+    for cause in list_causes(error):
         if (status := status_of(cause)) is not None:
             return KINDS.get(status)
-        if not NO_CREDENTIALS.isdisjoint(names_of(cause)):
+        if not NO_CREDENTIALS.isdisjoint(error_names_of(cause)):
             return PermissionError
-        if broke_on_the_way(cause):
+        if is_connection_error(cause):
             return None
-    return next((kind for kind in KEPT if isinstance(error, kind)), None)
+    return next((kind for kind in KEPT_ERRORS if isinstance(error, kind)), None)
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return what was said of a failure, by whoever knows: others only repeat the url."""
-    told = (c for c in causes(error) if status_of(c) is not None or broke_on_the_way(c))
+    told = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
     return str(next(told, error)) or str(error)

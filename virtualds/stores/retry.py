@@ -40,19 +40,19 @@ PASSING_CODES = frozenset(
     | {"Throttling", "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"}
 )
 """Of S3 and those that speak like it."""
-PASSING = frozenset(
+PASSING_ERRORS = frozenset(
     {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
 )
 """Names of errors, or of what they are derived from: the libraries that raise them are optional."""
-LASTING = frozenset(
+LASTING_ERRORS = frozenset(
     {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
     | {"InvalidURL", "TooManyRedirects"}
 )
 """Names of errors that are derived from passing ones, and are none."""
 
-FOREIGN = (
+CLIENT_ERRORS = (
     ("aiohttp", "ClientError"),
     ("botocore.exceptions", "BotoCoreError"),
     ("botocore.exceptions", "ClientError"),
@@ -77,13 +77,13 @@ class GaveUp(Exception):
         self.attempts = attempts
 
 
-def store_errors() -> tuple[type[BaseException], ...]:
+def list_store_errors() -> tuple[type[BaseException], ...]:
     """Return what asking a store may raise; libraries that nobody imported raise nothing."""
-    loaded = ((sys.modules.get(module), name) for module, name in FOREIGN)
+    loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
     return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
 
 
-def retried(request: Callable[[int], T]) -> T:
+def retry_request(request: Callable[[int], T]) -> T:
     """Return what a request gives, asked again while it fails in a way that may pass.
 
     Parameters
@@ -99,10 +99,10 @@ def retried(request: Callable[[int], T]) -> T:
     for attempt in count():
         try:
             return request(attempt)
-        except store_errors() as error:
+        except list_store_errors() as error:
             if attempt >= get_options().retries or not may_pass(error):
                 raise GaveUp(attempt + 1) from error
-            pause(wait_before(attempt + 1, error))
+            pause(choose_wait(attempt + 1, error))
             if _process_ends():
                 raise GaveUp(attempt + 1) from error
     raise GaveUp(0)
@@ -123,33 +123,33 @@ def pause(seconds: float) -> None:
 
 def may_pass(error: BaseException) -> bool:
     """Say whether a failure is worth another attempt."""
-    for cause in causes(error):
+    for cause in list_causes(error):
         status, code = status_of(cause), _code_of(cause)
         if status is not None or code is not None:
             return status in PASSING_STATUSES or code in PASSING_CODES
-        if broke_on_the_way(cause):
-            return not names_of(cause) & LASTING
+        if is_connection_error(cause):
+            return not error_names_of(cause) & LASTING_ERRORS
     return False
 
 
-def broke_on_the_way(error: BaseException) -> bool:
+def is_connection_error(error: BaseException) -> bool:
     """Say whether it is the connection that failed, so that the server told nothing of the file."""
-    return bool(names_of(error) & (PASSING | LASTING))
+    return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
 
 
-def names_of(error: BaseException) -> set[str]:
+def error_names_of(error: BaseException) -> set[str]:
     """Return the names of the type of an error and of all that it is derived from."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 
-def wait_before(attempt: int, error: BaseException) -> float:
+def choose_wait(attempt: int, error: BaseException) -> float:
     """Return how many seconds to wait before an attempt, counted from 0, after a failure."""
     most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
-    asked = max((_retry_after(cause) for cause in causes(error)), default=0.0)
+    asked = max((_retry_after(cause) for cause in list_causes(error)), default=0.0)
     return max(random.uniform(0, most), min(asked, LONGEST_RETRY_AFTER))
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def list_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and what it was raised from."""
     found: BaseException | None = error
     for _ in range(_CAUSES):

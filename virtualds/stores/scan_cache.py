@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import in_front, store_for
-from virtualds.stores.block_cache import FIRST, MOST, PAGE, BlockFile, Blocks
+from virtualds.stores import find_store, put_in_front
+from virtualds.stores.block_cache import FIRST_PAGES, MOST, PAGE, BlockFile, Blocks
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import scheme_of
 
@@ -48,7 +48,7 @@ class Scan:
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self.url, self.options = url, options
-        self.store = _behind(url)
+        self.store = _find_store_behind(url)
         self.file: SourceFile | None = None
         self._main: Blocks | None = None
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
@@ -58,28 +58,28 @@ class Scan:
 
     def head(self) -> tuple[SourceFile, bytes]:
         """Return the file with its fingerprint, and its first bytes."""
-        self.file, head = self.store.head(self.url, self.options, FIRST * PAGE)
+        self.file, head = self.store.head(self.url, self.options, FIRST_PAGES * PAGE)
         self._main = Blocks(self.store, self.file, head) if self.file.size is not None else None
         return self.file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return a file with its fingerprint, asked for once."""
         if options != self.options:
-            return store_for(url).describe(url, options)
+            return find_store(url).describe(url, options)
         if url == self.url:
             return self.file or self.head()[0]
         if url not in self._described:
-            self._described[url] = store_for(url).describe(url, options)
+            self._described[url] = find_store(url).describe(url, options)
         return self._described[url]
 
     def blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the file that is scanned, or of one that it refers to."""
         if (file.url, file.options) == (self.url, self.options):
             if self._main is None:
-                self._main = _begun(self.store, file)
+                self._main = _begin_blocks(self.store, file)
             return self._main
         if file not in self._others:
-            self._others[file] = _begun(_behind(file.url), file)
+            self._others[file] = _begin_blocks(_find_store_behind(file.url), file)
             if len(self._others) > OTHERS:
                 # another attempt would fetch them again
                 self._others.popitem(last=False)
@@ -191,13 +191,13 @@ class _InFront:
         return self._scan.file if same else None
 
 
-def _behind(url: str) -> Store:
+def _find_store_behind(url: str) -> Store:
     """Return the store of a file without what another scan holds of it.
 
     That goes when the other thread is done, and is locked while it fetches: who waits for it inside
     of HDF5's lock could wait for ever, since objects of h5py may be collected there.
     """
-    store = store_for(url)
+    store = find_store(url)
     return store.behind if isinstance(store, _InFront) else store
 
 
@@ -205,7 +205,7 @@ _CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)
 
 
 @contextmanager
-def scanning(url: str, options: StorageOptions | None) -> Iterator[None]:
+def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
     """Hold what is fetched of a remote file until the end of the block."""
     current = _CURRENT.get()
     if scheme_of(url) == "file" or (
@@ -216,7 +216,7 @@ def scanning(url: str, options: StorageOptions | None) -> Iterator[None]:
     scan = Scan(url, options)
     token = _CURRENT.set(scan)
     try:
-        with in_front(url, cast("Store", _InFront(scan))):
+        with put_in_front(url, cast("Store", _InFront(scan))):
             yield
     finally:
         _CURRENT.reset(token)
@@ -229,8 +229,8 @@ def _scan_of(url: str, options: StorageOptions | None) -> Scan | None:
     return scan if scan is not None and (scan.url, scan.options) == (url, options) else None
 
 
-def head_of(
-    url: str, options: StorageOptions | None, length: int = FIRST * PAGE
+def fetch_head(
+    url: str, options: StorageOptions | None, length: int = FIRST_PAGES * PAGE
 ) -> tuple[SourceFile, bytes]:
     """Return a file with its fingerprint, and the first bytes that it has.
 
@@ -242,10 +242,10 @@ def head_of(
         The file does not exist or may not be read.
     """
     scan = _scan_of(url, options)
-    return store_for(url).head(url, options, length) if scan is None else scan.head()
+    return find_store(url).head(url, options, length) if scan is None else scan.head()
 
 
-def described(url: str, options: StorageOptions | None) -> SourceFile:
+def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
     """Return a file that the scanned one refers to, with its fingerprint.
 
     Raises
@@ -254,10 +254,10 @@ def described(url: str, options: StorageOptions | None) -> SourceFile:
         The file does not exist or may not be read.
     """
     scan = _CURRENT.get()
-    return (scan or store_for(url)).describe(url, options)
+    return (scan or find_store(url)).describe(url, options)
 
 
-def remote_file(source: SourceFile) -> BlockFile:
+def open_remote(source: SourceFile) -> BlockFile:
     """Return a remote file to be read and sought in, its beginning fetched.
 
     Raises
@@ -269,13 +269,15 @@ def remote_file(source: SourceFile) -> BlockFile:
     """
     scan = _CURRENT.get()
     if scan is not None:
-        return BlockFile(scan.blocks(source), scan.before, pointed_at)
-    return BlockFile(_begun(store_for(source.url), source), lambda *_: None, pointed_at)
+        return BlockFile(scan.blocks(source), scan.before, find_pointed_ranges)
+    return BlockFile(
+        _begin_blocks(find_store(source.url), source), lambda *_: None, find_pointed_ranges
+    )
 
 
 def read_remote(source: SourceFile, work: Callable[[], Result]) -> Result:
     """Do ``work`` that reads remote files, as often as bytes are missing."""
-    with scanning(source.url, source.options):
+    with hold_scan(source.url, source.options):
         scan = _scan_of(source.url, source.options)
         return work() if scan is None else scan.read(work)
 
@@ -290,7 +292,7 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
             scan.blocks(file).fetch_together(wanted)
 
 
-def _begun(store: Store, file: SourceFile) -> Blocks:
+def _begin_blocks(store: Store, file: SourceFile) -> Blocks:
     """Return the blocks of a file with the first of them."""
     if file.size is None:
         raise UnsupportedError(
@@ -298,7 +300,7 @@ def _begun(store: Store, file: SourceFile) -> Blocks:
             f"say how long the file is); copy it to local disk"
         )
     blocks = Blocks(store, file)
-    blocks.fetch(0, min(FIRST * PAGE, file.size))
+    blocks.fetch(0, min(FIRST_PAGES * PAGE, file.size))
     return blocks
 
 
@@ -326,7 +328,7 @@ HEADER = 512
 """Bytes of an object's header that are read first (HDF5's own guess)."""
 
 
-def pointed_at(data: bytes) -> list[Range]:
+def find_pointed_ranges(data: bytes) -> list[Range]:
     """Return the ranges that a piece of metadata points at, as far as it is known for that.
 
     Parameters
@@ -335,29 +337,29 @@ def pointed_at(data: bytes) -> list[Range]:
         What HDF5 read in one go.
     """
     if data[:4] == b"TREE" and len(data) > NODE.size:
-        return _children(data)
+        return _find_children(data)
     if data[:4] == b"SNOD" and len(data) > SYMBOLS.size:
         _, _, count = SYMBOLS.unpack_from(data)
         # a symbol begins with the place of its name, which the address follows
-        return _ranges(data, SYMBOLS.size + ADDRESS, SYMBOL, count, HEADER)
+        return _list_ranges(data, SYMBOLS.size + ADDRESS, SYMBOL, count, HEADER)
     return []
 
 
-def _children(data: bytes) -> list[Range]:
+def _find_children(data: bytes) -> list[Range]:
     _, kind, level, count = NODE.unpack_from(data)
     if kind == OF_GROUP:
         length = len(data) if level else SYMBOLS.size + SYMBOL * 8
-        return _ranges(data, NODE.size + ADDRESS, 2 * ADDRESS, count, length)
+        return _list_ranges(data, NODE.size + ADDRESS, 2 * ADDRESS, count, length)
     # below the last level lie the chunks themselves
     if kind != OF_CHUNKS or not level:
         return []
     key, rest = divmod(len(data) - NODE.size - CHILDREN * ADDRESS, CHILDREN + 1)
     if rest or key <= 0:
         return []
-    return _ranges(data, NODE.size + key, key + ADDRESS, count, len(data))
+    return _list_ranges(data, NODE.size + key, key + ADDRESS, count, len(data))
 
 
-def _ranges(data: bytes, begin: int, step: int, count: int, length: int) -> list[Range]:
+def _list_ranges(data: bytes, begin: int, step: int, count: int, length: int) -> list[Range]:
     """Return the ranges at the addresses that lie in ``data`` every ``step`` bytes."""
     places = range(begin, min(begin + step * count, len(data) - ADDRESS + 1), step)
     found = (int.from_bytes(data[place : place + ADDRESS], "little") for place in places)

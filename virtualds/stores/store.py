@@ -14,7 +14,7 @@ Range = tuple[int, int]
 """Offset and length, in bytes."""
 
 
-class Listed(NamedTuple):
+class ListedFile(NamedTuple):
     """A file of a folder, as a listing tells it.
 
     ``path`` is relative to the folder, with ``/``; ``file`` is what `Store.describe` says of it,
@@ -27,7 +27,7 @@ class Listed(NamedTuple):
     modified: float | None
 
 
-class Reach(NamedTuple):
+class RequestLimits(NamedTuple):
     """How a store is asked best.
 
     Ranges with at most ``gap`` bytes between them are got as one, of at most ``run`` bytes, which
@@ -40,9 +40,9 @@ class Reach(NamedTuple):
     at_once: int
 
 
-def far_reach() -> Reach:
+def make_far_limits() -> RequestLimits:
     """Return the reach with which a request costs what half a MiB more in another one does."""
-    return Reach(gap=2**19, run=2**23, at_once=get_options().max_requests)
+    return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
 
 class StoreError(OSError):
@@ -77,7 +77,7 @@ class Store(Protocol):
     """A way to get bytes; any number of threads may ask at a time."""
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> RequestLimits:
         """How it is asked best, by the settings in force."""
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
@@ -209,7 +209,7 @@ class Store(Protocol):
         Where the store can, a write that fails leaves nothing under that name.
         """
 
-    def list_files(self, url: str, options: StorageOptions | None) -> list[Listed]:
+    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return all files below a folder as they are now, in the order of their names.
 
         The list is empty if there is no such folder. Files being written are listed under the

@@ -20,7 +20,7 @@ _KEPT = 40
 """Characters of the name of a file that its temporary name begins with."""
 
 
-def temporary_name(path: str) -> str:
+def make_temporary_name(path: str) -> str:
     """Return a name beside a path that nobody has."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name[:_KEPT]}.{secrets.token_hex(8)}")
@@ -36,11 +36,11 @@ def remove_left_over(path: str) -> None:
             found = [entry for entry in entries if ours.fullmatch(entry.name)]
         for entry in found:
             with suppress(OSError):
-                if _last_change(entry) < time.time() - GRACE:
+                if _find_last_change(entry) < time.time() - GRACE:
                     _remove(entry)
 
 
-def _last_change(entry: os.DirEntry[str]) -> float:
+def _find_last_change(entry: os.DirEntry[str]) -> float:
     """Return when a file, or any that lies in a folder, was last written to."""
     changed = entry.stat(follow_symlinks=False).st_mtime
     if entry.is_dir(follow_symlinks=False):

@@ -29,9 +29,9 @@ DELETED_AT_ONCE = 1000
 WRITER = "virtualds-writer"
 """Metadata of an object: who wrote it."""
 
-LOST = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"}
+LOST_CODES = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"}
 """What S3 answers to a conditional write that came too late."""
-UNKNOWN = {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400"}
+UNKNOWN_CODES = {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400"}
 """What servers answer that know of conditional writes, and do not do them."""
 
 PROOF = ".virtualds-proof-"
@@ -62,7 +62,7 @@ class ByContent:
         """Return why conditional writes beside a path would not hold, nothing if they do."""
         return (
             f"conditional writes are known for local disk, memory and S3, not for "
-            f"{'/'.join(sorted(protocols(filesystem)))}"
+            f"{'/'.join(sorted(list_protocols(filesystem)))}"
         )
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
@@ -112,7 +112,7 @@ class InS3(ByContent):
         from fsspec.asyn import sync
 
         with _s3_errors():
-            answer = filesystem.call_s3("get_object", **_object(filesystem, path))
+            answer = filesystem.call_s3("get_object", **_object_of(filesystem, path))
             body = answer["Body"]
             try:
                 return sync(filesystem.loop, body.read), answer["ETag"]
@@ -122,20 +122,20 @@ class InS3(ByContent):
     def version(self, filesystem: Any, path: str) -> str:
         """Return the etag of an object."""
         with _s3_errors():
-            answer = filesystem.call_s3("head_object", **_object(filesystem, path))
+            answer = filesystem.call_s3("head_object", **_object_of(filesystem, path))
         return str(answer["ETag"])
 
     def doubt(self, filesystem: Any, path: str) -> str:
         """Return why conditions do not hold: tried once for a process, an endpoint and a bucket."""
-        if len(_known_conditions()) < 2:
+        if len(_list_known_conditions()) < 2:
             # s3fs silently leaves out what botocore does not know
             return "the installed botocore cannot send conditional writes; install botocore>=1.36"
         endpoint = filesystem.s3.meta.endpoint_url
-        bucket = _object(filesystem, path)["Bucket"]
+        bucket = _object_of(filesystem, path)["Bucket"]
         # a lock that a parent held when this process was forked would never be given back
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
             if (endpoint, bucket) not in _PROVED:
-                broken = self._broken(filesystem, _beside(filesystem, path))
+                broken = self._broken(filesystem, _parent_folder_of(filesystem, path))
                 told = f"the server at {endpoint} does not keep conditional writes: {broken}"
                 _PROVED[endpoint, bucket] = told if broken else ""
         return _PROVED[endpoint, bucket]
@@ -156,7 +156,7 @@ class InS3(ByContent):
         except ChangedError:
             return "it refused a write whose condition held"
         except OSError as error:
-            if _code(error) not in UNKNOWN:
+            if _code(error) not in UNKNOWN_CODES:
                 raise
             return f"it does not know them ({error})"
         finally:
@@ -182,7 +182,7 @@ class InS3(ByContent):
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected}
         writer = secrets.token_hex(16)
         metadata = {**filesystem.s3_additional_kwargs.get("Metadata", {}), WRITER: writer}
-        asked = {**_object(filesystem, path), "Body": data, "Metadata": metadata, **condition}
+        asked = {**_object_of(filesystem, path), "Body": data, "Metadata": metadata, **condition}
         try:
             with _s3_errors():
                 return str(filesystem.call_s3("put_object", **asked)["ETag"])
@@ -196,7 +196,7 @@ class InS3(ByContent):
     def _own_version(self, filesystem: Any, path: str, writer: str, error: OSError) -> str:
         """Return the version if it is our own: a request whose answer was lost is sent again."""
         with _s3_errors(), suppress(FileNotFoundError):
-            found = filesystem.call_s3("head_object", **_object(filesystem, path))
+            found = filesystem.call_s3("head_object", **_object_of(filesystem, path))
             if found.get("Metadata", {}).get(WRITER) == writer:
                 return str(found["ETag"])
         raise ChangedError(f"s3://{path}: was changed by another writer") from error
@@ -210,7 +210,7 @@ class InS3(ByContent):
         if found != expected:
             raise ChangedError(f"s3://{path}: was changed by another writer")
         with _s3_errors():
-            answer = filesystem.call_s3("put_object", **_object(filesystem, path), Body=data)
+            answer = filesystem.call_s3("put_object", **_object_of(filesystem, path), Body=data)
         filesystem.invalidate_cache(path)
         return str(answer["ETag"])
 
@@ -218,7 +218,7 @@ class InS3(ByContent):
         """Remove objects, many by one request."""
         buckets: dict[str, list[dict[str, str]]] = {}
         for path in paths:
-            named = _object(filesystem, path)
+            named = _object_of(filesystem, path)
             buckets.setdefault(named["Bucket"], []).append({"Key": named["Key"]})
         try:
             for bucket, keys in buckets.items():
@@ -228,15 +228,17 @@ class InS3(ByContent):
             filesystem.invalidate_cache()
 
 
-_WAYS: dict[str, ByContent] = {"memory": InMemory(), "s3": InS3(), "s3a": InS3()}
+_VERSIONING: dict[str, ByContent] = {"memory": InMemory(), "s3": InS3(), "s3a": InS3()}
 """Ways to tell versions apart by protocol; any other filesystem can only be read and removed."""
 
 _ANY_OTHER = ByContent()
 
 
-def way(filesystem: Any) -> ByContent:
+def find_versioning(filesystem: Any) -> ByContent:
     """Return how versions of the files of a filesystem are told apart."""
-    ways = (_WAYS[protocol] for protocol in protocols(filesystem) if protocol in _WAYS)
+    ways = (
+        _VERSIONING[protocol] for protocol in list_protocols(filesystem) if protocol in _VERSIONING
+    )
     # other libraries than s3fs may answer for its protocols
     return next((way for way in ways if hasattr(filesystem, way.needs)), _ANY_OTHER)
 
@@ -249,7 +251,7 @@ def demand_conditions(filesystem: Any, path: str) -> None:
     UnsupportedError
         Conditional writes do not hold, and nobody said that there is one writer only.
     """
-    reason = way(filesystem).doubt(filesystem, path)
+    reason = find_versioning(filesystem).doubt(filesystem, path)
     if reason and not get_options().only_writer:
         raise UnsupportedError(
             f"{filesystem.unstrip_protocol(path)}: {reason}; write to a store whose conditional "
@@ -260,12 +262,12 @@ def demand_conditions(filesystem: Any, path: str) -> None:
 
 def put(filesystem: Any, path: str, data: bytes) -> None:
     """Put a file, and the folders that it lies in where there are such."""
-    if not protocols(filesystem) & WITHOUT_FOLDERS:
+    if not list_protocols(filesystem) & WITHOUT_FOLDERS:
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data)
 
 
-def protocols(filesystem: Any) -> set[str]:
+def list_protocols(filesystem: Any) -> set[str]:
     """Return the protocols that a filesystem answers for."""
     protocol = filesystem.protocol
     return {protocol} if isinstance(protocol, str) else set(protocol)
@@ -274,21 +276,21 @@ def protocols(filesystem: Any) -> set[str]:
 # ---------------------------------------------------------------------- S3
 
 
-def _object(filesystem: Any, path: str) -> dict[str, str]:
+def _object_of(filesystem: Any, path: str) -> dict[str, str]:
     bucket, key, _ = filesystem.split_path(path)
     return {"Bucket": bucket, "Key": key}
 
 
-def _beside(filesystem: Any, path: str) -> str:
+def _parent_folder_of(filesystem: Any, path: str) -> str:
     """Return the folder that a path lies in, the bucket at least, ending in a slash."""
-    named = _object(filesystem, path.rstrip("/"))
+    named = _object_of(filesystem, path.rstrip("/"))
     above = named["Key"].rpartition("/")[0]
     return f"{named['Bucket']}/{above}/" if above else f"{named['Bucket']}/"
 
 
 def _remove_old_proofs(filesystem: Any, folder: str) -> None:
     """Remove the objects of processes that were killed while they tried conditions."""
-    named = _object(filesystem, folder + PROOF)
+    named = _object_of(filesystem, folder + PROOF)
     # this is for tidiness: who may neither list nor remove may write all the same
     with suppress(OSError), _s3_errors():
         answer = filesystem.call_s3("list_objects_v2", Bucket=named["Bucket"], Prefix=named["Key"])
@@ -310,7 +312,7 @@ def _delete(filesystem: Any, bucket: str, keys: list[dict[str, str]]) -> None:
 def _is_lost(error: OSError, expected: str | None) -> bool:
     """Whether S3 refused a write because of its condition."""
     code = _code(error)
-    return code in LOST or (expected is not None and code in ("NoSuchKey", "404"))
+    return code in LOST_CODES or (expected is not None and code in ("NoSuchKey", "404"))
 
 
 def _code(error: OSError) -> Any:
@@ -332,7 +334,7 @@ def _s3_errors() -> Iterator[None]:
 
 
 @cache
-def _known_conditions() -> frozenset[str]:
+def _list_known_conditions() -> frozenset[str]:
     """Return the conditions that the installed botocore can send with a write."""
     from botocore.session import get_session
 

@@ -9,38 +9,38 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from virtualds.checks.diagnose.differences import differences_of, eras_of, formats_for
-from virtualds.checks.diagnose.guess_dimension import Joining, guessed
+from virtualds.checks.diagnose.differences import find_differences, find_eras, find_formats
+from virtualds.checks.diagnose.guess_dimension import JoinedDimensions, guess_dimensions
 from virtualds.checks.diagnose.report import Diagnosis
-from virtualds.checks.diagnose.scan_files import Look, Survey, surveyed
-from virtualds.checks.diagnose.trial_combine import Trial
+from virtualds.checks.diagnose.scan_files import Examination, FileSurvey, survey_files
+from virtualds.checks.diagnose.trial_combine import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.arguments import OF_XARRAY, RETRIES
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
-from virtualds.combine.open_file import Job, Step, job_for, steps_for
+from virtualds.combine.open_file import OpenJob, PrepareStep, list_steps, make_job
 from virtualds.combine.ordering import Arrangement
-from virtualds.combine.progress import Wanted
-from virtualds.combine.workers import workers_for
+from virtualds.combine.progress import ProgressOption
+from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, Combination, check_name
-from virtualds.datasets.keywords import arguments, strict
+from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.structure import SIZE
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 """What tells nothing of two files: a trial must never write a set."""
-OPTIONS = frozenset(arguments(open_virtual_mfdataset)) - NOT_TRIED
-OF_MANY = {"parallel", "progress"}
+OPTIONS = frozenset(list_arguments(open_virtual_mfdataset)) - NOT_TRIED
+MANY_FILE_OPTIONS = {"parallel", "progress"}
 """What is for opening all files, and not for trying two of them."""
-OPENING = {
+OPEN_DEFAULTS = {
     name: default
-    for name, default in arguments(open_virtual_mfdataset).items()
-    if name in arguments(open_virtual_dataset) and name not in ("on_error", "storage_options")
+    for name, default in list_arguments(open_virtual_mfdataset).items()
+    if name in list_arguments(open_virtual_dataset) and name not in ("on_error", "storage_options")
 }
 """What decides what opening a file gives, with its defaults."""
 
 
-@strict(more=OPTIONS.union(OF_XARRAY))
+@make_strict(more=OPTIONS.union(OF_XARRAY))
 def diagnose(
     urls: Paths,
     *,
@@ -49,7 +49,7 @@ def diagnose(
     concat_dim: Any = None,
     preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None,
     coordinates: Mapping[str, Source] | None = None,
-    progress: Wanted = None,
+    progress: ProgressOption = None,
     **options: Any,
 ) -> Diagnosis:
     """Find out in what the files of an archive differ, and whether they combine all the same.
@@ -101,36 +101,36 @@ def diagnose(
     """
     Arrangement(overlap=options.get("overlap", "error"))
     files = Files.of(urls, options.get("storage_options"))
-    chosen = _sampled(files.flat, sample)
-    how = _said(combine, concat_dim, coordinates)
+    chosen = _sample_files(files.flat, sample)
+    how = _find_given(combine, concat_dim, coordinates)
     merging = {name: options[name] for name in CHOICES if name in options}
     combination = Combination(
         **(how or {"combine": "by_coords", "concat_dim": None}), options=merging
     )
-    job = _looking(options, steps_for(coordinates, combination, preprocess))
-    survey = surveyed(chosen, job, workers_for(options.get("parallel"), files), progress)
+    job = _make_job(options, list_steps(coordinates, combination, preprocess))
+    survey = survey_files(chosen, job, choose_workers(options.get("parallel"), files), progress)
     survey.is_whole = len(chosen) == len(files.flat)
     if combination.dims:
         _check_dims(combination.dims, survey)
-        joining = Joining(tuple(d for d in combination.dims if d is not None), "as given")
+        joining = JoinedDimensions(tuple(d for d in combination.dims if d is not None), "as given")
     else:
-        joining = guessed(survey.courses, survey.spans, survey.always_unlimited)
-    tried = {name: value for name, value in options.items() if name not in OF_MANY}
+        joining = guess_dimensions(survey.courses, survey.spans, survey.always_unlimited)
+    tried = {name: value for name, value in options.items() if name not in MANY_FILE_OPTIONS}
     tried["coordinates"] = coordinates
-    trial = Trial(joining.dims, how or _found(joining.dims), tried, preprocess)
-    differences = differences_of(survey, trial)
+    trial = TrialCombine(joining.dims, how or _to_arguments(joining.dims), tried, preprocess)
+    differences = find_differences(survey, trial)
     return Diagnosis(
         files=len(files.flat),
         examined=len(chosen),
         joined=joining.dims,
         reason=joining.reason,
-        formats=formats_for(survey, differences, trial),
-        eras=eras_of(survey, joining.dims),
+        formats=find_formats(survey, differences, trial),
+        eras=find_eras(survey, joining.dims),
         differences=differences,
     )
 
 
-def _said(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, Any] | None:
+def _find_given(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, Any] | None:
     """Return how files are to be combined, None if that is to be found out."""
     if combine is None and concat_dim is not None:
         return {"combine": "nested", "concat_dim": concat_dim}
@@ -140,7 +140,7 @@ def _said(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, A
     return None
 
 
-def _check_dims(dims: Sequence[Any], survey: Survey) -> None:
+def _check_dims(dims: Sequence[Any], survey: FileSurvey) -> None:
     """Refuse a dimension to join along that is a slip of one that files have.
 
     Raises
@@ -152,19 +152,21 @@ def _check_dims(dims: Sequence[Any], survey: Survey) -> None:
         check_name(dim, [fact.subject for fact in facts if fact.aspect == SIZE])
 
 
-def _found(dims: Sequence[str]) -> dict[str, Any]:
+def _to_arguments(dims: Sequence[str]) -> dict[str, Any]:
     """Return how to combine files along the dimensions that were found."""
     if len(dims) > 1:
         return {"combine": "by_coords"}
     return {"combine": "nested", "concat_dim": next(iter(dims), None)}
 
 
-def _looking(options: Mapping[str, Any], steps: tuple[Step[xr.Dataset], ...]) -> Job[Any]:
+def _make_job(
+    options: Mapping[str, Any], steps: tuple[PrepareStep[xr.Dataset], ...]
+) -> OpenJob[Any]:
     """Return what is done with each file: it is opened as for combining, and looked at."""
-    job = job_for(
+    job = make_job(
         open_virtual_dataset,
-        {name: options.get(name, default) for name, default in OPENING.items()},
-        steps=(Look(steps),),
+        {name: options.get(name, default) for name, default in OPEN_DEFAULTS.items()},
+        steps=(Examination(steps),),
         storage_options=options.get("storage_options"),
         on_error=options.get("on_error", "raise"),
         retries=options.get("retries", RETRIES),
@@ -173,7 +175,7 @@ def _looking(options: Mapping[str, Any], steps: tuple[Step[xr.Dataset], ...]) ->
     return replace(job, stops=False)
 
 
-def _sampled(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
+def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
     """Return some files, evenly spread, and the first and the last."""
     if sample is None:
         return files

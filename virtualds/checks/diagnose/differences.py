@@ -7,13 +7,25 @@ from itertools import pairwise
 
 import numpy as np
 
-from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, Change, Pair
-from virtualds.checks.diagnose.fact_runs import MOST_VALUES, Run, is_steady
-from virtualds.checks.diagnose.guess_dimension import Placed, Span, disordered, gaps, overlapping
+from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, FoundChange, Pair
+from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, is_steady
+from virtualds.checks.diagnose.guess_dimension import (
+    CoordinateSpan,
+    PlacedFile,
+    find_disordered,
+    find_overlapping,
+    find_time_gaps,
+)
 from virtualds.checks.diagnose.report import VERDICTS, Difference, Era
-from virtualds.checks.diagnose.scan_files import Survey
-from virtualds.checks.diagnose.trial_combine import HOLD, Trial, combining, judged, refused_by
-from virtualds.combine.open_file import FAULTS
+from virtualds.checks.diagnose.scan_files import FileSurvey
+from virtualds.checks.diagnose.trial_combine import (
+    FORMAT_CHECKS,
+    TrialCombine,
+    judge_changes,
+    judge_unchanged,
+    list_refusing_formats,
+)
+from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -33,35 +45,37 @@ from virtualds.datasets.structure import (
     text_of,
 )
 
-OWN = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
+OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """What files may have each for themselves; such texts are no eras."""
 
 
-def eras_of(survey: Survey, joined: Sequence[str]) -> tuple[Era, ...]:
+def find_eras(survey: FileSurvey, joined: Sequence[str]) -> tuple[Era, ...]:
     """Return the eras of an archive, and after them the files that cannot be opened."""
     changing = [f for f in survey.courses.changing() if not _is_joined(survey, f, joined)]
     making = [f for f in changing if _makes_eras(survey, f)]
     numbers = survey.courses.eras(making)
     placed = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
     found = [
-        _era(survey, np.flatnonzero(numbers == n).tolist(), placed)
+        _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
         for n in range(int(numbers.max(initial=-1)) + 1)
     ]
-    return (*found, *(era for era, _ in _unreadable(survey)))
+    return (*found, *(era for era, _ in _find_unreadable(survey)))
 
 
-def _makes_eras(survey: Survey, fact: Fact) -> bool:
+def _makes_eras(survey: FileSurvey, fact: Fact) -> bool:
     counts = survey.courses.counts(fact)
     if fact.aspect.startswith(CHUNKS):
         return not _is_many(len(set(survey.courses.column(fact).tolist())))
-    return is_steady(counts) or (not fact.aspect.startswith(OWN) and not _is_many(len(counts)))
+    return is_steady(counts) or (
+        not fact.aspect.startswith(OWN_ASPECTS) and not _is_many(len(counts))
+    )
 
 
 def _is_many(count: int) -> bool:
     return count > MOST_VALUES
 
 
-def _era(survey: Survey, members: Sequence[int], placed: dict[int, Span]) -> Era:
+def _make_era(survey: FileSurvey, members: Sequence[int], placed: dict[int, CoordinateSpan]) -> Era:
     files = [survey.files[members[0]], survey.files[members[-1]]]
     found = [placed[n] for n in members if n in placed]
     try:
@@ -71,7 +85,7 @@ def _era(survey: Survey, members: Sequence[int], placed: dict[int, Span]) -> Era
     return Era(len(members), *files, *map(text_of, bounds))
 
 
-def _unreadable(survey: Survey) -> Iterator[tuple[Era, bool]]:
+def _find_unreadable(survey: FileSurvey) -> Iterator[tuple[Era, bool]]:
     """Yield the files that cannot be opened, by their errors, and whether it is their fault."""
     kinds: dict[tuple[str, bool], list[tuple[str, str]]] = {}
     for file, (reason, is_fault) in survey.unreadable:
@@ -84,40 +98,51 @@ def _unreadable(survey: Survey) -> Iterator[tuple[Era, bool]]:
 # ---------------------------------------------------------------------- differences
 
 
-def differences_of(survey: Survey, trial: Trial) -> tuple[Difference, ...]:
+def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Difference, ...]:
     """Return all differences, judged, the worst first."""
-    by_pair: dict[Pair, list[Change]] = {}
-    for change in _changes(survey, trial.dims):
+    by_pair: dict[Pair, list[FoundChange]] = {}
+    for change in _find_changes(survey, trial.dims):
         by_pair.setdefault(change.pair, []).append(change)
     # if no file is left, the first error is raised
     leaves_out = trial.leaves_out and bool(survey.files)
     found = [
-        _opening(era, leaves_out=is_fault and leaves_out) for era, is_fault in _unreadable(survey)
+        _describe_opening(era, leaves_out=is_fault and leaves_out)
+        for era, is_fault in _find_unreadable(survey)
     ]
-    found += [row for pair, changes in by_pair.items() for row in judged(pair, changes, trial)]
-    for files in _ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ():
+    found += [
+        row for pair, changes in by_pair.items() for row in judge_changes(pair, changes, trial)
+    ]
+    for files in (
+        _select_ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ()
+    ):
         if files not in by_pair:
-            found += combining(files, trial)
+            found += judge_unchanged(files, trial)
     return tuple(sorted(found, key=lambda d: VERDICTS.index(d.verdict)))
 
 
-def _ends(files: Sequence[str]) -> list[tuple[str, ...]]:
+def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the first two files, the first three, and the first and the last."""
     found = (tuple(files[:2]), tuple(files[:3]), (*files[:1], *files[-1:]))
     return [some for some in dict.fromkeys(found) if len(set(some)) > 1]
 
 
-def formats_for(survey: Survey, differences: Sequence[Difference], trial: Trial) -> tuple[str, ...]:
+def find_formats(
+    survey: FileSurvey, differences: Sequence[Difference], trial: TrialCombine
+) -> tuple[str, ...]:
     """Return the formats that can hold all that was tried, and the first three files."""
     refused = {name for row in differences for name in row.refused}
     try:
-        refused.update(refused_by(trial.combined(survey.files[:3])) if survey.files else HOLD)
-    except FAULTS:
+        refused.update(
+            list_refusing_formats(trial.combined(survey.files[:3]))
+            if survey.files
+            else FORMAT_CHECKS
+        )
+    except OPEN_ERRORS:
         return ()  # what blocks is told
-    return tuple(name for name in HOLD if name not in refused)
+    return tuple(name for name in FORMAT_CHECKS if name not in refused)
 
 
-def _opening(era: Era, *, leaves_out: bool) -> Difference:
+def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
     """Say what becomes of files that cannot be opened."""
     reason = era.reason or ""
     return Difference(
@@ -133,55 +158,59 @@ def _opening(era: Era, *, leaves_out: bool) -> Difference:
     )
 
 
-def _changes(survey: Survey, joined: Sequence[str]) -> Iterator[Change]:
+def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
     """Yield what differs, fact after fact; then files that lie over each other, or out of order."""
     for fact, runs in survey.courses.changing().items():
-        if not _is_joined(survey, fact, joined) and not _follows(survey, fact):
-            yield from _of_fact(survey, fact, runs)
+        if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact):
+            yield from _find_fact_changes(survey, fact, runs)
     if len(joined) != 1:
         return
     placed = survey.spans.get(joined[0], [])
     spans = dict(placed)
-    for aspect, pairs in ((OVERLAP, overlapping(placed)), (ORDER, disordered(placed))):
-        sharing = [pair for pair in pairs if _share(survey, *pair)]
+    for aspect, pairs in ((OVERLAP, find_overlapping(placed)), (ORDER, find_disordered(placed))):
+        sharing = [pair for pair in pairs if _has_common_variable(survey, *pair)]
         if sharing:
             first, second = sharing[0]
             before, after = (str(spans[n]) for n in sharing[0])
             pair = (survey.files[first], survey.files[second])
             among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
             fact = Fact(joined[0], aspect)
-            yield Change(fact, before, after, pair, len(sharing), among=among)
+            yield FoundChange(fact, before, after, pair, len(sharing), among=among)
     if survey.is_whole and not survey.unreadable and survey.courses.counts_time(joined[0]):
-        yield from _gaps(survey, joined[0], placed)
+        yield from _find_gap_changes(survey, joined[0], placed)
 
 
-def _gaps(survey: Survey, dim: str, placed: Sequence[Placed]) -> Iterator[Change]:
+def _find_gap_changes(
+    survey: FileSurvey, dim: str, placed: Sequence[PlacedFile]
+) -> Iterator[FoundChange]:
     """Tell the first gap in times, and how many there are."""
-    spans, found = dict(placed), list(gaps(placed))
+    spans, found = dict(placed), list(find_time_gaps(placed))
     if found:
         first, second = found[0]
         files = (survey.files[first], survey.files[second])
         before, after = text_of(spans[first].stop), text_of(spans[second].start)
         if first == second:
             before, after = f"within {spans[first]}", "not all of its steps"
-        yield Change(Fact(dim, GAP), before, after, files, len(found))
+        yield FoundChange(Fact(dim, GAP), before, after, files, len(found))
 
 
-def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change]:
+def _find_fact_changes(
+    survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
+) -> Iterator[FoundChange]:
     counts = survey.courses.counts(fact)
     told = {runs[0][1]}
     for (_, before), (place, after) in pairwise(runs):
         if after in told:
             continue
         told.add(after)
-        count, text = counts[after], _text(after)
+        count, text = counts[after], _to_text(after)
         if _is_collapsed(fact, len(counts)):
             count = survey.courses.count - counts[runs[0][1]]
             text = f"{text} (and {len(counts) - 2:,} others)" if len(counts) > 2 else text
         pair = (survey.files[place - 1], survey.files[place])
-        yield Change(
+        yield FoundChange(
             fact,
-            _text(before),
+            _to_text(before),
             text,
             pair,
             count,
@@ -194,21 +223,21 @@ def _of_fact(survey: Survey, fact: Fact, runs: Sequence[Run]) -> Iterator[Change
 
 def _is_collapsed(fact: Fact, count: int) -> bool:
     """Say whether a fact has so many texts that one row tells of all."""
-    return _is_many(count) or (count > 3 and fact.aspect.startswith(OWN))
+    return _is_many(count) or (count > 3 and fact.aspect.startswith(OWN_ASPECTS))
 
 
-def _text(text: str | None) -> str:
+def _to_text(text: str | None) -> str:
     return ABSENT if text is None else text
 
 
-def _is_joined(survey: Survey, fact: Fact, joined: Sequence[str]) -> bool:
+def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     """Say whether a fact is to differ: where a file lies along what is joined, and its length."""
     if fact.aspect == SIZE:
         return fact.subject in joined
-    return fact.aspect == VALUES and not set(_dims(survey, fact.subject)).isdisjoint(joined)
+    return fact.aspect == VALUES and not set(_dims_of(survey, fact.subject)).isdisjoint(joined)
 
 
-def _follows(survey: Survey, fact: Fact) -> bool:
+def _is_implied(survey: FileSurvey, fact: Fact) -> bool:
     """Say whether a difference is told by another one."""
     changing = survey.courses.changing()
     if fact.aspect == STORED:
@@ -222,25 +251,27 @@ def _follows(survey: Survey, fact: Fact) -> bool:
     return False
 
 
-def _dims(survey: Survey, subject: str) -> list[str]:
+def _dims_of(survey: FileSurvey, subject: str) -> list[str]:
     runs = survey.courses.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
     return [dim for _, text in runs for dim in (text or "").split(", ")]
 
 
-def _is_virtual(survey: Survey, fact: Fact) -> bool:
+def _is_virtual(survey: FileSurvey, fact: Fact) -> bool:
     return Fact(fact.subject, CODECS) in survey.courses.runs
 
 
-def _share(survey: Survey, first: int, second: int) -> bool:
+def _has_common_variable(survey: FileSurvey, first: int, second: int) -> bool:
     """Say whether two files have a variable in common: others lie beside each other."""
     runs = survey.courses.runs
     names = {fact.subject for fact in runs if fact.aspect == PRESENCE} - set(survey.spans)
     return not names or any(
-        _at(runs[Fact(name, PRESENCE)], first) == THERE == _at(runs[Fact(name, PRESENCE)], second)
+        _find_text(runs[Fact(name, PRESENCE)], first)
+        == THERE
+        == _find_text(runs[Fact(name, PRESENCE)], second)
         for name in names
     )
 
 
-def _at(runs: Sequence[Run], number: int) -> str | None:
+def _find_text(runs: Sequence[FactRun], number: int) -> str | None:
     """Return the text of a fact in one file."""
     return [text for start, text in runs if start <= number][-1]

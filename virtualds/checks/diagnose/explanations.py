@@ -28,7 +28,7 @@ TIME_UNITS = "units of time"
 Pair = tuple[str, str]
 
 
-class Change(NamedTuple):
+class FoundChange(NamedTuple):
     """A difference that is still to be judged.
 
     ``pair`` are the files to try it with, ``is_time`` tells whether it is about a variable that
@@ -46,7 +46,7 @@ class Change(NamedTuple):
     among: tuple[str, ...] = ()
 
 
-class Meaning(NamedTuple):
+class ChangeMeaning(NamedTuple):
     """What becomes of a difference, in words.
 
     ``price`` is what it costs in any case; ``remedy`` is for what costs or blocks. What is
@@ -60,69 +60,69 @@ class Meaning(NamedTuple):
 
 
 SPLIT = "open the eras separately"
-MEANINGS: dict[str, Meaning] = {
-    PRESENCE: Meaning(
+EXPLANATIONS: dict[str, ChangeMeaning] = {
+    PRESENCE: ChangeMeaning(
         "filled with fill values where it is missing (combine='nested'; 'by_coords' treats files "
         "with other variables as another dataset)",
         "leave out the variable with drop_variables, or add it in preprocess",
     ),
-    SIZE: Meaning(
+    SIZE: ChangeMeaning(
         "aligned by its coordinate",
         "select the common part in preprocess, or " + SPLIT,
     ),
-    DIMENSIONS: Meaning(
+    DIMENSIONS: ChangeMeaning(
         "broadcast, and transposed to the order of the first file",
         "make the dimensions equal in preprocess (transpose, squeeze, rename)",
     ),
-    DTYPE: Meaning("promoted as xarray promotes", "convert it in preprocess, or " + SPLIT),
-    ROLE: Meaning("", "preprocess with ds.set_coords or ds.reset_coords"),
-    VALUES: Meaning(
+    DTYPE: ChangeMeaning("promoted as xarray promotes", "convert it in preprocess, or " + SPLIT),
+    ROLE: ChangeMeaning("", "preprocess with ds.set_coords or ds.reset_coords"),
+    VALUES: ChangeMeaning(
         "the values of the first file are used",
         "compat='override' uses the values of the first file, join='override' its coordinate; or "
         "leave out the variable with drop_variables",
     ),
-    STORED: Meaning("each file is read with its own type"),
-    CODECS: Meaning("each chunk is decoded with the codecs of its file"),
-    SCALE: Meaning("each file keeps its own scale and offset"),
-    FILL: Meaning("each file keeps its own fill value"),
-    TIME_UNITS: Meaning("each file is decoded with its own units"),
-    UNITS: Meaning(
+    STORED: ChangeMeaning("each file is read with its own type"),
+    CODECS: ChangeMeaning("each chunk is decoded with the codecs of its file"),
+    SCALE: ChangeMeaning("each file keeps its own scale and offset"),
+    FILL: ChangeMeaning("each file keeps its own fill value"),
+    TIME_UNITS: ChangeMeaning("each file is decoded with its own units"),
+    UNITS: ChangeMeaning(
         "the units of the first file are kept",
         "convert it in preprocess, if the values have other units",
         price="values are not converted",
     ),
-    CALENDAR: Meaning(
+    CALENDAR: ChangeMeaning(
         "dates of two calendars in one coordinate",
         "preprocess with ds.convert_calendar, or " + SPLIT,
         price="they have no common order: the coordinate cannot be sorted or selected from",
     ),
-    CHUNKS: Meaning("each file keeps its chunk lengths"),
-    ATTRIBUTE: Meaning("the attribute of the first file is kept", harmless=True),
-    OVERLAP: Meaning(
+    CHUNKS: ChangeMeaning("each file keeps its chunk lengths"),
+    ATTRIBUTE: ChangeMeaning("the attribute of the first file is kept", harmless=True),
+    OVERLAP: ChangeMeaning(
         "overlap='first' or 'last' takes common values from one of the files",
         "pass overlap='first' or 'last', or leave out one of the files",
     ),
-    ORDER: Meaning(
+    ORDER: ChangeMeaning(
         "sort=True orders the files by their coordinate",
         "remove sort=False, or give the files in order",
     ),
-    GAP: Meaning(
+    GAP: ChangeMeaning(
         "the gap is not filled",
         "look for the missing files, or fill the axis after opening (ds.asfreq, ds.reindex)",
         price="times are missing in an otherwise regular axis",
         harmless=True,
     ),
-    TOGETHER: Meaning("", "open the files one by one to find the cause"),
+    TOGETHER: ChangeMeaning("", "open the files one by one to find the cause"),
 }
 """What becomes of a difference, by its aspect."""
 
 
-def meaning_of(change: Change) -> Meaning:
+def explain_change(change: FoundChange) -> ChangeMeaning:
     """Return what becomes of a difference, in words."""
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
-        return MEANINGS[TIME_UNITS]
+        return EXPLANATIONS[TIME_UNITS]
     for several in (CHUNKS, ATTRIBUTE):
         if aspect.startswith(several):
-            return MEANINGS[several]
-    return MEANINGS[aspect]
+            return EXPLANATIONS[several]
+    return EXPLANATIONS[aspect]

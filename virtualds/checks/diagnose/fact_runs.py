@@ -21,12 +21,12 @@ MOST_VALUES = 32
 """Texts of a fact up to which each makes a row, and an era, of its own."""
 TIMES = ("datetime64", "timedelta64")
 """What the names of numpy's types of time begin with; others have a calendar."""
-Run = tuple[int, str | None]
+FactRun = tuple[int, str | None]
 """From which file on a fact has a text; None is: it is not there."""
 
 
 @dataclass
-class Courses:
+class FactRuns:
     """The course of every fact through the files that could be opened, in order.
 
     Parameters
@@ -37,7 +37,7 @@ class Courses:
         Number of files so far.
     """
 
-    runs: dict[Fact, list[Run]] = field(default_factory=dict)
+    runs: dict[Fact, list[FactRun]] = field(default_factory=dict)
     count: int = 0
     _texts: dict[str, str] = field(default_factory=dict)
     _subjects: set[str] = field(default_factory=lambda: {""})
@@ -52,12 +52,12 @@ class Courses:
                 self.runs[fact].append((self.count, self._texts.setdefault(text, text)))
         for fact, runs in self.runs.items():
             # of a variable that is not there, nothing else is said either
-            if fact not in facts and runs[-1][1] is not None and _is_told(fact, facts):
+            if fact not in facts and runs[-1][1] is not None and _is_implied(fact, facts):
                 runs.append((self.count, None))
         self._subjects |= {fact.subject for fact in facts if fact.aspect == PRESENCE}
         self.count += 1
 
-    def changing(self) -> dict[Fact, list[Run]]:
+    def changing(self) -> dict[Fact, list[FactRun]]:
         """Return the courses of the facts that change."""
         return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
 
@@ -80,7 +80,7 @@ class Courses:
         column = self._numbers(fact, {})
         if fact.aspect.startswith(CHUNKS):
             dim = fact.aspect.removeprefix(CHUNKS)
-            return _numbered(self._as_cut(column, fact, Fact(dim, SIZE)))
+            return _number_keys(self._as_cut(column, fact, Fact(dim, SIZE)))
         return column
 
     def _numbers(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
@@ -105,7 +105,7 @@ class Courses:
         for text, number in lengths.items():
             here = column == number
             there = {t for t, n in sizes.items() if n in set(of_size[here].tolist())}
-            pieces = {_pieces(text, other) for other in there}
+            pieces = {_count_pieces(text, other) for other in there}
             if len(pieces) == 1 and (count := pieces.pop()):
                 found[here] = numbers.setdefault(count, number)
         return found
@@ -115,7 +115,7 @@ class Courses:
         key = np.zeros(self.count, np.int64)
         for fact in facts:
             column = self.column(fact)
-            key = _numbered(key * (int(column.max(initial=0)) + 1) + column)
+            key = _number_keys(key * (int(column.max(initial=0)) + 1) + column)
         return key
 
 
@@ -124,7 +124,7 @@ def is_steady(counts: Counter[Any]) -> bool:
     return len(counts) <= min(max(2, counts.total() // 2), MOST_VALUES)
 
 
-def _pieces(chunk: str | None, size: str | None) -> int:
+def _count_pieces(chunk: str | None, size: str | None) -> int:
     """Return into how many pieces chunks cut a dimension evenly, 0 if they do not.
 
     >>> _pieces("31", "31"), _pieces("14", "28"), _pieces("5", "31"), _pieces("31", "28")
@@ -136,13 +136,13 @@ def _pieces(chunk: str | None, size: str | None) -> int:
     return count if count and -(-int(size) // count) == int(chunk) else 0
 
 
-def _is_told(fact: Fact, facts: Facts) -> bool:
+def _is_implied(fact: Fact, facts: Facts) -> bool:
     if fact.aspect in (PRESENCE, SIZE):
         return fact.aspect == PRESENCE
     return not fact.subject or Fact(fact.subject, PRESENCE) in facts
 
 
-def _numbered(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _number_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return keys as small numbers, in the order in which they come first."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.empty(first.size, np.int64)

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from virtualds.checks.diagnose.fact_runs import Courses
-from virtualds.datasets.lazy import is_unread, virtual_data
-from virtualds.datasets.regular_axis import gaps_among, steps_of
+from virtualds.checks.diagnose.fact_runs import FactRuns
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.regular_axis import compute_steps, find_gaps_among
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact, text_of
 
 
-class Span(NamedTuple):
+class CoordinateSpan(NamedTuple):
     """The first and the last value of a coordinate in one file, the lesser one first.
 
     Of times, ``steps`` are the least and the greatest step between those of the file, in seconds.
@@ -29,54 +29,54 @@ class Span(NamedTuple):
         return f"{text_of(self.start)} to {text_of(self.stop)}"
 
 
-Placed = tuple[int, Span]
+PlacedFile = tuple[int, CoordinateSpan]
 """The number of a file, and where it lies."""
 
 
-class Joining(NamedTuple):
+class JoinedDimensions(NamedTuple):
     """The dimensions to join along, and how they were found."""
 
     dims: tuple[str, ...]
     reason: str
 
 
-def spans(dataset: xr.Dataset) -> dict[str, Span]:
+def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
     """Return the spans of the coordinates that are loaded and have a dimension of their own."""
     found = {}
     for name, variable in dataset.variables.items():
-        loaded = virtual_data(variable) is None and not is_unread(variable)
+        loaded = get_virtual_array(variable) is None and not is_unread(variable)
         if variable.dims == (name,) and loaded and variable.size:
             first, last = variable.values[0], variable.values[-1]
             start, stop = (first, last) if first <= last else (last, first)
-            found[str(name)] = Span(start, stop, _steps(variable.values))
+            found[str(name)] = CoordinateSpan(start, stop, _find_steps(variable.values))
     return found
 
 
-def _steps(values: Any) -> tuple[float, ...]:
+def _find_steps(values: Any) -> tuple[float, ...]:
     """Return the least and the greatest step, if values are times that rise or fall."""
     if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
         return ()
-    steps = steps_of(values if values[0] <= values[-1] else values[::-1])
+    steps = compute_steps(values if values[0] <= values[-1] else values[::-1])
     return (float(steps.min()), float(steps.max()))
 
 
-def gaps(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
+def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
     """Yield the numbers of files between which times are missing, twice the same for within one."""
     try:
         ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
         steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
         steps += [
-            (float(steps_of(np.array([one.stop, other.start]))[0]), (first, second))
+            (float(compute_steps(np.array([one.stop, other.start]))[0]), (first, second))
             for (first, one), (second, other) in pairwise(ordered)
         ]
     except TypeError:
         return  # as above
-    yield from (steps[n][1] for n in gaps_among([step for step, _ in steps]))
+    yield from (steps[n][1] for n in find_gaps_among([step for step, _ in steps]))
 
 
-def guessed(
-    courses: Courses, placed: Mapping[str, Sequence[Placed]], unlimited: Sequence[str]
-) -> Joining:
+def guess_dimensions(
+    courses: FactRuns, placed: Mapping[str, Sequence[PlacedFile]], unlimited: Sequence[str]
+) -> JoinedDimensions:
     """Find the dimensions to join along.
 
     Parameters
@@ -89,31 +89,31 @@ def guessed(
         The dimensions that are unlimited in all files.
     """
     dims = [fact.subject for fact in courses.runs if fact.aspect == SIZE]
-    moving = {dim: count for dim in dims if (count := _coordinates(courses, dim)) > 1}
-    still = {dim for dim in dims if _coordinates(courses, dim) == 1 and courses.count > 1}
+    moving = {dim: count for dim in dims if (count := _count_coordinates(courses, dim)) > 1}
+    still = {dim for dim in dims if _count_coordinates(courses, dim) == 1 and courses.count > 1}
     for name, chosen in (
         ("the unlimited dimension", [d for d in unlimited if d not in still]),
         ("its coordinate differs from file to file", list(moving)),
-        ("its size differs from file to file", _of_other_sizes(courses, dims)),
-        ("the first dimension of most variables", _leading(courses, still)),
+        ("its size differs from file to file", _find_changing_dims(courses, dims)),
+        ("the first dimension of most variables", _find_leading(courses, still)),
     ):
         if chosen:
-            return Joining(_foremost(courses, chosen, moving, placed), name)
-    return Joining((), "none differs; name a new one with concat_dim")
+            return JoinedDimensions(_find_foremost(courses, chosen, moving, placed), name)
+    return JoinedDimensions((), "none differs; name a new one with concat_dim")
 
 
-def _coordinates(courses: Courses, dim: str) -> int:
+def _count_coordinates(courses: FactRuns, dim: str) -> int:
     """Return how many different coordinates a dimension has, 0 without any."""
     fact = Fact(dim, VALUES)
     return len(courses.counts(fact)) if fact in courses.runs else 0
 
 
-def _of_other_sizes(courses: Courses, dims: Iterable[str]) -> list[str]:
-    bare = (dim for dim in dims if not _coordinates(courses, dim))
+def _find_changing_dims(courses: FactRuns, dims: Iterable[str]) -> list[str]:
+    bare = (dim for dim in dims if not _count_coordinates(courses, dim))
     return [dim for dim in bare if len(courses.counts(Fact(dim, SIZE))) > 1]
 
 
-def _leading(courses: Courses, still: set[str]) -> list[str]:
+def _find_leading(courses: FactRuns, still: set[str]) -> list[str]:
     """Return the dimension that most variables have first."""
     firsts = [
         (runs[0][1] or "").split(", ")[0]
@@ -124,14 +124,14 @@ def _leading(courses: Courses, still: set[str]) -> list[str]:
     return [max(counted, key=counted.count)] if counted else []
 
 
-def _foremost(
-    courses: Courses,
+def _find_foremost(
+    courses: FactRuns,
     dims: Sequence[str],
     moving: Mapping[str, int],
-    placed: Mapping[str, Sequence[Placed]],
+    placed: Mapping[str, Sequence[PlacedFile]],
 ) -> tuple[str, ...]:
     """Return the dimension along which files lie one after the other, or those of tiles."""
-    alone = [dim for dim in dims if dim in moving and _lies_apart(placed.get(dim, ()))]
+    alone = [dim for dim in dims if dim in moving and _is_apart(placed.get(dim, ()))]
     times = [dim for dim in alone or dims if courses.counts_time(dim)]
     tiles = tuple(dim for dim in dims if dim in moving)
     if len(tiles) > 1 and len(alone) != 1 and not times:
@@ -139,12 +139,12 @@ def _foremost(
     return (max(times or alone or dims, key=lambda dim: moving.get(dim, 0)),)
 
 
-def _lies_apart(placed: Sequence[Placed]) -> bool:
+def _is_apart(placed: Sequence[PlacedFile]) -> bool:
     """Say whether files lie one after the other, but for a few that do not."""
-    return 2 * len(list(overlapping(placed))) < len(placed) - 1
+    return 2 * len(list(find_overlapping(placed))) < len(placed) - 1
 
 
-def overlapping(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
+def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
     """Yield the numbers of files of which the second begins before the first has ended."""
     try:
         ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
@@ -158,7 +158,7 @@ def overlapping(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
         return  # dates of two calendars have no order, which is told as that
 
 
-def disordered(placed: Sequence[Placed]) -> Iterator[tuple[int, int]]:
+def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
     """Yield the numbers of files of which the second lies before the first, in either direction."""
     starts = [span.start for _, span in placed]
     try:

@@ -181,23 +181,23 @@ class Diagnosis:
 
     def __repr__(self) -> str:
         columns, eras = self._eras()
-        lines = [*self._heading(), "", *text_table(columns, eras)]
+        lines = [*self._heading(), "", *format_text_table(columns, eras)]
         for verdict in VERDICTS:
             found = self.of(verdict)
             if found:
                 lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
             lines += [line for row in found[:MOST_ROWS] for line in self._told(row)]
-            lines += [f"  {more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
+            lines += [f"  {format_more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
         return without_secrets("\n".join(lines))
 
     def _repr_html_(self) -> str:
         heading = "".join(f"<div>{html.escape(line)}</div>" for line in self._heading())
-        tables = [html_table(f"eras ({len(self.eras)})", *self._eras())]
+        tables = [format_html_table(f"eras ({len(self.eras)})", *self._eras())]
         for verdict in VERDICTS:
             rows = [self._cells(d) for d in self.of(verdict)]
             if rows:
                 caption = f"{verdict}: {TITLES[verdict]} ({len(rows)})"
-                tables.append(html_table(caption, COLUMNS, rows))
+                tables.append(format_html_table(caption, COLUMNS, rows))
         return without_secrets(f"<div>{heading}{''.join(tables)}</div>")
 
     @property
@@ -217,7 +217,7 @@ class Diagnosis:
         along = ", ".join(map(repr, self.joined)) or "no dimension"
         held = ", ".join(self.formats) or "none"
         return [
-            f"{self.files:,} file{'s' * (self.files != 1)}{place}{looked}: {_summary(self)}",
+            f"{self.files:,} file{'s' * (self.files != 1)}{place}{looked}: {_format_summary(self)}",
             f"joined along {along} ({self.reason})",
             *([] if self.blocks else [f"formats that can hold them: {held}"]),
         ]
@@ -225,7 +225,13 @@ class Diagnosis:
     def _eras(self) -> tuple[Row, list[Row]]:
         span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
         rows: list[Row] = [
-            (str(n), f"{e.files:,}", self._short(e.first_file), self._short(e.last_file), _span(e))
+            (
+                str(n),
+                f"{e.files:,}",
+                self._short(e.first_file),
+                self._short(e.last_file),
+                _format_span(e),
+            )
             for n, e in enumerate(self.eras, 1)
         ]
         return ("era", "files", "first file", "last file", span), rows
@@ -235,7 +241,7 @@ class Diagnosis:
         subject = f"{row.variable}: " if row.variable else ""
         files = f"{row.files:,} file{'s' * (row.files != 1)}"
         return [
-            f"  {subject}{row.aspect}: {cut(row.before)} -> {cut(row.after)}",
+            f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}",
             f"      from {self._short(row.first_file)} ({files})",
             f"      {row.how}",
             *([f"      do: {row.remedy}"] if row.remedy else []),
@@ -246,8 +252,8 @@ class Diagnosis:
         return (
             row.variable,
             row.aspect,
-            cut(row.before),
-            cut(row.after),
+            cut_text(row.before),
+            cut_text(row.after),
             self._short(row.first_file),
             f"{row.files:,}",
             row.how,
@@ -265,7 +271,7 @@ TITLES: dict[Verdict, str] = {
 COLUMNS = ("variable", "what", "before", "after", "first file", "files", "result", "do")
 
 
-def _summary(found: Diagnosis) -> str:
+def _format_summary(found: Diagnosis) -> str:
     if found.blocks:
         return "they do not combine"
     if not found.differences:
@@ -273,9 +279,9 @@ def _summary(found: Diagnosis) -> str:
     return "they combine" + (", at a cost" if found.of("costs") else "")
 
 
-def _span(era: Era) -> str:
+def _format_span(era: Era) -> str:
     if era.reason is not None:
-        return f"cannot be opened: {cut(era.reason)}"
+        return f"cannot be opened: {cut_text(era.reason)}"
     return f"{era.start} to {era.stop}" if era.start is not None else ""
 
 
@@ -289,7 +295,7 @@ MOST_LETTERS = 60
 Row = Sequence[str]
 
 
-def cut(text: str, letters: int = MOST_LETTERS) -> str:
+def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
     """Return a text in one line, its end left out where it is long.
 
     >>> cut("a long text", 8)
@@ -299,12 +305,12 @@ def cut(text: str, letters: int = MOST_LETTERS) -> str:
     return line if len(line) <= letters else f"{line[: letters - 3]}..."
 
 
-def more(count: int) -> str:
+def format_more(count: int) -> str:
     """Say how many rows are not shown."""
     return f"... and {count:,} more; to_dataframe() has all"
 
 
-def text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
+def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
     """Return lines with columns of equal width.
 
     >>> text_table(("era", "files"), [("1", "12")])
@@ -316,18 +322,18 @@ def text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in shown
     ]
-    return lines + [f"  {more(len(rows) - MOST_ROWS)}"] * (len(rows) > MOST_ROWS)
+    return lines + [f"  {format_more(len(rows) - MOST_ROWS)}"] * (len(rows) > MOST_ROWS)
 
 
-def html_table(caption: str, columns: Row, rows: Sequence[Row]) -> str:
+def format_html_table(caption: str, columns: Row, rows: Sequence[Row]) -> str:
     """Return a table that can be folded, everything in it escaped."""
     head = "".join(f"<th style='text-align:left'>{html.escape(c)}</th>" for c in columns)
-    body = "".join(f"<tr>{_cells(row)}</tr>" for row in rows[:MOST_ROWS])
+    body = "".join(f"<tr>{_format_cells(row)}</tr>" for row in rows[:MOST_ROWS])
     left = len(rows) - MOST_ROWS
-    rest = f"<tr><td colspan='{len(columns)}'>{more(left)}</td></tr>" if left > 0 else ""
+    rest = f"<tr><td colspan='{len(columns)}'>{format_more(left)}</td></tr>" if left > 0 else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}{rest}</tbody></table>"
     return f"<details open><summary>{html.escape(caption)}</summary>{table}</details>"
 
 
-def _cells(row: Row) -> str:
+def _format_cells(row: Row) -> str:
     return "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)

@@ -11,24 +11,24 @@ from typing import Any, NamedTuple
 
 import xarray as xr
 
-from virtualds.checks.diagnose.fact_runs import Courses
-from virtualds.checks.diagnose.guess_dimension import Placed, Span, spans
-from virtualds.checks.diagnose.trial_combine import told
-from virtualds.combine.open_file import Outcome, Step, Work
-from virtualds.combine.progress import Count, LeftOut, Wanted, teller
+from virtualds.checks.diagnose.fact_runs import FactRuns
+from virtualds.checks.diagnose.guess_dimension import CoordinateSpan, PlacedFile, find_spans
+from virtualds.checks.diagnose.trial_combine import describe_error
+from virtualds.combine.open_file import FileWork, Outcome, PrepareStep
+from virtualds.combine.progress import Count, LeftOut, ProgressOption, report_progress
 from virtualds.combine.workers import Workers
-from virtualds.datasets.structure import Facts, structure
+from virtualds.datasets.structure import Facts, list_facts
 
 
-class Examined(NamedTuple):
+class ExaminedFile(NamedTuple):
     """What a file says of itself."""
 
     facts: Facts
-    spans: Mapping[str, Span]
+    spans: Mapping[str, CoordinateSpan]
     unlimited: frozenset[str]
 
 
-class Unreadable(NamedTuple):
+class UnreadableFile(NamedTuple):
     """Why a file says nothing, and whether that is a fault of the file, or of what was done to it.
 
     Files with faults are what ``on_error`` of `open_virtual_mfdataset` is about.
@@ -39,7 +39,7 @@ class Unreadable(NamedTuple):
 
 
 @dataclass
-class Survey:
+class FileSurvey:
     """What the files of an archive say, as little of it as tells them apart.
 
     Parameters
@@ -59,15 +59,15 @@ class Survey:
     """
 
     files: list[str] = field(default_factory=list)
-    courses: Courses = field(default_factory=Courses)
-    spans: dict[str, list[Placed]] = field(default_factory=dict)
+    courses: FactRuns = field(default_factory=FactRuns)
+    spans: dict[str, list[PlacedFile]] = field(default_factory=dict)
     unlimited: Counter[str] = field(default_factory=Counter)
-    unreadable: list[tuple[str, Unreadable]] = field(default_factory=list)
+    unreadable: list[tuple[str, UnreadableFile]] = field(default_factory=list)
     is_whole: bool = True
 
-    def add(self, file: str, found: Examined | Unreadable) -> None:
+    def add(self, file: str, found: ExaminedFile | UnreadableFile) -> None:
         """Add the next file, or why it cannot be opened."""
-        if isinstance(found, Unreadable):
+        if isinstance(found, UnreadableFile):
             self.unreadable.append((file, found))
             return
         for name, span in found.spans.items():
@@ -83,7 +83,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Look:
+class Examination:
     """What is done with a file once it is opened: it is prepared as for combining, and looked at.
 
     Parameters
@@ -92,53 +92,55 @@ class Look:
         How it is prepared.
     """
 
-    steps: tuple[Step[xr.Dataset], ...] = ()
+    steps: tuple[PrepareStep[xr.Dataset], ...] = ()
 
     def __call__(self, file: Any, dataset: xr.Dataset) -> Any:
         """Return what a file says of itself, which is all that is kept of it."""
         unlimited = frozenset(map(str, dataset.encoding.get("unlimited_dims", ())))
         for step in self.steps:
             dataset = step(file, dataset)
-        return Examined(structure(dataset), spans(dataset), unlimited & set(dataset.dims))
+        return ExaminedFile(list_facts(dataset), find_spans(dataset), unlimited & set(dataset.dims))
 
 
-def surveyed(files: Sequence[Any], job: Work, workers: Workers, progress: Wanted) -> Survey:
+def survey_files(
+    files: Sequence[Any], job: FileWork, workers: Workers, progress: ProgressOption
+) -> FileSurvey:
     """Open files, and look at each.
 
     Parameters
     ----------
     files : sequence of str or paths
     job : Work
-        What is done with each, the last of which is a `Look`.
+        What is done with each, the last of which is a `Examination`.
     workers : callable
         Who does it.
     progress : bool or callable, optional
         Who is told how far it is.
     """
-    survey = Survey()
+    survey = FileSurvey()
     lost: list[LeftOut] = []
     items = list(enumerate(files))
-    with teller(progress, len(items)) as tell:
+    with report_progress(progress, len(items)) as tell:
         count = Count(len(items), tell)
         with closing(workers(job, items)) as outcomes:
-            for outcome in _in_order(_counted(outcomes, count)):
+            for outcome in _sort_outcomes(_count_outcomes(outcomes, count)):
                 file = files[outcome.number]
                 found: Any = outcome.found
                 if outcome.error is not None:
                     lost.append(LeftOut.of(file, outcome.error))
-                    found = Unreadable(told(outcome.error), outcome.is_fault)
+                    found = UnreadableFile(describe_error(outcome.error), outcome.is_fault)
                 survey.add(os.fspath(file), found)
         count.finish(lost)
     return survey
 
 
-def _counted(outcomes: Iterable[Outcome[Any]], count: Count) -> Iterator[Outcome[Any]]:
+def _count_outcomes(outcomes: Iterable[Outcome[Any]], count: Count) -> Iterator[Outcome[Any]]:
     for outcome in outcomes:
         count.add(outcome)
         yield outcome
 
 
-def _in_order(outcomes: Iterable[Outcome[Any]]) -> Iterator[Outcome[Any]]:
+def _sort_outcomes(outcomes: Iterable[Outcome[Any]]) -> Iterator[Outcome[Any]]:
     """Yield what became of files in the order of the files; what comes early waits."""
     early: dict[int, Outcome[Any]] = {}
     turn = 0

@@ -1,6 +1,6 @@
 """What a difference means for combining: tried out with the two files, not guessed.
 
-`MEANINGS` says in words what becomes of a difference. Whether that is so, `open_virtual_mfdataset`
+`EXPLANATIONS` says in words what becomes of a difference. Whether that is so, `open_virtual_mfdataset`
 says: it combines the two files that differ, and its result tells the price.
 """
 
@@ -17,20 +17,20 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.diagnose.explanations import (
-    MEANINGS,
+    EXPLANATIONS,
     ORDER,
     OVERLAP,
     TOGETHER,
-    Change,
-    Meaning,
+    ChangeMeaning,
+    FoundChange,
     Pair,
-    meaning_of,
+    explain_change,
 )
 from virtualds.checks.diagnose.report import Difference, Verdict
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.open_file import FAULTS
+from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.lazy import virtual_data
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.structure import (
     CHUNKS,
     DIMENSIONS,
@@ -43,11 +43,11 @@ from virtualds.datasets.structure import (
 )
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v2_write import Hierarchy
-from virtualds.formats.zarr.write_plan import plan
+from virtualds.formats.zarr.write_plan import plan_writing
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialCombine:
     """Combines two files as the user would.
 
     Parameters
@@ -102,65 +102,74 @@ class Trial:
             )
 
 
-def judged(pair: Pair, changes: Sequence[Change], trial: Trial) -> Iterator[Difference]:
+def judge_changes(
+    pair: Pair, changes: Sequence[FoundChange], trial: TrialCombine
+) -> Iterator[Difference]:
     """Say of all changes between two files whether they combine."""
     whole: xr.Dataset | None = None
     failure: Exception | None = None
-    if any(not meaning_of(change).harmless for change in changes):
+    if any(not explain_change(change).harmless for change in changes):
         try:
             whole = trial.combined(pair)
-        except FAULTS as error:
+        except OPEN_ERRORS as error:
             failure = error
-    found = [_judged(change, whole, trial) for change in changes]
+    found = [_judge_change(change, whole, trial) for change in changes]
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
-        yield _row(_together(pair), "blocks", told(failure), _remedy(failure))
+        yield _make_difference(
+            _make_joint_change(pair), "blocks", describe_error(failure), _find_remedy(failure)
+        )
 
 
-def combining(files: Sequence[str], trial: Trial) -> Iterator[Difference]:
+def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Difference]:
     """Say whether files combine in which nothing was found to differ."""
     try:
         trial.combined(files)
-    except FAULTS as error:
-        yield _row(_together((files[0], files[-1])), "blocks", told(error), _remedy(error))
+    except OPEN_ERRORS as error:
+        yield _make_difference(
+            _make_joint_change((files[0], files[-1])),
+            "blocks",
+            describe_error(error),
+            _find_remedy(error),
+        )
 
 
-def _remedy(error: Exception) -> str:
+def _find_remedy(error: Exception) -> str:
     """Return what to do about an error that no difference in structure explains."""
     # fields that do not have the joined dimension are compared only when files are combined
     aspect = VALUES if isinstance(error, xr.MergeError) else TOGETHER
-    return MEANINGS[aspect].remedy
+    return EXPLANATIONS[aspect].remedy
 
 
-def _together(pair: Pair) -> Change:
-    return Change(Fact("", TOGETHER), pair[0], pair[1], pair, 1)
+def _make_joint_change(pair: Pair) -> FoundChange:
+    return FoundChange(Fact("", TOGETHER), pair[0], pair[1], pair, 1)
 
 
-def _judged(change: Change, whole: xr.Dataset | None, trial: Trial) -> Difference:
-    meaning = meaning_of(change)
+def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCombine) -> Difference:
+    meaning = explain_change(change)
     if meaning.harmless and meaning.price:
-        return _row(change, "costs", f"{meaning.how}; {meaning.price}", meaning.remedy)
+        return _make_difference(change, "costs", f"{meaning.how}; {meaning.price}", meaning.remedy)
     if meaning.harmless:
-        return _row(change, "combines", meaning.how)
+        return _make_difference(change, "combines", meaning.how)
     try:
-        combined = _tried(change, trial) if whole is None or change.among else whole
-    except FAULTS as error:
-        return _row(change, "blocks", told(error), meaning.remedy)
-    refused = _refused(change, combined, trial)
-    prices = [*([meaning.price] if meaning.price else []), *_prices(change, combined, trial)]
+        combined = _try_change(change, trial) if whole is None or change.among else whole
+    except OPEN_ERRORS as error:
+        return _make_difference(change, "blocks", describe_error(error), meaning.remedy)
+    refused = _list_refused(change, combined, trial)
+    prices = [*([meaning.price] if meaning.price else []), *_find_costs(change, combined, trial)]
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
-    how = "; ".join([_told_of(change, combined, meaning), *prices])
+    how = "; ".join([_describe_outcome(change, combined, meaning), *prices])
     verdict: Verdict = "costs" if prices else "combines"
-    return _row(change, verdict, how, meaning.remedy if prices else "", refused)
+    return _make_difference(change, verdict, how, meaning.remedy if prices else "", refused)
 
 
-def _tried(change: Change, trial: Trial) -> xr.Dataset:
+def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:
     """Combine what a difference is about of the files that tell."""
-    return trial.combined(change.among or change.pair, _only(change, trial))
+    return trial.combined(change.among or change.pair, _make_selector(change, trial))
 
 
-def _row(
-    change: Change, verdict: Verdict, how: str, remedy: str = "", refused: Iterable[str] = ()
+def _make_difference(
+    change: FoundChange, verdict: Verdict, how: str, remedy: str = "", refused: Iterable[str] = ()
 ) -> Difference:
     fact, (_, file) = change.fact, change.pair
     return Difference(
@@ -177,12 +186,12 @@ def _row(
     )
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _told_of(change: Change, combined: xr.Dataset, meaning: Meaning) -> str:
+def _describe_outcome(change: FoundChange, combined: xr.Dataset, meaning: ChangeMeaning) -> str:
     subject, aspect = change.fact
     if aspect == DTYPE and subject in combined.variables:
         return f"{meaning.how}, to {combined.variables[subject].dtype}"
@@ -194,13 +203,13 @@ def _told_of(change: Change, combined: xr.Dataset, meaning: Meaning) -> str:
 # ---------------------------------------------------------------------- a difference by itself
 
 
-def _only(change: Change, trial: Trial) -> Callable[[xr.Dataset], xr.Dataset]:
+def _make_selector(change: FoundChange, trial: TrialCombine) -> Callable[[xr.Dataset], xr.Dataset]:
     """Return what leaves of a dataset only what a difference is about."""
-    return partial(_left, change=change, joined=trial.dims, placed=trial.by_coordinates)
+    return partial(_reduce_others, change=change, joined=trial.dims, placed=trial.by_coordinates)
 
 
-def _left(
-    dataset: xr.Dataset, *, change: Change, joined: Sequence[str], placed: bool
+def _reduce_others(
+    dataset: xr.Dataset, *, change: FoundChange, joined: Sequence[str], placed: bool
 ) -> xr.Dataset:
     """Return the variables that a difference is about, all others cut alike or left out."""
     subject, aspect = change.fact
@@ -223,37 +232,37 @@ def _left(
 # ---------------------------------------------------------------------- what it costs
 
 
-def _zarr_v2(group: ManifestGroup) -> None:
+def _demand_zarr_v2(group: ManifestGroup) -> None:
     Hierarchy.of(group, "diagnosis", "kerchunk")
 
 
-def _zarr_v3(group: ManifestGroup, grids: tuple[str, ...] = ()) -> None:
-    plan(group, "memory://diagnosis", grids=grids)
+def _demand_zarr_v3(group: ManifestGroup, grids: tuple[str, ...] = ()) -> None:
+    plan_writing(group, "memory://diagnosis", grids=grids)
 
 
-HOLD: dict[str, Callable[[ManifestGroup], None]] = {
-    "kerchunk-json": _zarr_v2,
-    "kerchunk-parquet": _zarr_v2,
-    "icechunk": partial(_zarr_v3, grids=("regular",)),
-    "zarr-v3": _zarr_v3,
+FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], None]] = {
+    "kerchunk-json": _demand_zarr_v2,
+    "kerchunk-parquet": _demand_zarr_v2,
+    "icechunk": partial(_demand_zarr_v3, grids=("regular",)),
+    "zarr-v3": _demand_zarr_v3,
 }
 """What refuses a group that a format cannot hold."""
 
 
-CUTTING = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
+CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
 """Aspects of which a difference may leave several fragments."""
 
 
-def refused_by(dataset: xr.Dataset) -> list[str]:
+def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
     """Return the names of the formats that cannot hold a dataset."""
     try:
         group = group_from_dataset(dataset)
     except UnsupportedError:
-        return list(HOLD)
-    return [name for name, hold in HOLD.items() if _refuses(hold, group)]
+        return list(FORMAT_CHECKS)
+    return [name for name, hold in FORMAT_CHECKS.items() if _is_refused_by(hold, group)]
 
 
-def _refuses(hold: Callable[[ManifestGroup], None], group: ManifestGroup) -> bool:
+def _is_refused_by(hold: Callable[[ManifestGroup], None], group: ManifestGroup) -> bool:
     try:
         hold(group)
     except UnsupportedError:
@@ -261,7 +270,7 @@ def _refuses(hold: Callable[[ManifestGroup], None], group: ManifestGroup) -> boo
     return False
 
 
-def _about(change: Change, dataset: xr.Dataset) -> list[Hashable]:
+def _list_variables(change: FoundChange, dataset: xr.Dataset) -> list[Hashable]:
     """Return the variables that a difference is about."""
     subject, aspect = change.fact
     if aspect in (OVERLAP, ORDER):
@@ -272,22 +281,24 @@ def _about(change: Change, dataset: xr.Dataset) -> list[Hashable]:
     ]
 
 
-def _prices(change: Change, combined: xr.Dataset, trial: Trial) -> Iterator[str]:
+def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> Iterator[str]:
     """Yield what the combined dataset costs that one file of it does not."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"
     if aspect in (OVERLAP, ORDER):
-        yield from _prices_of_places(combined.indexes[subject])
-    arrays = [virtual_data(combined.variables[name]) for name in _about(change, combined)]
+        yield from _find_coordinate_costs(combined.indexes[subject])
+    arrays = [
+        get_virtual_array(combined.variables[name]) for name in _list_variables(change, combined)
+    ]
     if change.virtual and any(array is None for array in arrays):
         yield "its values are read into memory"
     most = max((len(array.fragments) for array in arrays if array is not None), default=0)
-    if most > 1 and aspect.startswith(CUTTING) and not _is_along(aspect, trial.dims):
+    if most > 1 and aspect.startswith(CUTTING_ASPECTS) and not _is_along(aspect, trial.dims):
         yield f"{most} fragments with different chunks"
 
 
-def _prices_of_places(index: pd.Index[Any]) -> Iterator[str]:
+def _find_coordinate_costs(index: pd.Index[Any]) -> Iterator[str]:
     """Yield what is not as one would have it of the coordinate that files are joined along."""
     if not index.is_unique:
         yield "duplicate coordinate values"
@@ -299,18 +310,20 @@ def _is_along(aspect: str, dims: Sequence[str]) -> bool:
     return any(aspect == f"{CHUNKS}{dim}" for dim in dims)
 
 
-def _refused(change: Change, combined: xr.Dataset, trial: Trial) -> list[str]:
+def _list_refused(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> list[str]:
     """Return the formats that cannot hold the result, but each of the files."""
-    names = _about(change, combined)
+    names = _list_variables(change, combined)
     if not names:
         return []
-    refused = refused_by(_only_of(combined, names))
+    refused = list_refusing_formats(_select_variables(combined, names))
     if not refused:
         return []
     first = trial.alone(change.pair[0])
-    before = refused_by(_only_of(first, [n for n in names if n in first.variables]))
+    before = list_refusing_formats(
+        _select_variables(first, [n for n in names if n in first.variables])
+    )
     return [name for name in refused if name not in before]
 
 
-def _only_of(dataset: xr.Dataset, names: Iterable[Hashable]) -> xr.Dataset:
+def _select_variables(dataset: xr.Dataset, names: Iterable[Hashable]) -> xr.Dataset:
     return xr.Dataset({name: dataset.variables[name] for name in names})

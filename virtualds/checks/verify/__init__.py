@@ -6,25 +6,32 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from virtualds.checks.verify.archive_members import damaged_members
-from virtualds.checks.verify.compare_chunks import Comparison, compare
+from virtualds.checks.verify.archive_members import find_damaged_members
+from virtualds.checks.verify.compare_chunks import Comparison, compare_chunks
 from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification
-from virtualds.checks.verify.sampled_chunks import checked_sample, sampled
-from virtualds.checks.verify.sources import Arrays, States, Survey, beyond, states_of, survey
+from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
+from virtualds.checks.verify.sources import (
+    Arrays,
+    FileStates,
+    ReferenceSurvey,
+    fetch_states,
+    find_beyond,
+    survey_references,
+)
 from virtualds.datasets.keywords import check_choice
 from virtualds.source_file import SourceFile
 
-__all__ = ["Problem", "Verification", "verified"]
+__all__ = ["Problem", "Verification", "verify_arrays"]
 
 AGAINST = ("fingerprint", "range", "native")
 """What references are verified against; each looks at what those before it look at, too."""
-UNREAD = (
+NOT_VIRTUAL = (
     "it is no virtual array: its values are read by xarray or dask; open the set with "
     "open_virtual_dataset to verify it"
 )
 
 
-def verified(
+def verify_arrays(
     arrays: Arrays,
     *,
     loaded: int,
@@ -54,16 +61,16 @@ def verified(
         ``sample`` or ``against`` are none that there are.
     """
     check_choice("against", against, AGAINST)
-    sample = checked_sample(sample)
-    known = survey(arrays)
-    states = states_of(known.ends)
-    ranges = [] if against == "fingerprint" else _out_of_range(arrays, known, states)
+    sample = demand_sample(sample)
+    known = survey_references(arrays)
+    states = fetch_states(known.ends)
+    ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, known, states)
     compared = Comparison()
     if against == "native":
-        members = damaged_members(states.archives)
-        compared = compare(sampled(arrays, sample, seed), states.sound)
+        members = find_damaged_members(states.archives)
+        compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound)
         compared.problems += members
-    strange = [Problem("", name, None, NOT_COMPARED, UNREAD) for name in unread]
+    strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
     found = Verification(
         against=against,
         files=states.places,
@@ -78,10 +85,14 @@ def verified(
         problems=(*known.problems, *states.problems, *ranges, *compared.problems, *strange),
     )
     # where something is wrong, that is why
-    return found if found.ok or found.problems else replace(found, problems=(_nothing(found),))
+    return (
+        found
+        if found.ok or found.problems
+        else replace(found, problems=(_no_comparison_problem(found),))
+    )
 
 
-def _nothing(found: Verification) -> Problem:
+def _no_comparison_problem(found: Verification) -> Problem:
     """Return why no chunk was compared."""
     text = (
         f"no chunk was compared: {found.references:,} lie in files, {found.missing:,} are missing, "
@@ -96,11 +107,11 @@ def _nothing(found: Verification) -> Problem:
     return Problem("", "", None, NOT_COMPARED, text + remedy)
 
 
-def _out_of_range(arrays: Arrays, known: Survey, states: States) -> list[Problem]:
+def _find_out_of_range(arrays: Arrays, known: ReferenceSurvey, states: FileStates) -> list[Problem]:
     """Return the references that reach past the end of their files as they are now."""
     sizes: dict[SourceFile, int] = {
         file: size
         for file, end in known.ends.items()
         if (size := states.sizes.get(file)) is not None and end > size
     }
-    return list(beyond(arrays, sizes)) if sizes else []
+    return list(find_beyond(arrays, sizes)) if sizes else []

@@ -25,17 +25,17 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
-from virtualds.checks.verify.locate_bytes import Place, Region, ScannedSource, scanned_source
+from virtualds.checks.verify.locate_bytes import ByteLocation, Region, ScannedSource, scan_source
 from virtualds.checks.verify.native_readers import open_native
 from virtualds.checks.verify.report import NOT_COMPARED, Problem
 from virtualds.checks.verify.sampled_chunks import (
-    Chunk,
-    in_order,
+    SampledChunk,
+    cut_chunk,
     is_undecodable,
-    looked_at,
-    stored_numbers,
+    map_in_order,
+    read_stored_numbers,
 )
-from virtualds.datasets.registry import COMPLAINTS
+from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import get_options
 from virtualds.reading.threads import cores
@@ -44,12 +44,12 @@ from virtualds.urls import scheme_of
 
 Array = npt.NDArray[Any]
 
-SORTED = 2**17
+SORTED_CHUNKS = 2**17
 """Chunks that are brought into the order of their files at a time, so that each is opened once."""
-KEPT = 4
+KEPT_SOURCES = 4
 """Files that are kept open."""
-FAILURES = (
-    *(CannotError, VirtualdsError, *COMPLAINTS),
+COMPARE_ERRORS = (
+    *(CannotError, VirtualdsError, *PARSER_ERRORS),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
     *(EOFError, ElementTree.ParseError),
 )
@@ -65,22 +65,22 @@ class Comparison:
     problems: list[Problem] = field(default_factory=list)
 
 
-def compare(chunks: Iterable[Chunk], sound: set[SourceFile]) -> Comparison:
+def compare_chunks(chunks: Iterable[SampledChunk], sound: set[SourceFile]) -> Comparison:
     """Compare chunks of files that are sound; those of others are left alone."""
     found = Comparison()
     waiting = (chunk for chunk in chunks if chunk.file in sound)
     with ExitStack() as closing:
         sources = closing.enter_context(_Sources())
-        while some := list(islice(waiting, SORTED)):
+        while some := list(islice(waiting, SORTED_CHUNKS)):
             # options have no order
             some.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
             _compare_some(some, sources, found)
     return found
 
 
-def _compare_some(chunks: Sequence[Chunk], sources: _Sources, found: Comparison) -> None:
-    for file, members in groupby(_read(chunks), key=lambda item: item[0].file):
-        for some in _batches(members):
+def _compare_some(chunks: Sequence[SampledChunk], sources: _Sources, found: Comparison) -> None:
+    for file, members in groupby(_read_pairs(chunks), key=lambda item: item[0].file):
+        for some in _batch_reads(members):
             found.sampled += len(some)
             good = [(chunk, part, numbers) for chunk, part, numbers in some
                     if not _is_refused(chunk, numbers, found)]  # fmt: skip
@@ -88,31 +88,31 @@ def _compare_some(chunks: Sequence[Chunk], sources: _Sources, found: Comparison)
                 _compare_file(file, good, sources, found)
 
 
-Read = tuple[Chunk, Chunk, Array | VirtualdsError]
+Read = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
 """A chunk, the part of it that is looked at, and its numbers."""
 
 
-def _batches(members: Iterator[Read]) -> Iterator[list[Read]]:
+def _batch_reads(members: Iterator[Read]) -> Iterator[list[Read]]:
     while some := list(islice(members, 16)):
         yield some
 
 
-def _read(chunks: Sequence[Chunk]) -> Iterator[Read]:
+def _read_pairs(chunks: Sequence[SampledChunk]) -> Iterator[Read]:
     far = any(scheme_of(chunk.file.url) != "file" for chunk in chunks)
-    pairs = ((chunk, looked_at(chunk)) for chunk in chunks)
+    pairs = ((chunk, cut_chunk(chunk)) for chunk in chunks)
     at_once = min(16, get_options().max_requests) if far else cores()
-    for (chunk, part), numbers in in_order(pairs, _numbers, at_once):
+    for (chunk, part), numbers in map_in_order(pairs, _read_numbers, at_once):
         yield chunk, part, numbers
 
 
-def _numbers(pair: tuple[Chunk, Chunk]) -> Array | VirtualdsError:
+def _read_numbers(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsError:
     try:
-        return stored_numbers(*pair)
+        return read_stored_numbers(*pair)
     except VirtualdsError as error:
         return error
 
 
-def _is_refused(chunk: Chunk, numbers: Array | VirtualdsError, found: Comparison) -> bool:
+def _is_refused(chunk: SampledChunk, numbers: Array | VirtualdsError, found: Comparison) -> bool:
     """Say whether a chunk cannot be read; note it."""
     if not isinstance(numbers, VirtualdsError):
         return False
@@ -120,17 +120,17 @@ def _is_refused(chunk: Chunk, numbers: Array | VirtualdsError, found: Comparison
     if isinstance(numbers, FormatError):
         # the reference is refused before anything is read
         kind = "range"
-    found.problems.append(_problem(chunk, kind, str(numbers)))
+    found.problems.append(_make_problem(chunk, kind, str(numbers)))
     return True
 
 
-def _problem(chunk: Chunk, kind: str, text: str) -> Problem:
+def _make_problem(chunk: SampledChunk, kind: str, text: str) -> Problem:
     return Problem(chunk.file.url, chunk.variable, chunk.number, kind, text)
 
 
 def _compare_file(
     file: SourceFile,
-    chunks: Sequence[tuple[Chunk, Chunk, Any]],
+    chunks: Sequence[tuple[SampledChunk, SampledChunk, Any]],
     sources: _Sources,
     found: Comparison,
 ) -> None:
@@ -138,7 +138,7 @@ def _compare_file(
     source = sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
-        found.problems += (_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
+        found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
     wanted = [(part.offset, part.length) for _, part, _ in chunks]
     places = source.scanned.places(file.url, wanted)
@@ -147,11 +147,11 @@ def _compare_file(
         if place is None:
             end = part.offset + part.length
             text = f"bytes {part.offset} to {end} are no chunk of the file, nor rows of one"
-            found.problems.append(_problem(chunk, "differs", f"{text}; scan it again"))
+            found.problems.append(_make_problem(chunk, "differs", f"{text}; scan it again"))
             continue
         kind, text = source.judged(chunk, place, numbers)
         if kind:
-            found.problems.append(_problem(chunk, kind, text))
+            found.problems.append(_make_problem(chunk, kind, text))
         else:
             found.equal[text] += 1
 
@@ -179,13 +179,13 @@ class _Sources:
             self._open.move_to_end(url)
             return self._open[url]
         try:
-            scanned = scanned_source(file)
+            scanned = scan_source(file)
             found: _Source | str = _Source(scanned)
             url = scanned.source.url if scanned.parser.markers else file.url
-        except FAILURES as error:
-            found, url = f"its structure cannot be read anew ({_told(error)})", file.url
+        except COMPARE_ERRORS as error:
+            found, url = f"its structure cannot be read anew ({_describe_error(error)})", file.url
         self._open[url] = found
-        if len(self._open) > KEPT:
+        if len(self._open) > KEPT_SOURCES:
             self._drop()
         return found
 
@@ -203,7 +203,7 @@ class _Source:
         self.closing = ExitStack()
         self._opened: dict[str, ReadNative | str] = {}
 
-    def judged(self, chunk: Chunk, place: Place, numbers: Array) -> tuple[str, str]:
+    def judged(self, chunk: SampledChunk, place: ByteLocation, numbers: Array) -> tuple[str, str]:
         """Return the kind of problem and what it is, or no kind and who gives the same."""
         try:
             shown = place.shown(numbers)
@@ -218,15 +218,20 @@ class _Source:
         for native in self.scanned.parser.natives:
             try:
                 text = self._compared(native, chunk, place, *shown)
-            except FAILURES as error:
-                why.append(f"{native.package}: {_told(error)}")
+            except COMPARE_ERRORS as error:
+                why.append(f"{native.package}: {_describe_error(error)}")
                 continue
             return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
         known = "; ".join(why) or f"no native reader is known of {self.scanned.parser.name}"
         return NOT_COMPARED, f"decoded, but not compared: {known}"
 
     def _compared(
-        self, native: NativeReader, chunk: Chunk, place: Place, region: Region, numbers: Array
+        self,
+        native: NativeReader,
+        chunk: SampledChunk,
+        place: ByteLocation,
+        region: Region,
+        numbers: Array,
     ) -> str:
         """Return how numbers and values differ from those of a reader, "" if they do not."""
         read = self._read_of(native)
@@ -245,9 +250,9 @@ class _Source:
             if not decoded and theirs.dtype == bool and ours.dtype.itemsize == 1:
                 # what some libraries take for truth values is stored as integers
                 theirs = theirs.view(ours.dtype)
-            if text := difference(ours, theirs):
+            if text := find_difference(ours, theirs):
                 what = "decoded" if decoded else "stored"
-                return f"{what} {place.variable}{_shown(region)}: {text}"
+                return f"{what} {place.variable}{_format_region(region)}: {text}"
         if not answers:
             raise CannotError("it does not tell values in this form")
         return ""
@@ -270,25 +275,25 @@ class _Source:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return open_native(native, self.scanned.parser, source, self.closing)
-        except FAILURES as error:
-            return _told(error)
+        except COMPARE_ERRORS as error:
+            return _describe_error(error)
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, CannotError):
         return str(error)
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:300]
 
 
-def _shown(region: Region) -> str:
+def _format_region(region: Region) -> str:
     return f"[{', '.join(f'{part.start}:{part.stop}' for part in region)}]"
 
 
 # ---------------------------------------------------------------------- bit for bit
 
 
-def difference(ours: Array, theirs: Array) -> str:
+def find_difference(ours: Array, theirs: Array) -> str:
     """Return how two arrays differ in shape, dtype or any bit, "" if they do not.
 
     Examples
@@ -303,7 +308,7 @@ def difference(ours: Array, theirs: Array) -> str:
         return f"shape {ours.shape} here, {theirs.shape} there"
     if ours.dtype != theirs.dtype:
         return f"dtype {ours.dtype} here, {theirs.dtype} there"
-    unlike = _unlike(ours, theirs)
+    unlike = _find_unlike(ours, theirs)
     if not unlike.any():
         return ""
     first = tuple(int(i) for i in np.argwhere(unlike)[0])
@@ -313,10 +318,10 @@ def difference(ours: Array, theirs: Array) -> str:
     )
 
 
-def _unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
+def _find_unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
     """Return which elements differ in any bit; bits between the fields of a record are no value."""
     if ours.dtype.names:
-        fields = [_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
+        fields = [_find_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
         wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]
         return np.asarray(np.logical_or.reduce(wide))
     if ours.dtype.hasobject or not ours.nbytes:

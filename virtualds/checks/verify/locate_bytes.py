@@ -20,17 +20,17 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeRegion, Parser
 from virtualds.checks.verify.sources import ChunkId
 from virtualds.chunks.fragment import Fragment
-from virtualds.codecs.pipeline import CodecPipeline, Hidden
+from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.errors import FormatError
 from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.scan_cache import scanning
+from virtualds.stores import find_store
+from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import Range
-from virtualds.urls import below
+from virtualds.urls import join_path
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
@@ -38,7 +38,7 @@ Box = tuple[tuple[int, int], ...]
 """Start and stop per axis."""
 
 
-class Place(NamedTuple):
+class ByteLocation(NamedTuple):
     """Bytes of a source file, as a box of one chunk of a variable of it.
 
     ``box`` counts the elements of the stored chunk along its stored axes. ``offset`` is that of the
@@ -76,12 +76,12 @@ class Place(NamedTuple):
         ValueError
             They do not fill the box.
         """
-        layout, taken = list[int | Hidden](), dict[int, tuple[int, int]]()
+        layout, taken = list[int | FixedAxis](), dict[int, tuple[int, int]]()
         for entry, (start, stop) in zip(self.pipeline.layout, self.box, strict=True):
-            if isinstance(entry, Hidden):
+            if isinstance(entry, FixedAxis):
                 if not start <= entry.index < stop:
                     return None
-                layout.append(Hidden(stop - start, entry.index - start))
+                layout.append(FixedAxis(stop - start, entry.index - start))
             else:
                 layout.append(entry)
                 taken[entry] = start, stop
@@ -116,10 +116,10 @@ class ScannedSource:
     source: SourceFile
     group: ManifestGroup
 
-    def places(self, url: str, wanted: Iterable[Range]) -> dict[Range, Place]:
+    def places(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return what ranges of bytes are, those left out that are no chunk, nor rows of one."""
         rest = set(wanted)
-        found: dict[Range, Place] = {}
+        found: dict[Range, ByteLocation] = {}
         for exact in (True, False):
             for path, name, array in self._arrays():
                 for fragment in array.fragments:
@@ -151,7 +151,7 @@ class _Search:
         self.offset = manifest.offset.ravel()[self.inside]
         self.length = manifest.length.ravel()[self.inside]
 
-    def chunks(self, wanted: Iterable[Range]) -> dict[Range, Place]:
+    def chunks(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return the ranges that are whole chunks."""
         offsets = np.array([offset for offset, _ in wanted], np.int64)
         found = {}
@@ -163,7 +163,7 @@ class _Search:
                 found[range_] = place._replace(box=tuple((0, n) for n in shape))
         return found
 
-    def rows(self, wanted: Iterable[Range]) -> dict[Range, Place]:
+    def rows(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return the ranges that are rows of an uncompressed chunk."""
         found = {}
         for range_ in wanted:
@@ -176,11 +176,11 @@ class _Search:
                 if place.pipeline.codecs or odd or length % size:
                     continue
                 shape = [n for _, n in place.box]
-                if (box := box_of(shape, start, length // size)) is not None:
+                if (box := find_box(shape, start, length // size)) is not None:
                     found[range_] = place._replace(box=box)
         return found
 
-    def _place(self, row: int) -> Place:
+    def _place(self, row: int) -> ByteLocation:
         """Return a whole chunk."""
         path, name, array, fragment = self.at
         chunk = tuple(int(i) for i in np.unravel_index(self.inside[row], self.shape))
@@ -188,10 +188,10 @@ class _Search:
         encoded = [int(slab.encoded[0]) for slab in slabs]
         pipeline = array.pipelines[fragment.manifest.lookup(chunk).pipeline]
         box = tuple((0, n) for n in pipeline.stored_shape(encoded))
-        return Place(path, name, array, fragment, chunk, int(self.offset[row]), box)
+        return ByteLocation(path, name, array, fragment, chunk, int(self.offset[row]), box)
 
 
-def box_of(shape: Sequence[int], start: int, count: int) -> Box | None:
+def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
     """Return the box of an array that consecutive elements of it are, None if they are none.
 
     Examples
@@ -211,7 +211,7 @@ def box_of(shape: Sequence[int], start: int, count: int) -> Box | None:
     return None if shape else ()
 
 
-def scanned_source(file: SourceFile) -> ScannedSource:
+def scan_source(file: SourceFile) -> ScannedSource:
     """Scan a source file, or the Zarr store that it is a chunk of.
 
     Raises
@@ -220,17 +220,17 @@ def scanned_source(file: SourceFile) -> ScannedSource:
         It cannot be read, or is of no format that is known.
     """
     try:
-        return _scan(file)
+        return _scan_file(file)
     except FormatError:
         # a chunk of a Zarr store is a file of no format
-        if (folder := _store_around(file)) is None:
+        if (folder := _find_store_around(file)) is None:
             raise
-        return _scan(file._replace(url=folder))
+        return _scan_file(file._replace(url=folder))
 
 
-def _scan(file: SourceFile) -> ScannedSource:
+def _scan_file(file: SourceFile) -> ScannedSource:
     location = Location(file.url, file.options)
-    with scanning(file.url, file.options), warnings.catch_warnings():
+    with hold_scan(file.url, file.options), warnings.catch_warnings():
         # what cannot be read of it is not what is looked for
         warnings.simplefilter("ignore")
         found = reader, source = reader_of(location)
@@ -240,7 +240,7 @@ def _scan(file: SourceFile) -> ScannedSource:
     return ScannedSource(reader, source, group)
 
 
-def _store_around(file: SourceFile) -> str | None:
+def _find_store_around(file: SourceFile) -> str | None:
     """Return the folder of the group that the array of a chunk lies in, None if there is none.
 
     Where there is no group it is that of the array itself.
@@ -258,9 +258,9 @@ def _store_around(file: SourceFile) -> str | None:
 
 def _has_marker(folder: str, file: SourceFile) -> bool:
     for marker in MARKERS:
-        url = below(folder, marker)
+        url = join_path(folder, marker)
         try:
-            store_for(url).describe(url, file.options)
+            find_store(url).describe(url, file.options)
         except OSError:
             continue
         return True

@@ -24,7 +24,7 @@ from virtualds.arrays.parser import (
     ReadNative,
 )
 from virtualds.source_file import SourceFile
-from virtualds.stores.fsspec_ranges import located
+from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.urls import local_path, scheme_of
 
 
@@ -56,7 +56,7 @@ def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
     """Return the path of a local file, or a new file object of fsspec's."""
     if scheme_of(source.url) == "file":
         return local_path(source.url)
-    filesystem, path = located(source.url, source.options)
+    filesystem, path = find_filesystem(source.url, source.options)
     # those of archives close their files when nobody holds them any more
     closing.callback(id, filesystem)
     return closing.enter_context(filesystem.open(path, "rb"))

@@ -27,7 +27,7 @@ KINDS: dict[str, str] = {
 """What a problem may be, the gravest first."""
 NOT_COMPARED = "not compared"
 
-SHOWN = 10
+SHOWN_PROBLEMS = 10
 """Problems of one kind that a text shows; the tables have them all."""
 
 
@@ -150,9 +150,9 @@ class Verification:
         for kind in self.counts:
             found = [problem for problem in self.problems if problem.kind == kind]
             lines.append(f"{kind} ({len(found):,}): {KINDS[kind]}")
-            lines += [f"  {problem}" for problem in found[:SHOWN]]
-            if len(found) > SHOWN:
-                lines.append(f"  ... and {len(found) - SHOWN:,} more, see to_dataframe()")
+            lines += [f"  {problem}" for problem in found[:SHOWN_PROBLEMS]]
+            if len(found) > SHOWN_PROBLEMS:
+                lines.append(f"  ... and {len(found) - SHOWN_PROBLEMS:,} more, see to_dataframe()")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -163,13 +163,15 @@ class Verification:
                  for p in shown)  # fmt: skip
         more = len(self.problems) - len(shown)
         rest = f"<p>... and {more:,} more, see to_dataframe()</p>" if more else ""
-        problems = _table(("kind", "file", "variable", "chunk", "what"), cells) if shown else ""
-        rows = _table((), self._rows.items())
+        problems = (
+            _format_table(("kind", "file", "variable", "chunk", "what"), cells) if shown else ""
+        )
+        rows = _format_table((), self._rows.items())
         verdict = html.escape(self._verdict)
         return without_secrets(f"<div><b>{verdict}</b>{rows}{problems}{rest}</div>")
 
     def _first_of(self, kind: str) -> list[Problem]:
-        return [problem for problem in self.problems if problem.kind == kind][:SHOWN]
+        return [problem for problem in self.problems if problem.kind == kind][:SHOWN_PROBLEMS]
 
     @property
     def _verdict(self) -> str:
@@ -196,7 +198,7 @@ class Verification:
         return rows
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+def _format_table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     """Return an HTML table; whatever stands in it is text."""
     names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
     lines = [f"<tr>{names}</tr>"] if names else []

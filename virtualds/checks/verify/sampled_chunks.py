@@ -31,11 +31,11 @@ ATTEMPTS = 8
 """To find a chunk that lies in a file, where many do not exist."""
 
 
-AT_ONCE = 2**16
+CHUNKS_AT_ONCE = 2**16
 """Chunks of one fragment that are looked up at a time."""
 
 
-class Chunk(NamedTuple):
+class SampledChunk(NamedTuple):
     """One chunk that lies in a file, and how it is decoded."""
 
     variable: str
@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
     encoded: tuple[int, ...]
 
 
-class Part(NamedTuple):
+class SampledFragment(NamedTuple):
     """A fragment of an array."""
 
     name: str
@@ -56,7 +56,7 @@ class Part(NamedTuple):
     fragment: Fragment
 
 
-def checked_sample(sample: Any) -> Sample:
+def demand_sample(sample: Any) -> Sample:
     """Return how much is to be looked at.
 
     Raises
@@ -75,28 +75,28 @@ def checked_sample(sample: Any) -> Sample:
     )
 
 
-def sampled(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Chunk]:
+def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[SampledChunk]:
     """Yield chunks that lie in files, spread evenly over all that there are.
 
     Every variable has its share, at least one if there are that many. Within it one is drawn from
     each of as many stretches of equal length. References that cannot be read yield nothing.
     """
     parts = [
-        Part(name, array, fragment)
+        SampledFragment(name, array, fragment)
         for name, array in arrays.items()
         for fragment in array.fragments
         if fragment.manifest.size
     ]
     rng = np.random.default_rng(seed)
     sizes = np.array([part.fragment.manifest.size for part in parts], np.int64)
-    for part, quota in zip(parts, _quotas(sizes, sample, rng).tolist(), strict=True):
+    for part, quota in zip(parts, _share_quotas(sizes, sample, rng).tolist(), strict=True):
         if quota == part.fragment.manifest.size:
-            yield from _all_of(part)
+            yield from _list_all(part)
         elif quota:
-            yield from _some_of(part, quota, rng)
+            yield from _draw_some(part, quota, rng)
 
 
-def _quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
+def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
     """Return how many of each part are drawn: one, and of the rest by their sizes."""
     total = int(sizes.sum())
     count = total if sample is None else sample
@@ -110,28 +110,30 @@ def _quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
     return one + np.diff(ends, prepend=0)
 
 
-def _all_of(part: Part) -> Iterator[Chunk]:
+def _list_all(part: SampledFragment) -> Iterator[SampledChunk]:
     size = part.fragment.manifest.size
-    for start in range(0, size, AT_ONCE):
-        found = _chunks(part, np.arange(start, min(start + AT_ONCE, size)))
+    for start in range(0, size, CHUNKS_AT_ONCE):
+        found = _make_chunks(part, np.arange(start, min(start + CHUNKS_AT_ONCE, size)))
         yield from (chunk for chunk in found if chunk is not None)
 
 
-def _some_of(part: Part, quota: int, rng: np.random.Generator) -> Iterator[Chunk]:
+def _draw_some(
+    part: SampledFragment, quota: int, rng: np.random.Generator
+) -> Iterator[SampledChunk]:
     """Draw one of each stretch; where there is none, draw again."""
     size = part.fragment.manifest.size
     bounds = np.arange(quota + 1) * size // quota
     wanted = np.arange(quota)
     for _ in range(ATTEMPTS):
         drawn = rng.integers(bounds[wanted], bounds[wanted + 1])
-        found = _chunks(part, drawn)
+        found = _make_chunks(part, drawn)
         yield from (chunk for chunk in found if chunk is not None)
         wanted = wanted[[chunk is None for chunk in found]]
         if not wanted.size:
             return
 
 
-def _chunks(part: Part, ids: Ints) -> Sequence[Chunk | None]:
+def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | None]:
     """Return chunks by their flat numbers, None for those that lie in no file."""
     axes = part.fragment.axes
     try:
@@ -139,7 +141,7 @@ def _chunks(part: Part, ids: Ints) -> Sequence[Chunk | None]:
     except (VirtualdsError, OSError):
         return [None] * ids.size  # the survey has told of it
     places = np.unravel_index(ids, part.fragment.manifest.shape) if axes else ()
-    found: list[Chunk | None] = []
+    found: list[SampledChunk | None] = []
     for n in range(ids.size):
         row = rows.lookup((n,))
         number = tuple(int(at[n]) for at in places)
@@ -150,7 +152,7 @@ def _chunks(part: Part, ids: Ints) -> Sequence[Chunk | None]:
         found.append(
             None
             if pipeline is None
-            else Chunk(part.name, number, rows.files[row.file], *where, pipeline, encoded)
+            else SampledChunk(part.name, number, rows.files[row.file], *where, pipeline, encoded)
         )
     return found
 
@@ -168,7 +170,7 @@ PIECE = 2**24
 """Bytes of an uncompressed chunk that are looked at: such a chunk may be a whole file."""
 
 
-def looked_at(chunk: Chunk) -> Chunk:
+def cut_chunk(chunk: SampledChunk) -> SampledChunk:
     """Return the part of a chunk that is looked at: all of it, unless it is plain and large.
 
     Of such a chunk it is a stretch of whole rows in its middle.
@@ -188,7 +190,7 @@ def looked_at(chunk: Chunk) -> Chunk:
     return chunk._replace(offset=chunk.offset + begin, length=taken)
 
 
-def stored_numbers(chunk: Chunk, part: Chunk) -> Array:
+def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
     """Return the numbers of (a part of) a chunk: of plain ones in one row, else in its shape.
 
     Raises
@@ -222,7 +224,7 @@ def is_undecodable(error: BaseException) -> bool:
     return isinstance(error.__cause__, CodecError) or error.__context__ is None
 
 
-def in_order(
+def map_in_order(
     items: Iterable[Item], work: Callable[[Item], Result], at_once: int
 ) -> Iterator[tuple[Item, Result]]:
     """Yield items with what ``work`` makes of them, done by threads some way ahead."""

@@ -17,14 +17,14 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compact
-from virtualds.chunks.reference_table import BLOCK
-from virtualds.datasets.registry import COMPLAINTS
+from virtualds.chunks.reference_table import BLOCK_CHUNKS
+from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import VirtualdsError
-from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_zip
-from virtualds.stores.responses import opaque
+from virtualds.stores.responses import normalise_etag
 from virtualds.urls import scheme_of
 
 Arrays = Mapping[str, ManifestArray]
@@ -33,11 +33,11 @@ Arrays = Mapping[str, ManifestArray]
 ChunkId = tuple[int, ...]
 
 
-def blocks(
+def split_blocks(
     manifest: ChunkManifest,
     first: ChunkId | None = None,
     axes: Sequence[int] | None = None,
-    most: int = BLOCK,
+    most: int = BLOCK_CHUNKS,
 ) -> Iterator[tuple[ChunkId, ChunkManifest]]:
     """Yield a manifest in pieces of at most ``most`` chunks, each with its first chunk.
 
@@ -45,7 +45,7 @@ def blocks(
     every record is read once. Pieces are not loaded.
     """
     if first is None or axes is None:
-        first, axes = (0,) * len(manifest.shape), _slowest_first(manifest)
+        first, axes = (0,) * len(manifest.shape), _order_axes(manifest)
     if manifest.size <= most or not axes:
         if manifest.size:
             yield first, manifest
@@ -56,10 +56,10 @@ def blocks(
     for start in range(0, count, step):
         part = manifest.take(axis, slice(start, min(start + step, count)))
         begin = (*first[:axis], first[axis] + start, *first[axis + 1 :])
-        yield from blocks(part, begin, rest, most)
+        yield from split_blocks(part, begin, rest, most)
 
 
-def _slowest_first(manifest: ChunkManifest) -> list[int]:
+def _order_axes(manifest: ChunkManifest) -> list[int]:
     axes = list(range(len(manifest.shape)))
     if not isinstance(manifest, LazyManifest):
         return axes
@@ -68,7 +68,7 @@ def _slowest_first(manifest: ChunkManifest) -> list[int]:
 
 
 @dataclass
-class Survey:
+class ReferenceSurvey:
     """What all references together say.
 
     ``ends`` is, for every file that a chunk lies in, the byte at which the last of them ends.
@@ -81,27 +81,27 @@ class Survey:
     problems: list[Problem] = field(default_factory=list)
 
 
-def survey(arrays: Arrays) -> Survey:
+def survey_references(arrays: Arrays) -> ReferenceSurvey:
     """Look through all references.
 
     What cannot be read of a set, and references that no file can fulfil, are among the problems.
     """
-    found, table = Survey(), _Table()
+    found, table = ReferenceSurvey(), _TableEnds()
     for name, array in arrays.items():
         for fragment in array.fragments:
-            for first, part in blocks(fragment.manifest):
+            for first, part in split_blocks(fragment.manifest):
                 try:
                     loaded = part.loaded()
                 except (VirtualdsError, OSError) as error:
-                    found.problems.append(_unread(name, first, part, error))
+                    found.problems.append(_unread_problem(name, first, part, error))
                     continue
-                _count(found, table, loaded)
-                found.problems += _impossible(name, first, loaded)
+                _count_part(found, table, loaded)
+                found.problems += _find_impossible(name, first, loaded)
     table.empty_into(found.ends)
     return found
 
 
-def beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
+def find_beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]:
     """Yield a problem for every variable and file whose chunks reach past the end of the file.
 
     Parameters
@@ -112,14 +112,14 @@ def beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Problem]
     """
     for name, array in arrays.items():
         for fragment in array.fragments:
-            for first, part in blocks(fragment.manifest):
+            for first, part in split_blocks(fragment.manifest):
                 try:
-                    yield from _beyond(name, first, part.loaded(), sizes)
+                    yield from _find_beyond_in(name, first, part.loaded(), sizes)
                 except (VirtualdsError, OSError):
                     continue  # the survey has told of it
 
 
-def _beyond(
+def _find_beyond_in(
     name: str, first: ChunkId, part: ChunkManifest, sizes: Mapping[SourceFile, int]
 ) -> Iterator[Problem]:
     unbounded = np.iinfo(np.int64).max
@@ -133,14 +133,14 @@ def _beyond(
         yield Problem(
             part.files[number].url,
             name,
-            _shifted(first, at),
+            _shift_id(first, at),
             "range",
             f"bytes {row.offset} to {row.offset + row.length} lie beyond the end of the file at "
             f"{limits[number]}" + (f", and so do those of {more:,} more chunks" if more else ""),
         )
 
 
-def _unread(name: str, first: ChunkId, part: ChunkManifest, error: Exception) -> Problem:
+def _unread_problem(name: str, first: ChunkId, part: ChunkManifest, error: Exception) -> Problem:
     last = tuple(a + n - 1 for a, n in zip(first, part.shape, strict=True))
     notes = "; ".join(getattr(error, "__notes__", ()))
     said = f"{error}" + (f" ({notes})" if notes else "")
@@ -149,7 +149,7 @@ def _unread(name: str, first: ChunkId, part: ChunkManifest, error: Exception) ->
     )
 
 
-def _impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
+def _find_impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
     """Return the references that are empty or negative: a row for the first of a file."""
     columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
     file, offset, length = np.broadcast_arrays(*columns)
@@ -161,15 +161,15 @@ def _impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]
         more = f", and {len(places) - 1:,} more" if len(places) > 1 else ""
         text = f"the reference is to {length[at]} bytes from byte {offset[at]}{more}"
         url = part.files[number].url
-        found.append(Problem(url, name, _shifted(first, at), "range", text))
+        found.append(Problem(url, name, _shift_id(first, at), "range", text))
     return found
 
 
-def _shifted(first: ChunkId, at: ChunkId) -> ChunkId:
+def _shift_id(first: ChunkId, at: ChunkId) -> ChunkId:
     return tuple(a + b for a, b in zip(first, at, strict=True))
 
 
-def _count(found: Survey, table: _Table, part: ChunkManifest) -> None:
+def _count_part(found: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) -> None:
     file = compact(part.file)
     shown = part.size // file.size
     # the codes of what lies in no file are -1 and -2
@@ -180,7 +180,7 @@ def _count(found: Survey, table: _Table, part: ChunkManifest) -> None:
     table.reach(part)
 
 
-class _Table:
+class _TableEnds:
     """Ends by file; the tables of the variables of one archive are mostly the same."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class _Table:
         ends.update(self._all)
 
 
-Place = tuple[str, StorageOptions | None]
+FileLocation = tuple[str, StorageOptions | None]
 """Where a file is, and how it is asked for."""
 
 
@@ -222,16 +222,16 @@ a local file tells its size to those who may not read it.
 """
 
 
-HEAD = 4
+HEAD_BYTES = 4
 """Bytes that tell a zip archive."""
 
 
-State = tuple[SourceFile, bytes | None] | Exception
+FileState = tuple[SourceFile, bytes | None] | Exception
 """A file as it is now with its first bytes, if they came along; or why nobody knows."""
 
 
 @dataclass
-class States:
+class FileStates:
     """What has become of the files.
 
     ``sizes`` are those of files that are there, if their store tells; ``sound`` are files that
@@ -247,41 +247,41 @@ class States:
     problems: list[Problem] = field(default_factory=list)
 
 
-def states_of(files: Iterable[SourceFile]) -> States:
+def fetch_states(files: Iterable[SourceFile]) -> FileStates:
     """Ask for every file once, as many of a far host at a time as it may be asked for."""
-    noted: dict[Place, list[SourceFile]] = {}
+    noted: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         noted.setdefault((file.url, file.options), []).append(file)
-    found = States(places=len(noted))
-    for place, now in _asked(noted):
-        compared = [_take_in(found, file, now) for file in noted[place]]
+    found = FileStates(places=len(noted))
+    for place, now in _ask_files(noted):
+        compared = [_note_state(found, file, now) for file in noted[place]]
         found.fingerprinted += all(compared)
     found.problems.sort()
     return found
 
 
-def _asked(places: Iterable[Place]) -> Iterator[tuple[Place, State]]:
-    ahead = Ahead(places, lambda place: Way.to(place[0], 0), _state_of)
+def _ask_files(places: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, FileState]]:
+    ahead = Prefetcher(places, lambda place: HostSlot.to(place[0], 0), _fetch_state)
     try:
         for place, state in ahead:
-            yield place, _state_of(place) if state is None else state
+            yield place, _fetch_state(place) if state is None else state
     finally:
         ahead.close()
 
 
-def _state_of(place: Place) -> State:
+def _fetch_state(place: FileLocation) -> FileState:
     """Return a file as it is now."""
     url, options = place
-    store = store_for(url)
+    store = find_store(url)
     try:
         if scheme_of(url) in TOLD_WITH_BYTES:
-            return store.head(url, options, HEAD)
+            return store.head(url, options, HEAD_BYTES)
         return store.describe(url, options), None
-    except (VirtualdsError, *COMPLAINTS) as error:
+    except (VirtualdsError, *PARSER_ERRORS) as error:
         return error
 
 
-def _take_in(found: States, file: SourceFile, state: State) -> bool:
+def _note_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
     """Note what has become of a file; return whether its version could be compared."""
     if isinstance(state, Exception):
         kind = "missing" if isinstance(state, FileNotFoundError) else "unreachable"
@@ -291,29 +291,29 @@ def _take_in(found: States, file: SourceFile, state: State) -> bool:
     now, head = state
     if now.size is not None:
         found.sizes[file] = now.size
-    change = _change(file, now)
+    change = _find_change(file, now)
     if change is None:
         found.sound.add(file)
         if head is None or is_zip(head):
             found.archives.add(file)
     else:
         found.problems.append(Problem(file.url, "", None, *change))
-    times, etags = (file.mtime, now.mtime), (opaque(file.etag), opaque(now.etag))
+    times, etags = (file.mtime, now.mtime), (normalise_etag(file.etag), normalise_etag(now.etag))
     return None not in times or "" not in etags
 
 
-def _change(noted: SourceFile, now: SourceFile) -> tuple[str, str] | None:
+def _find_change(noted: SourceFile, now: SourceFile) -> tuple[str, str] | None:
     """Return the gravest difference between a file as it was scanned and as it is now."""
     if None not in (noted.size, now.size) and noted.size != now.size:
         return "size", f"the file has {now.size} bytes, it had {noted.size} when scanned"
-    was, etag = opaque(noted.etag), opaque(now.etag)
+    was, etag = normalise_etag(noted.etag), normalise_etag(now.etag)
     if was and etag and was != etag:
         return "etag", f"its etag is {now.etag}, it was {noted.etag} when scanned"
     if noted.mtime is not None and now.mtime is not None and noted.mtime != now.mtime:
-        return "modified", f"it was modified {_later(now.mtime - noted.mtime)}"
+        return "modified", f"it was modified {_format_delay(now.mtime - noted.mtime)}"
     return None
 
 
-def _later(nanoseconds: int) -> str:
+def _format_delay(nanoseconds: int) -> str:
     side = "after" if nanoseconds > 0 else "before"
     return f"{abs(nanoseconds) / 1e9:,.3f} s {side} the time noted when it was scanned"

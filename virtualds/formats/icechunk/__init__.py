@@ -14,20 +14,20 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import UnsupportedError
-from virtualds.formats.icechunk.locations import place_of
+from virtualds.formats.icechunk.locations import find_storage
 from virtualds.formats.icechunk.references import (
     NOTES,
     RepositoryReferences,
     RepositoryTable,
-    adapter,
-    noted_sources,
+    import_adapter,
+    read_noted_sources,
 )
 from virtualds.formats.icechunk.session import OpenedStore, OpenedTable
 from virtualds.formats.icechunk.target import MAIN
-from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 MARKERS = ("repo", "refs/branch.main/ref.json")
 """The files that make a folder a repository, of version 2 and of version 1."""
@@ -53,7 +53,7 @@ def read(
     source: SourceFile,
     group: str | None = None,
     skip: Iterable[str] = (),
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read a snapshot: its metadata now, references when somebody needs them.
@@ -79,14 +79,14 @@ def read(
         Icechunk is not installed, or cannot be told the options.
     """
     root = source.url.rstrip("/")
-    repository = adapter().repository_at(place_of(root, source.options), root)
-    found = adapter().snapshot_of(repository, snapshot, root)
+    repository = import_adapter().repository_at(find_storage(root, source.options), root)
+    found = import_adapter().snapshot_of(repository, snapshot, root)
     references = RepositoryReferences(root, source.options, found, allow)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(RepositoryTable(references, path, grid), grid)
 
-    return reader(references.store, root, manifest, frozenset(skip)).group(group)
+    return make_reader(references.store, root, manifest, frozenset(skip)).group(group)
 
 
 def read_object(
@@ -94,7 +94,7 @@ def read_object(
     group: str | None = None,
     skip: Iterable[str] = (),
     options: StorageOptions | None = None,
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read what somebody has opened, uncommitted changes of a session included.
@@ -119,25 +119,25 @@ def read_object(
         A snapshot is named of a session, which has one.
     """
     name = f"{type(opened).__name__} of Icechunk"
-    store, is_after = adapter().store_to_read(opened, snapshot, name)
-    noted = noted_sources(store, name, is_after) if is_after else {}
+    store, is_after = import_adapter().store_to_read(opened, snapshot, name)
+    noted = read_noted_sources(store, name, is_after) if is_after else {}
     references = OpenedStore(store, name, options, noted, allow)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(OpenedTable(references, path, grid), grid)
 
-    return reader(store, name, manifest, frozenset(skip)).group(group)
+    return make_reader(store, name, manifest, frozenset(skip)).group(group)
 
 
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 """Returns the references of an array by its path and grid."""
 
 
-def reader(
+def make_reader(
     store: Any, root: str, manifest: Lookup, skip: frozenset[str] = frozenset()
 ) -> NodesReader:
     """Return what makes groups of the nodes of a store."""
-    nodes = adapter().documents(store, root)
+    nodes = import_adapter().documents(store, root)
     if "" not in nodes:
         raise FileNotFoundError(f"{root}: nothing has been written to this snapshot")
     notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
@@ -148,8 +148,8 @@ def reader(
             notes[kind][path] = noted
 
     def parts_of(path: str, node: Mapping[str, Any]) -> Any:
-        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
-            return [Part(0, (0,) * len(grids[0]), manifest(path, grids[0]))]
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
+            return [ManifestPart(0, (0,) * len(grids[0]), manifest(path, grids[0]))]
 
         return parts
 
@@ -162,8 +162,8 @@ def reader(
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
     root = url.rstrip("/")
-    repository = adapter().repository_at(place_of(root, options), root)
-    found: list[tuple[str, str]] = adapter().ancestry(repository, MAIN, root)
+    repository = import_adapter().repository_at(find_storage(root, options), root)
+    found: list[tuple[str, str]] = import_adapter().ancestry(repository, MAIN, root)
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from virtualds.chunks.projection import Ints
 from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
-from virtualds.formats.icechunk.locations import Place
+from virtualds.formats.icechunk.locations import ObjectLocation
 from virtualds.formats.icechunk.nodes import (
     References,
     fetch_chunks,
@@ -39,45 +39,47 @@ NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 Result = TypeVar("Result")
 
 
-def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
+def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Return what a coroutine comes to."""
     with ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool:
         return pool.submit(asyncio.run, coroutine).result()
 
 
 @contextmanager
-def told(url: str) -> Iterator[None]:
+def describe_errors(url: str) -> Iterator[None]:
     """Tell what Icechunk says as one of our errors, with the url."""
     try:
         yield
     except icechunk.RepositoryNotFoundError as error:
         raise FileNotFoundError(f"{url}: there is no Icechunk repository") from error
     except icechunk.NotFoundError as error:
-        raise FileNotFoundError(f"{url}: {_first_line(error)}") from error
+        raise FileNotFoundError(f"{url}: {_first_line_of(error)}") from error
     except icechunk.ConflictError as error:
         raise ConflictError(
             f"{url}: another writer has committed meanwhile; write again to what is there now"
         ) from error
     except icechunk.AlreadyExistsError as error:
-        raise FileExistsError(f"{url}: {_first_line(error)}") from error
+        raise FileExistsError(f"{url}: {_first_line_of(error)}") from error
     except icechunk.ReadOnlyError as error:
-        raise AccessError(f"{url}: {_first_line(error)}; pass a writable session") from error
+        raise AccessError(f"{url}: {_first_line_of(error)}; pass a writable session") from error
     except icechunk.StorageError as error:
-        raise ReadError(f"{url}: {_first_line(error)}; check the path and the options") from error
+        raise ReadError(
+            f"{url}: {_first_line_of(error)}; check the path and the options"
+        ) from error
     except icechunk.IcechunkError as error:
         raise FormatError(
-            f"{url}: Icechunk {icechunk.__version__} says: {_first_line(error)}"
+            f"{url}: Icechunk {icechunk.__version__} says: {_first_line_of(error)}"
         ) from error
 
 
-def _first_line(error: BaseException) -> str:
+def _first_line_of(error: BaseException) -> str:
     return next(iter(str(error.args[0] if error.args else error).strip().splitlines()), "")
 
 
 # ---------------------------------------------------------------------- repositories
 
 
-def storage_at(place: Place) -> Any:
+def make_storage(place: ObjectLocation) -> Any:
     """Return Icechunk's storage for a place."""
     kinds = {
         "http": icechunk.http_storage,
@@ -89,7 +91,7 @@ def storage_at(place: Place) -> Any:
     return kinds[place.kind](**place.arguments)
 
 
-def repository_at(place: Place, url: str) -> Any:
+def open_repository(place: ObjectLocation, url: str) -> Any:
     """Open a repository.
 
     Raises
@@ -97,17 +99,17 @@ def repository_at(place: Place, url: str) -> Any:
     FileNotFoundError
         There is none.
     """
-    with told(url):
-        return icechunk.Repository.open(storage_at(place))
+    with describe_errors(url):
+        return icechunk.Repository.open(make_storage(place))
 
 
-def is_repository(place: Place, url: str) -> bool:
+def is_repository(place: ObjectLocation, url: str) -> bool:
     """Say whether there is a repository."""
-    with told(url):
-        return bool(icechunk.Repository.exists(storage_at(place)))
+    with describe_errors(url):
+        return bool(icechunk.Repository.exists(make_storage(place)))
 
 
-def created(place: Place, url: str, needed: Mapping[str, Place]) -> Any:
+def create_repository(place: ObjectLocation, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
     """Create a repository that may refer to what lies below some prefixes.
 
     Raises
@@ -116,10 +118,10 @@ def created(place: Place, url: str, needed: Mapping[str, Place]) -> Any:
         There is something else of this name.
     """
     config = icechunk.RepositoryConfig.default()
-    _add_containers(config, needed)
+    _add_to_config(config, needed)
     try:
-        with told(url):
-            return icechunk.Repository.create(storage_at(place), config)
+        with describe_errors(url):
+            return icechunk.Repository.create(make_storage(place), config)
     except FormatError as error:
         raise FileExistsError(
             f"{url}: there is something of this name that is no repository ({error}); remove it, "
@@ -127,30 +129,30 @@ def created(place: Place, url: str, needed: Mapping[str, Place]) -> Any:
         ) from error
 
 
-def with_containers(repository: Any, url: str, needed: Mapping[str, Place]) -> Any:
+def add_containers(repository: Any, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
     """Return a repository that may also refer to what lies below some prefixes."""
-    lacking = {p: place for p, place in needed.items() if not _covers(repository.config, p)}
+    lacking = {p: place for p, place in needed.items() if not _is_covered(repository.config, p)}
     if not lacking:
         return repository
-    with told(url):
+    with describe_errors(url):
         config = repository.config
-        _add_containers(config, lacking)
+        _add_to_config(config, lacking)
         changed = repository.reopen(config=config)
         changed.save_config()
         return changed
 
 
-def not_covered(config: Any, prefixes: Iterable[str]) -> list[str]:
+def list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
     """Return the prefixes that no container of a configuration covers."""
-    return [prefix for prefix in prefixes if not _covers(config, prefix)]
+    return [prefix for prefix in prefixes if not _is_covered(config, prefix)]
 
 
-def _covers(config: Any, prefix: str) -> bool:
+def _is_covered(config: Any, prefix: str) -> bool:
     known = config.virtual_chunk_containers or {}
     return any(prefix.startswith(container.url_prefix) for container in known.values())
 
 
-def _add_containers(config: Any, needed: Mapping[str, Place]) -> None:
+def _add_to_config(config: Any, needed: Mapping[str, ObjectLocation]) -> None:
     stores = {"http": icechunk.http_store, "s3": icechunk.s3_store}
     for prefix, (kind, arguments) in needed.items():
         if kind == "local":
@@ -163,7 +165,7 @@ def _add_containers(config: Any, needed: Mapping[str, Place]) -> None:
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
 
 
-def snapshot_of(repository: Any, name: str | None, url: str) -> str:
+def find_snapshot(repository: Any, name: str | None, url: str) -> str:
     """Return the id of the snapshot that a branch, a tag or an id means; by default of ``main``.
 
     Raises
@@ -173,7 +175,7 @@ def snapshot_of(repository: Any, name: str | None, url: str) -> str:
     ValueError
         Both a branch and a tag have this name.
     """
-    with told(url):
+    with describe_errors(url):
         name = "main" if name is None else name
         known = (
             (repository.list_branches(), repository.lookup_branch),
@@ -193,17 +195,17 @@ def snapshot_of(repository: Any, name: str | None, url: str) -> str:
             ) from error
 
 
-def ancestry(repository: Any, branch: str, url: str) -> list[tuple[str, str]]:
+def list_snapshots(repository: Any, branch: str, url: str) -> list[tuple[str, str]]:
     """Return the ids and times of the snapshots of a branch, the newest last."""
-    with told(url):
+    with describe_errors(url):
         found = list(repository.ancestry(branch=branch))[::-1]
         # the first one is that of a repository without anything
         return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
 
 
-def store_of(target: Any, branch: str, url: str) -> Any:
+def open_writable_store(target: Any, branch: str, url: str) -> Any:
     """Return the store of a session that is to be written, opened for a repository."""
-    with told(url):
+    with describe_errors(url):
         if isinstance(target, icechunk.Repository):
             return target.writable_session(branch).store
         store = target.store if isinstance(target, icechunk.Session) else target
@@ -214,7 +216,7 @@ def store_of(target: Any, branch: str, url: str) -> Any:
         return store
 
 
-def store_to_read(opened: Any, snapshot: str | None, url: str) -> tuple[Any, str | None]:
+def open_readable_store(opened: Any, snapshot: str | None, url: str) -> tuple[Any, str | None]:
     """Return the store of what somebody has opened, and the snapshot before it, where it is known.
 
     Raises
@@ -223,22 +225,22 @@ def store_to_read(opened: Any, snapshot: str | None, url: str) -> tuple[Any, str
         A snapshot is named of a session, which has one.
     """
     if isinstance(opened, icechunk.Repository):
-        found = snapshot_of(opened, snapshot, url)
-        with told(url):
-            return opened.readonly_session(snapshot_id=found).store, parent_of(opened, found, url)
+        found = find_snapshot(opened, snapshot, url)
+        with describe_errors(url):
+            return opened.readonly_session(snapshot_id=found).store, find_parent(opened, found, url)
     if snapshot is not None:
         raise ValueError(f"{url}: snapshot={snapshot!r}, but it has one; leave it out")
-    return store_of(opened, "", url), None
+    return open_writable_store(opened, "", url), None
 
 
-def parent_of(repository: Any, snapshot: str, url: str) -> str | None:
+def find_parent(repository: Any, snapshot: str, url: str) -> str | None:
     """Return the id of the snapshot that one follows."""
-    with told(url):
+    with describe_errors(url):
         found: str | None = repository.lookup_snapshot(snapshot).parent_id
         return found
 
 
-def commits(target: Any) -> bool:
+def is_committed_here(target: Any) -> bool:
     """Say whether what is written to a target is for the library to commit."""
     return isinstance(target, icechunk.Repository)
 
@@ -246,52 +248,52 @@ def commits(target: Any) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
+def read_documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
     """Return the metadata of all nodes by path, groups before what they hold."""
-    with told(url):
-        return waited(fetch_documents(store))
+    with describe_errors(url):
+        return wait_for(fetch_documents(store))
 
 
-def document(store: Any, path: str, url: str) -> dict[str, Any]:
+def read_document(store: Any, path: str, url: str) -> dict[str, Any]:
     """Return the metadata of a node, nothing if there is none."""
-    with told(url):
-        return waited(fetch_document(store, path)) or {}
+    with describe_errors(url):
+        return wait_for(fetch_document(store, path)) or {}
 
 
-def references(store: Any, path: str, url: str) -> References:
+def read_references(store: Any, path: str, url: str) -> References:
     """Return where the chunks of an array lie."""
-    with told(url):
-        return waited(fetch_references(store, path))
+    with describe_errors(url):
+        return wait_for(fetch_references(store, path))
 
 
-def chunks(store: Any, keys: Sequence[str], url: str) -> list[bytes]:
+def read_chunks(store: Any, keys: Sequence[str], url: str) -> list[bytes]:
     """Return chunks by their keys."""
-    with told(url):
-        return waited(fetch_chunks(store, keys))
+    with describe_errors(url):
+        return wait_for(fetch_chunks(store, keys))
 
 
 # ---------------------------------------------------------------------- writing
 
 
-def cleared(store: Any, url: str) -> None:
+def clear_store(store: Any, url: str) -> None:
     """Remove everything from a store."""
-    with told(url):
-        waited(store.clear())
+    with describe_errors(url):
+        wait_for(store.clear())
 
 
-def removed(store: Any, paths: Sequence[str], url: str) -> None:
+def remove_paths(store: Any, paths: Sequence[str], url: str) -> None:
     """Remove nodes with all that they hold."""
-    with told(url):
-        waited(remove_nodes(store, paths))
+    with describe_errors(url):
+        wait_for(remove_nodes(store, paths))
 
 
-def put(store: Any, files: Iterable[tuple[str, bytes]], url: str) -> None:
+def put_documents(store: Any, files: Iterable[tuple[str, bytes]], url: str) -> None:
     """Write metadata and chunks, in order, by their keys."""
-    with told(url):
-        waited(put_files(store, iter(files)))
+    with describe_errors(url):
+        wait_for(put_files(store, iter(files)))
 
 
-def refer(
+def write_references(
     store: Any,
     path: str,
     grid: tuple[int, ...],
@@ -321,7 +323,7 @@ def refer(
     used = {checks[number] for number in np.unique(file[file >= 0]).tolist()}
     if not used:
         return
-    with told(url):
+    with describe_errors(url):
         if len(used) == 1 and grid:
             names = np.array([*locations, ""], object)[np.where(file >= 0, file, len(locations))]
             counts = (column.astype(np.uint64) for column in (offset, length))
@@ -345,5 +347,5 @@ def commit(store: Any, message: str, url: str) -> None:
     ConflictError
         Another writer was faster.
     """
-    with told(url):
+    with describe_errors(url):
         store.session.commit(message, allow_empty=True)

@@ -34,14 +34,14 @@ S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous"
 """What says who asks: it is no part of how a repository describes a bucket."""
 
 
-class Place(NamedTuple):
+class ObjectLocation(NamedTuple):
     """A kind of storage, and the named arguments that Icechunk's functions for it take."""
 
     kind: str
     arguments: dict[str, Any]
 
 
-def location(url: str) -> str:
+def quote_url(url: str) -> str:
     """Return a url as Icechunk writes it: names are quoted.
 
     Examples
@@ -55,7 +55,7 @@ def location(url: str) -> str:
     return f"{scheme}://{quote(rest, safe=SAFE)}"
 
 
-def url_of(location: str) -> str:
+def unquote_url(location: str) -> str:
     """Return a location of Icechunk as a url that takes names to the letter.
 
     Examples
@@ -66,7 +66,7 @@ def url_of(location: str) -> str:
     return location if scheme_of(location) in VERBATIM else unquote(location)
 
 
-def place_of(url: str, options: Mapping[str, Any] | None) -> Place:
+def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
     """Return where a repository lies.
 
     Raises
@@ -75,14 +75,14 @@ def place_of(url: str, options: Mapping[str, Any] | None) -> Place:
         Icechunk has no such storage, or an option has no name there.
     """
     scheme = scheme_of(url)
-    if "::" in url or scheme not in PLACES:
+    if "::" in url or scheme not in LOCATORS:
         raise UnsupportedError(
-            f"{url}: Icechunk keeps no repository there; these are known: {sorted(PLACES)}"
+            f"{url}: Icechunk keeps no repository there; these are known: {sorted(LOCATORS)}"
         )
-    return PLACES[scheme](url.rstrip("/"), dict(options or {}))
+    return LOCATORS[scheme](url.rstrip("/"), dict(options or {}))
 
 
-def container_of(url: str, options: Mapping[str, Any] | None) -> tuple[str, Place]:
+def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
     """Return the prefix of urls that a container for a source file has, and what it reads.
 
     Raises
@@ -91,20 +91,20 @@ def container_of(url: str, options: Mapping[str, Any] | None) -> tuple[str, Plac
         Icechunk reads no files there.
     """
     scheme = scheme_of(url)
-    if "::" in url or scheme not in PLACES:
+    if "::" in url or scheme not in LOCATORS:
         raise UnsupportedError(
-            f"{url}: Icechunk refers to no files there; these are known: {sorted(PLACES)}"
+            f"{url}: Icechunk refers to no files there; these are known: {sorted(LOCATORS)}"
         )
     if scheme == "file":
-        folder = _plain(posixpath.dirname(local_path(url)))
-        return f"file://{folder}", Place("local", {"path": folder})
+        folder = _find_plain_folder(posixpath.dirname(local_path(url)))
+        return f"file://{folder}", ObjectLocation("local", {"path": folder})
     host = "/".join(url.split("/")[:3]) + "/"
-    place = place_of(host, options)
+    place = find_storage(host, options)
     told = {n: v for n, v in place.arguments.items() if n in CONTAINER.get(place.kind, ())}
-    return host, Place(place.kind, told)
+    return host, ObjectLocation(place.kind, told)
 
 
-def _plain(folder: str) -> str:
+def _find_plain_folder(folder: str) -> str:
     """Return the innermost folder above whose names Icechunk finds: none of them is quoted.
 
     Examples
@@ -117,7 +117,9 @@ def _plain(folder: str) -> str:
     return "/".join(["", *names[: next(quoted, len(names))], ""]).replace("//", "/")
 
 
-def containers(files: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[str, Place]:
+def find_containers(
+    files: Iterable[tuple[str, Mapping[str, Any] | None]],
+) -> dict[str, ObjectLocation]:
     """Return the containers that files need, the fewest: none lies in another.
 
     Examples
@@ -125,40 +127,40 @@ def containers(files: Iterable[tuple[str, Mapping[str, Any] | None]]) -> dict[st
     >>> list(containers([("file:///data/2001/a.nc", None), ("file:///data/b.nc", None)]))
     ['file:///data/']
     """
-    found: dict[str, Place] = {}
+    found: dict[str, ObjectLocation] = {}
     known: set[tuple[str, int]] = set()
     for url, options in files:
         folder = (url.rpartition("/")[0], id(options))
         if folder not in known:
             known.add(folder)
-            prefix, place = container_of(url, options)
+            prefix, place = find_container(url, options)
             found.setdefault(prefix, place)
-    kept: dict[str, Place] = {}
+    kept: dict[str, ObjectLocation] = {}
     for prefix in sorted(found, key=len):
         if not prefix.startswith(tuple(kept)):
             kept[prefix] = found[prefix]
     return kept
 
 
-def _local(url: str, options: dict[str, Any]) -> Place:
-    _refuse_rest(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
-    return Place("local", {"path": local_path(url)})
+def _locate_local(url: str, options: dict[str, Any]) -> ObjectLocation:
+    _demand_nothing_left(url, {n: v for n, v in options.items() if n != "auto_mkdir"})
+    return ObjectLocation("local", {"path": local_path(url)})
 
 
-def _http(url: str, options: dict[str, Any]) -> Place:
+def _locate_http(url: str, options: dict[str, Any]) -> ObjectLocation:
     headers = options.pop("headers", None)
     client = dict(options.pop("client_kwargs", None) or {})
     headers = {**(client.pop("headers", None) or {}), **(headers or {})}
-    _refuse_rest(url, options | client)
-    return Place("http", {"base_url": url, "headers": headers or None})
+    _demand_nothing_left(url, options | client)
+    return ObjectLocation("http", {"base_url": url, "headers": headers or None})
 
 
-def _s3(url: str, options: dict[str, Any]) -> Place:
+def _locate_s3(url: str, options: dict[str, Any]) -> ObjectLocation:
     client = dict(options.pop("client_kwargs", None) or {})
     secure = options.pop("use_ssl", True)
     left = options | client
     found = {S3_NAMES[n]: left.pop(n) for n in list(left) if n in S3_NAMES}
-    _refuse_rest(url, left)
+    _demand_nothing_left(url, left)
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if found.get("endpoint_url"):
         plain = str(found["endpoint_url"]).startswith("http://") or not secure
@@ -166,23 +168,23 @@ def _s3(url: str, options: dict[str, Any]) -> Place:
         found.setdefault("region", "us-east-1")
     if not any(found.get(name) for name in S3_SECRETS):
         found["from_env"] = True
-    return Place("s3", {"bucket": bucket, "prefix": prefix or None, **found})
+    return ObjectLocation("s3", {"bucket": bucket, "prefix": prefix or None, **found})
 
 
-def _gcs(url: str, options: dict[str, Any]) -> Place:
+def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
     token = options.pop("token", None)
     options.pop("project", None)
-    _refuse_rest(url, options)
+    _demand_nothing_left(url, options)
     if token not in (None, "anon") and not isinstance(token, str):
-        _refuse_rest(url, {"token": token})
+        _demand_nothing_left(url, {"token": token})
     bucket, _, prefix = url.partition("://")[2].partition("/")
     access = {None: {"from_env": True}, "anon": {"anonymous": True}}.get(
         token, {"application_credentials": token}
     )
-    return Place("gcs", {"bucket": bucket, "prefix": prefix or None, **access})
+    return ObjectLocation("gcs", {"bucket": bucket, "prefix": prefix or None, **access})
 
 
-def _refuse_rest(url: str, left: Mapping[str, Any]) -> None:
+def _demand_nothing_left(url: str, left: Mapping[str, Any]) -> None:
     if left:
         raise UnsupportedError(
             f"{url}: Icechunk has no name for the option {min(left)!r}; leave it out, or open the "
@@ -190,13 +192,13 @@ def _refuse_rest(url: str, left: Mapping[str, Any]) -> None:
         )
 
 
-PLACES: dict[str, Callable[[str, dict[str, Any]], Place]] = {
-    "file": _local,
-    "http": _http,
-    "https": _http,
-    "s3": _s3,
-    "gs": _gcs,
-    "gcs": _gcs,
+LOCATORS: dict[str, Callable[[str, dict[str, Any]], ObjectLocation]] = {
+    "file": _locate_local,
+    "http": _locate_http,
+    "https": _locate_http,
+    "s3": _locate_s3,
+    "gs": _locate_gcs,
+    "gcs": _locate_gcs,
 }
 """Who translates the options of urls, by their scheme."""
 CONTAINER = {

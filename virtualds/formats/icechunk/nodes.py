@@ -13,10 +13,10 @@ from zarr.core.buffer import default_buffer_prototype
 
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError
-from virtualds.json_values import parsed
+from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile
 
-AT_ONCE = 256
+REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
 
 
@@ -47,27 +47,27 @@ async def fetch_documents(store: Any) -> dict[str, dict[str, Any]]:
         nodes = {p: text for p, text in zip(level, texts, strict=True) if text is not None}
         found |= nodes
         groups = [p for p, node in nodes.items() if node.get("node_type") == "group"]
-        listed = await asyncio.gather(*(_children(store, path) for path in groups))
+        listed = await asyncio.gather(*(_list_children(store, path) for path in groups))
         level = sorted(path for paths in listed for path in paths)
     return found
 
 
 async def fetch_document(store: Any, path: str) -> dict[str, Any] | None:
-    data = await store.get(_key(path, MARKER), default_buffer_prototype())
+    data = await store.get(_make_key(path, MARKER), default_buffer_prototype())
     if data is None:
         return None
     where = f"metadata of {path or 'the root'!r} in the repository"
-    found = parsed(data.to_bytes(), where)
+    found = parse_json(data.to_bytes(), where)
     if not isinstance(found, dict):
         raise FormatError(f"{where}: they are no JSON object; the repository is damaged")
     return found
 
 
-async def _children(store: Any, path: str) -> list[str]:
-    return [_key(path, name) async for name in store.list_dir(path) if name != MARKER]
+async def _list_children(store: Any, path: str) -> list[str]:
+    return [_make_key(path, name) async for name in store.list_dir(path) if name != MARKER]
 
 
-def _key(path: str, name: str) -> str:
+def _make_key(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
@@ -91,8 +91,8 @@ async def fetch_references(store: Any, path: str) -> References:
 
 async def fetch_chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
     found: list[bytes] = []
-    for start in range(0, len(keys), AT_ONCE):
-        some = keys[start : start + AT_ONCE]
+    for start in range(0, len(keys), REQUESTS_AT_ONCE):
+        some = keys[start : start + REQUESTS_AT_ONCE]
         got = await asyncio.gather(*(store.get(k, default_buffer_prototype()) for k in some))
         found += [data.to_bytes() for data in got]
     return found
@@ -106,7 +106,10 @@ async def remove_nodes(store: Any, paths: Sequence[str]) -> None:
 async def put_files(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
     buffer = default_buffer_prototype().buffer
     for key, data in files:
-        some = [(key, data), *(pair for _, pair in zip(range(AT_ONCE - 1), files, strict=False))]
+        some = [
+            (key, data),
+            *(pair for _, pair in zip(range(REQUESTS_AT_ONCE - 1), files, strict=False)),
+        ]
         if any(name.endswith(MARKER) for name, _ in some):
             # a group is there before what it holds
             for name, content in some:

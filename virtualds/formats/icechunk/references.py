@@ -14,14 +14,14 @@ from virtualds.bounds import demand_table
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.record_cache import RecordCache, opened_once, opening
+from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
 from virtualds.errors import UnsupportedError
-from virtualds.formats.icechunk.locations import place_of, url_of
+from virtualds.formats.icechunk.locations import find_storage, unquote_url
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
-KEPT = 8
+KEPT_TABLES = 8
 """Arrays whose references are kept in memory."""
 NOTES = "virtualds"
 """Where notes stand in the metadata of nodes, beside what Zarr says."""
@@ -29,7 +29,7 @@ CHUNKS = "chunks"
 """Where a repository keeps chunks of its own (Icechunk specification, "Layout")."""
 
 
-def adapter() -> Any:
+def import_adapter() -> Any:
     """Return the file that speaks to Icechunk.
 
     Raises
@@ -65,21 +65,21 @@ class RepositoryReferences:
         root: str,
         options: StorageOptions | None,
         snapshot: str,
-        allow: Allowed = ANYWHERE,
+        allow: AccessPolicy = ANYWHERE,
     ) -> None:
         self.root = root
         self.options = options
         self.snapshot = snapshot
         self.allow = allow
-        self._opening = opening()
+        self._opening = name_opening()
         self._open()
 
     def _open(self) -> None:
         self._beginning = SourceFile(f"{self.root}/repo", options=self.options)
         # its own chunks need no permission, as long as they lie in it
         within = None if self.allow.prefixes is None else (self.root,)
-        self._own = ReferencedFiles(self._beginning, {}, Allowed(within))
-        self._kept: RecordCache[Any] = RecordCache(KEPT)
+        self._own = ReferencedFiles(self._beginning, {}, AccessPolicy(within))
+        self._kept: RecordCache[Any] = RecordCache(KEPT_TABLES)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the references lie, not what is kept of them."""
@@ -92,7 +92,7 @@ class RepositoryReferences:
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self.__getstate__() | {"_opening": self._opening}
-        return opened_once, (RepositoryReferences, self._opening, state)
+        return share_opening, (RepositoryReferences, self._opening, state)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
@@ -112,8 +112,10 @@ class RepositoryReferences:
         """Icechunk's store of the snapshot."""
 
         def opened() -> Any:
-            repository = adapter().repository_at(place_of(self.root, self.options), self.root)
-            with adapter().told(self.root):
+            repository = import_adapter().repository_at(
+                find_storage(self.root, self.options), self.root
+            )
+            with import_adapter().told(self.root):
                 return repository.readonly_session(snapshot_id=self.snapshot).store
 
         return self._kept.get("store", opened)
@@ -123,10 +125,12 @@ class RepositoryReferences:
         """The files that the snapshot refers to, with the fingerprints that it has noted."""
 
         def noted() -> ReferencedFiles:
-            repository = adapter().repository_at(place_of(self.root, self.options), self.root)
-            parent = adapter().parent_of(repository, self.snapshot, self.root)
+            repository = import_adapter().repository_at(
+                find_storage(self.root, self.options), self.root
+            )
+            parent = import_adapter().parent_of(repository, self.snapshot, self.root)
             return ReferencedFiles(
-                self._beginning, noted_sources(self.store, self.root, parent), self.allow
+                self._beginning, read_noted_sources(self.store, self.root, parent), self.allow
             )
 
         found: ReferencedFiles = self._kept.get("files", noted)
@@ -136,7 +140,9 @@ class RepositoryReferences:
         """Return all references of an array."""
 
         def read() -> ChunkManifest:
-            return manifest_of(adapter().references(self.store, path, self.root), grid, self.file)
+            return to_manifest(
+                import_adapter().references(self.store, path, self.root), grid, self.file
+            )
 
         found: ChunkManifest = self._kept.get((path, grid), read)
         return found
@@ -145,23 +151,23 @@ class RepositoryReferences:
         """Return the file of a location of Icechunk, or of a chunk of its own."""
         if native:
             return self._own.file(f"{self.root}/{CHUNKS}/{name}")
-        return self.files.file(url_of(name))
+        return self.files.file(unquote_url(name))
 
 
-def noted_sources(store: Any, root: str, parent: str | None = None) -> Mapping[str, Any]:
+def read_noted_sources(store: Any, root: str, parent: str | None = None) -> Mapping[str, Any]:
     """Return the fingerprints of files that our notes tell, by their urls.
 
     With ``parent``, those only that were noted right after that snapshot: what others have
     committed since may refer to files that have changed.
     """
-    notes = adapter().document(store, "", root).get(NOTES)
+    notes = import_adapter().document(store, "", root).get(NOTES)
     if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
         return {}
     found: Mapping[str, Any] = notes.get("sources") or {}
     return found
 
 
-def manifest_of(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifest:
+def to_manifest(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifest:
     """Return references of Icechunk as a manifest.
 
     Parameters
@@ -177,9 +183,9 @@ def manifest_of(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
     places = found.places.reshape(len(found.kind), len(grid))
     rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
     kind, path = found.kind[rows], found.path[rows]
-    held = kind == adapter().INLINE
+    held = kind == import_adapter().INLINE
     native = np.zeros(len(found.paths), bool)
-    native[path[kind == adapter().NATIVE]] = True
+    native[path[kind == import_adapter().NATIVE]] = True
     # a path in which no chunk of the grid lies is that of no file of the array
     used = np.unique(path[~held])
     numbers = np.full(len(found.paths), MISSING, np.int64)

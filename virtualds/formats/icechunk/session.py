@@ -15,13 +15,13 @@ import numpy as np
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.record_cache import RecordCache, opening
+from virtualds.chunks.record_cache import RecordCache, name_opening
 from virtualds.errors import AccessError
-from virtualds.formats.icechunk.locations import url_of
-from virtualds.formats.icechunk.references import KEPT, adapter, manifest_of
+from virtualds.formats.icechunk.locations import unquote_url
+from virtualds.formats.icechunk.references import KEPT_TABLES, import_adapter, to_manifest
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.access_rules import REMEDY, Allowed
+from virtualds.stores.access_rules import REMEDY, AccessPolicy
 from virtualds.urls import scheme_of
 
 OWN = "icechunk:"
@@ -50,16 +50,16 @@ class OpenedStore:
         name: str,
         options: StorageOptions | None,
         noted: Mapping[str, Any],
-        allow: Allowed,
+        allow: AccessPolicy,
     ) -> None:
         self.store, self.name = store, name
         self._allow = allow
         self._files = ReferencedFiles(SourceFile("file:///", options=options), noted, allow)
-        self._opening = opening()
+        self._opening = name_opening()
         self._open()
 
     def _open(self) -> None:
-        self._kept: RecordCache[ChunkManifest] = RecordCache(KEPT)
+        self._kept: RecordCache[ChunkManifest] = RecordCache(KEPT_TABLES)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the store, not what is kept of its references."""
@@ -76,20 +76,22 @@ class OpenedStore:
         """Return all references of an array."""
 
         def read() -> ChunkManifest:
-            return manifest_of(adapter().references(self.store, path, self.name), grid, self._file)
+            return to_manifest(
+                import_adapter().references(self.store, path, self.name), grid, self._file
+            )
 
         return self._kept.get((path, grid), read)
 
     def chunks(self, path: str, places: list[list[int]]) -> list[bytes]:
         """Return chunks that the store holds itself."""
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        found: list[bytes] = adapter().chunks(self.store, keys, self.name)
+        found: list[bytes] = import_adapter().chunks(self.store, keys, self.name)
         return found
 
     def _file(self, name: str, native: bool) -> SourceFile:
         if native:
             return SourceFile(f"{OWN}{name}")
-        url = url_of(name)
+        url = unquote_url(name)
         if scheme_of(url) == "file" and self._allow.prefixes is None:
             raise AccessError(
                 f"{self.name}: it refers to {url}, and does not say whether it comes from this "

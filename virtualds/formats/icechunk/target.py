@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.errors import ConflictError, cannot_hold
-from virtualds.formats.icechunk.locations import Place, containers, place_of
-from virtualds.formats.icechunk.references import CHUNKS, adapter
-from virtualds.formats.zarr.write_plan import Plan, PlannedArray
+from virtualds.formats.icechunk.locations import ObjectLocation, find_containers, find_storage
+from virtualds.formats.icechunk.references import CHUNKS, import_adapter
+from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan
 from virtualds.source_file import StorageOptions
 
 MAIN = "main"
 
 
-def holds(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
+def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
     """Say whether there is something where a set is to be created: on a branch, or in a session.
 
     Raises
@@ -27,14 +27,14 @@ def holds(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN
     if target.place is not None and not target.exists():
         return False
     store = target.opened({})
-    if adapter().documents(store, target.name):
+    if import_adapter().documents(store, target.name):
         raise occupied_error(target, store)
     return False
 
 
 def occupied_error(target: Target, store: Any) -> FileExistsError:
     """Return the error that says what is there, and so what would be removed."""
-    nodes = adapter().documents(store, target.name)
+    nodes = import_adapter().documents(store, target.name)
     arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
     named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
     return FileExistsError(
@@ -49,7 +49,7 @@ def occupied_error(target: Target, store: Any) -> FileExistsError:
 class Target:
     """What is written to: a repository at a url, or an object of Icechunk."""
 
-    place: Place | None
+    place: ObjectLocation | None
     given: Any
     root: str | None
     name: str
@@ -59,17 +59,17 @@ class Target:
     @classmethod
     def of(cls, url: Any, options: StorageOptions | None, branch: str) -> Target:
         if not isinstance(url, str):
-            if branch != MAIN and not adapter().commits(url):
+            if branch != MAIN and not import_adapter().commits(url):
                 raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
             return cls(None, url, None, f"{type(url).__name__} of Icechunk", branch)
         root = url.rstrip("/")
-        return cls(place_of(root, options), None, root, root, branch, options)
+        return cls(find_storage(root, options), None, root, root, branch, options)
 
     def exists(self) -> bool:
         """Say whether there is a repository."""
-        return self.place is None or bool(adapter().is_repository(self.place, self.name))
+        return self.place is None or bool(import_adapter().is_repository(self.place, self.name))
 
-    def opened(self, needed: Mapping[str, Place], before: Any = None) -> Any:
+    def opened(self, needed: Mapping[str, ObjectLocation], before: Any = None) -> Any:
         """Return a store to write to, which may refer to what lies below some prefixes.
 
         Parameters
@@ -81,16 +81,16 @@ class Target:
         """
         if self.place is not None:
             if self.exists():
-                repository = adapter().repository_at(self.place, self.name)
-                repository = adapter().with_containers(repository, self.name, needed)
+                repository = import_adapter().repository_at(self.place, self.name)
+                repository = import_adapter().with_containers(repository, self.name, needed)
             else:
-                repository = adapter().created(self.place, self.name, needed)
+                repository = import_adapter().created(self.place, self.name, needed)
             self.given = repository
         else:
             self._check(needed)
             if before is not None:
                 return before
-        store = adapter().store_of(self.given, self.branch, self.name)
+        store = import_adapter().store_of(self.given, self.branch, self.name)
         if before is not None and store.session.snapshot_id != before.session.snapshot_id:
             raise ConflictError(
                 f"{self.name}: another writer has committed meanwhile; write again to what is "
@@ -98,10 +98,10 @@ class Target:
             )
         return store
 
-    def _check(self, needed: Mapping[str, Place]) -> None:
+    def _check(self, needed: Mapping[str, ObjectLocation]) -> None:
         """Refuse references that no container of somebody else's repository covers."""
         config = self.given.config if hasattr(self.given, "config") else self.given.session.config
-        if lacking := adapter().not_covered(config, needed):
+        if lacking := import_adapter().not_covered(config, needed):
             raise cannot_hold(
                 self.name,
                 "it",
@@ -115,15 +115,15 @@ class Target:
 
     def commit(self, store: Any, message: str) -> None:
         """Commit what was written, unless that is for the owner of the session to do."""
-        if self.place is not None or adapter().commits(self.given):
-            adapter().commit(store, message, self.name)
+        if self.place is not None or import_adapter().commits(self.given):
+            import_adapter().commit(store, message, self.name)
 
     def is_own(self, url: str) -> bool:
         """Say whether a file is a chunk of the repository itself."""
         return self.root is not None and url.startswith(f"{self.root}/{CHUNKS}/")
 
 
-def containers_needed(planned: Plan, target: Target) -> dict[str, Place]:
+def containers_needed(planned: WritePlan, target: Target) -> dict[str, ObjectLocation]:
     """Return the containers that the references of a plan need."""
     files = (
         file
@@ -133,4 +133,4 @@ def containers_needed(planned: Plan, target: Target) -> dict[str, Place]:
         for file in part.manifest.sources
     )
     outside = dict.fromkeys(file for file in files if not target.is_own(file.url))
-    return containers((file.url, file.options) for file in outside)
+    return find_containers((file.url, file.options) for file in outside)

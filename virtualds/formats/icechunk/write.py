@@ -13,20 +13,26 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import MosaicTable
-from virtualds.formats.icechunk import reader
-from virtualds.formats.icechunk.locations import location, url_of
-from virtualds.formats.icechunk.references import CHUNKS, NOTES, adapter, manifest_of, noted_sources
+from virtualds.chunks.reference_table import TiledReferences
+from virtualds.formats.icechunk import make_reader
+from virtualds.formats.icechunk.locations import quote_url, unquote_url
+from virtualds.formats.icechunk.references import (
+    CHUNKS,
+    NOTES,
+    import_adapter,
+    read_noted_sources,
+    to_manifest,
+)
 from virtualds.formats.icechunk.target import MAIN, Target, containers_needed, occupied_error
-from virtualds.formats.icechunk.writers import writers_kept_apart
-from virtualds.formats.referenced_files import ReferencedFiles, stored_bytes
-from virtualds.formats.zarr.chunk_keys import chunk_key
-from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.icechunk.writers import exclude_other_writers
+from virtualds.formats.referenced_files import ReferencedFiles, fetch_chunk
+from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
+from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
-from virtualds.formats.zarr.write_plan import Plan, PlannedArray, plan, zarr_v3_suggested
-from virtualds.formats.zarr_manifests.manifest_files import fingerprints
+from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan, plan_writing, suggest_zarr_v3
+from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 GRIDS = ("regular", "rectilinear")
 """Chunk grids of Zarr; the second one is an experiment of zarr-python."""
@@ -75,15 +81,15 @@ def write(
         Another writer was faster; nothing has changed.
     """
     target = Target.of(url, options, branch)
-    with zarr_v3_suggested(group, target.name):
-        planned = plan(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    with writers_kept_apart(target.place, target.name, options):
+    with suggest_zarr_v3(group, target.name):
+        planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    with exclude_other_writers(target.place, target.name, options):
         store = target.opened(containers_needed(planned, target))
-        there = bool(adapter().documents(store, target.name))
+        there = bool(import_adapter().documents(store, target.name))
         if there and not replace:
             raise occupied_error(target, store)
         if there:
-            adapter().cleared(store, target.name)
+            import_adapter().cleared(store, target.name)
         NodeWriter(store, target).write_all(planned)
         target.commit(store, message or "Written by virtualds")
 
@@ -92,7 +98,7 @@ def update(
     url: Any,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     *,
     message: str | None = None,
     branch: str = MAIN,
@@ -119,31 +125,31 @@ def update(
     target = Target.of(url, options, branch)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
-    with writers_kept_apart(target.place, target.name, options):
+    with exclude_other_writers(target.place, target.name, options):
         _commit_change(target, change, allow, message, rectilinear)
 
 
 def _commit_change(
     target: Target,
     change: Callable[[ManifestGroup], ManifestGroup],
-    allow: Allowed,
+    allow: AccessPolicy,
     message: str | None,
     rectilinear: bool | None,
 ) -> None:
     store = target.opened({})
     known = KnownChunks(store, target, allow)
-    before = reader(store, target.name, known.manifest).group(None)
+    before = make_reader(store, target.name, known.manifest).group(None)
     if (after := change(before)) is before:
         return
-    nodes = adapter().documents(store, target.name)
+    nodes = import_adapter().documents(store, target.name)
     if rectilinear is None:
         there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
         rectilinear = "rectilinear" in there
-    with zarr_v3_suggested(after, target.name):
-        planned = plan(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    with suggest_zarr_v3(after, target.name):
+        planned = plan_writing(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     store = target.opened(containers_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
-    adapter().removed(store, gone, target.name)
+    import_adapter().removed(store, gone, target.name)
     NodeWriter(store, target, known, nodes).write_all(planned)
     target.commit(store, message or "Changed by virtualds")
 
@@ -154,35 +160,35 @@ class KnownChunks:
     Chunks of a repository of which nobody knows where it lies are read.
     """
 
-    def __init__(self, store: Any, target: Target, allow: Allowed) -> None:
+    def __init__(self, store: Any, target: Target, allow: AccessPolicy) -> None:
         self._store = store
         self._target = target
         self._found: dict[tuple[str, tuple[int, ...]], ChunkManifest] = {}
         root = target.root or "file:///"
         source = SourceFile(f"{root}/repo", options=target.options)
         self._own = ReferencedFiles(source, {})
-        self._files = ReferencedFiles(source, noted_sources(store, target.name), allow)
+        self._files = ReferencedFiles(source, read_noted_sources(store, target.name), allow)
 
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array."""
         if (path, grid) not in self._found:
-            found = adapter().references(self._store, path, self._target.name)
+            found = import_adapter().references(self._store, path, self._target.name)
             if self._target.root is None:
                 found = self._with_values(path, found)
-            self._found[path, grid] = manifest_of(found, grid, self._file)
+            self._found[path, grid] = to_manifest(found, grid, self._file)
         return self._found[path, grid]
 
     def _file(self, name: str, native: bool) -> SourceFile:
         if native:
             return self._own.file(f"{self._target.root}/{CHUNKS}/{name}")
-        return self._files.file(url_of(name))
+        return self._files.file(unquote_url(name))
 
     def _with_values(self, path: str, found: Any) -> Any:
-        rows = np.flatnonzero(found.kind == adapter().NATIVE)
+        rows = np.flatnonzero(found.kind == import_adapter().NATIVE)
         places = found.places[rows].tolist()
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        read = adapter().chunks(self._store, keys, self._target.name)
-        kind = np.where(found.kind == adapter().NATIVE, adapter().INLINE, found.kind)
+        read = import_adapter().chunks(self._store, keys, self._target.name)
+        kind = np.where(found.kind == import_adapter().NATIVE, import_adapter().INLINE, found.kind)
         inline = found.inline | dict(zip(rows.tolist(), read, strict=True))
         return found._replace(kind=kind, inline=inline)
 
@@ -196,7 +202,7 @@ class NodeWriter:
     known: KnownChunks | None = None
     nodes: Mapping[str, Any] | None = None
 
-    def write_all(self, planned: Plan) -> None:
+    def write_all(self, planned: WritePlan) -> None:
         """Write what is planned, and note what references do not tell."""
         parts = [
             part
@@ -204,7 +210,7 @@ class NodeWriter:
             if isinstance(node, PlannedArray)
             for part in node.parts
         ]
-        sources = fingerprints(parts, lambda url: url)
+        sources = list_fingerprints(parts, lambda url: url)
         sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
         if sources:
             noted = {"after": self.store.session.snapshot_id, "sources": sources}
@@ -221,15 +227,15 @@ class NodeWriter:
             return
         metadata = {n: v for n, v in node.metadata.items() if n != "storage_transformers"}
         metadata |= {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}
-        key = chunk_key(metadata)
+        key = parse_chunk_keys(metadata)
         if node.values is not None:
             self._remove(path)
             self._put_document(path, metadata, notes["arrays"].get(path))
             chunks = ((f"{path}/{key(place)}", data) for place, data in node.values.chunks)
-            adapter().put(self.store, chunks, self.target.name)
+            import_adapter().put(self.store, chunks, self.target.name)
             return
         axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
-        manifest = _whole(node.parts, tuple(axis.nchunks for axis in axes))
+        manifest = _join_manifests(node.parts, tuple(axis.nchunks for axis in axes))
         changed = self._changed(path, metadata, manifest)
         if changed is None:
             self._remove(path)
@@ -241,11 +247,13 @@ class NodeWriter:
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
         text = json.dumps({**node, **extra}, allow_nan=False).encode()
-        adapter().put(self.store, [(f"{path}/zarr.json".lstrip("/"), text)], self.target.name)
+        import_adapter().put(
+            self.store, [(f"{path}/zarr.json".lstrip("/"), text)], self.target.name
+        )
 
     def _remove(self, path: str) -> None:
         if self.nodes is not None and path in self.nodes:
-            adapter().removed(self.store, [path], self.target.name)
+            import_adapter().removed(self.store, [path], self.target.name)
 
     def _changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
         """Return which chunks are to be written, None if the array is to be written anew."""
@@ -264,7 +272,7 @@ class NodeWriter:
             return None
         box = tuple(slice(0, n) for n in old.shape)
         names: dict[str | bytes, int] = {}
-        before, after = _identity(old, names), _identity(new, names)[:, *box]
+        before, after = _identify_chunks(old, names), _identify_chunks(new, names)[:, *box]
         if (before != after).any():
             return None
         changed = np.ones(new.shape, bool)
@@ -278,33 +286,33 @@ class NodeWriter:
 
         def held() -> Iterator[tuple[str, bytes]]:
             for place in map(tuple, np.argwhere(rows).tolist()):
-                yield f"{path}/{key(place)}", stored_bytes(manifest, place)
+                yield f"{path}/{key(place)}", fetch_chunk(manifest, place)
 
-        adapter().put(self.store, held(), self.target.name)
+        import_adapter().put(self.store, held(), self.target.name)
 
     def _refer(self, path: str, manifest: ChunkManifest, changed: Any) -> None:
         own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
         file = np.where(changed & ~np.isin(manifest.file, own), manifest.file, MISSING)
-        adapter().refer(
+        import_adapter().refer(
             self.store,
             path,
             manifest.shape,
             manifest.files,
-            [location(source.url) for source in manifest.files],
+            [quote_url(source.url) for source in manifest.files],
             (file.ravel(), manifest.offset.ravel(), manifest.length.ravel()),
             self.target.name,
         )
 
 
-def _whole(parts: list[Part], grid: tuple[int, ...]) -> ChunkManifest:
+def _join_manifests(parts: list[ManifestPart], grid: tuple[int, ...]) -> ChunkManifest:
     """Return all chunks of an array as one manifest."""
     if len(parts) == 1 and parts[0].manifest.shape == grid:
         return parts[0].manifest.loaded()
     placed = tuple((part.origin, part.manifest) for part in parts)
-    return LazyManifest(MosaicTable(grid, placed), grid).loaded()
+    return LazyManifest(TiledReferences(grid, placed), grid).loaded()
 
 
-def _identity(manifest: ChunkManifest, names: dict[str | bytes, int]) -> Any:
+def _identify_chunks(manifest: ChunkManifest, names: dict[str | bytes, int]) -> Any:
     """Return numbers, three for each chunk, that are equal where chunks are the same bytes."""
     urls = [names.setdefault(file.url, len(names)) for file in manifest.files]
     held = [names.setdefault(data, len(names)) for data in manifest.inline]

@@ -10,16 +10,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from virtualds.formats.icechunk.locations import Place
+from virtualds.formats.icechunk.locations import ObjectLocation
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.file_lock import exclusive
+from virtualds.stores import find_store
+from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.local import lock_of
 
 
 @contextmanager
-def writers_kept_apart(
-    place: Place | None, url: str, options: StorageOptions | None
+def exclude_other_writers(
+    place: ObjectLocation | None, url: str, options: StorageOptions | None
 ) -> Iterator[None]:
     """Write to a repository that nobody else commits to unnoticed.
 
@@ -33,9 +33,9 @@ def writers_kept_apart(
     if place is not None and place.kind == "local":
         path = os.path.realpath(place.arguments["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with exclusive(lock_of(path)):
+        with hold_lock(lock_of(path)):
             yield
         return
     if place is not None and place.kind == "s3":
-        store_for(url).demand_conditions(url, options)
+        find_store(url).demand_conditions(url, options)
     yield

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import c_strides
-from virtualds.chunks.reference_table import MosaicTable, ReferenceTable, walked
-from virtualds.codecs.vlen_text import decoded_text, encoded_text
-from virtualds.formats.zarr.v2_metadata import chunk_grid
+from virtualds.chunks.projection import compute_strides
+from virtualds.chunks.reference_table import ReferenceTable, TiledReferences, iterate_blocks
+from virtualds.codecs.vlen_text import decode_text, encode_text
+from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2
 from virtualds.source_file import SourceFile
 
@@ -43,7 +43,7 @@ class ArrayChunks:
     manifest: ChunkManifest
 
 
-def first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
+def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
     """Return the number of the first row that is new or holds more than before.
 
     None if another row would have to change: they are numbered differently, there are fewer, or a
@@ -58,10 +58,10 @@ def first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
     if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shapes[0] > shapes[1]:
         return None
     first = old.size
-    for ids, rows in walked(old, _kept_rows(old, new)):
-        for place in np.flatnonzero(~_same(rows, new.at(ids))).tolist():
+    for ids, rows in iterate_blocks(old, _count_kept_rows(old, new)):
+        for place in np.flatnonzero(~_find_same_rows(rows, new.at(ids))).tolist():
             row = int(ids[place])
-            if not _grew(before, after, row):
+            if not _has_grown(before, after, row):
                 return None
             first = min(first, row)
     return first
@@ -80,8 +80,8 @@ def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
         and after.manifest.inline
         and after.manifest.size
         and list(new["chunks"]) == whole
-        and _as_in_memory(new)
-        and _as_in_memory(old)
+        and _is_as_in_memory(new)
+        and _is_as_in_memory(old)
         and new["dtype"] == old["dtype"]
         and whole[:1]
         and list(old["chunks"][1:]) == whole[1:]
@@ -89,33 +89,33 @@ def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
         return after
     length = old["chunks"][0]
     metadata = {**new, "chunks": [length, *whole[1:]]}
-    chunks = _cut(after.manifest.inline[0], metadata)
+    chunks = _cut_values(after.manifest.inline[0], metadata)
     manifest = ChunkManifest.build(
-        chunk_grid(metadata),
+        read_chunk_grid(metadata),
         file=INLINE,
-        offset=np.arange(len(chunks)).reshape(chunk_grid(metadata)),
-        length=np.array([len(c) for c in chunks]).reshape(chunk_grid(metadata)),
+        offset=np.arange(len(chunks)).reshape(read_chunk_grid(metadata)),
+        length=np.array([len(c) for c in chunks]).reshape(read_chunk_grid(metadata)),
         inline=chunks,
     )
     return ArrayChunks(metadata, manifest)
 
 
-def sources_besides(
+def list_other_sources(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading those that lie in known tables."""
-    for part in tables_besides(manifest, is_known):
+    for part in list_other_tables(manifest, is_known):
         yield from part.pruned().sources
 
 
-def tables_besides(
+def list_other_tables(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[ChunkManifest]:
     """Yield what a manifest is put together of, but for what lies in known tables."""
     table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
-    if isinstance(table, MosaicTable):
+    if isinstance(table, TiledReferences):
         for _, part in table.parts:
-            yield from tables_besides(part, is_known)
+            yield from list_other_tables(part, is_known)
     elif table is None or not is_known(table):
         yield manifest
 
@@ -123,38 +123,38 @@ def tables_besides(
 # ---------------------------------------------------------------------- rows that stay
 
 
-def _kept_rows(old: ChunkManifest, new: ChunkManifest) -> int:
+def _count_kept_rows(old: ChunkManifest, new: ChunkManifest) -> int:
     """Return how many leading rows are those of the set at the same numbers, unread."""
     if not isinstance(old, LazyManifest):
         return 0
     row, table = 0, old.counting.table
-    for origin, part in _parts(new):
+    for origin, part in _list_parts(new):
         if not part.size:
             continue
         begin = np.ravel_multi_index(origin, new.shape) if origin else 0
-        if begin != row or part.shape[1:] != new.shape[1:] or not _counts(part, table, row):
+        if begin != row or part.shape[1:] != new.shape[1:] or not _is_row_range(part, table, row):
             break
         row += part.size
     return min(row, old.size)
 
 
-def _parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], ChunkManifest]]:
+def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], ChunkManifest]]:
     """Return what a manifest is put together of, and where each part begins."""
     if isinstance(manifest, LazyManifest):
         table = manifest.counting.table
-        if isinstance(table, MosaicTable) and _counts(manifest, table, 0, table.grid):
+        if isinstance(table, TiledReferences) and _is_row_range(manifest, table, 0, table.grid):
             return sorted(table.parts, key=lambda part: part[0])
     return [((0,) * len(manifest.shape), manifest)]
 
 
-def _counts(
+def _is_row_range(
     manifest: ChunkManifest, table: ReferenceTable, row: int, grid: tuple[int, ...] | None = None
 ) -> bool:
     """Say whether chunks, in C order, are the rows of a table from one row on."""
     if not isinstance(manifest, LazyManifest):
         return False
     found = manifest.counting
-    strides = zip(found.shape, found.strides, c_strides(found.shape), strict=True)
+    strides = zip(found.shape, found.strides, compute_strides(found.shape), strict=True)
     return (
         found.table == table
         and found.first == row
@@ -164,7 +164,7 @@ def _counts(
     )
 
 
-def _same(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
+def _find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
     """Say of every row whether both refer to the same bytes."""
     urls: dict[str, int] = {}
     codes = []
@@ -182,18 +182,18 @@ def _same(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
 # ---------------------------------------------------------------------- values in memory
 
 
-def _as_in_memory(metadata: Mapping[str, Any]) -> bool:
+def _is_as_in_memory(metadata: Mapping[str, Any]) -> bool:
     """Say whether the chunks of an array hold its values as they are in memory."""
     filters = metadata.get("filters") or []
     plain: bool = filters == (OBJECTS if metadata["dtype"] == "|O" else [])
     return plain and metadata.get("compressor") is None and metadata.get("order") in ("C", None)
 
 
-def _grew(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
+def _has_grown(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     """Say whether a chunk differs only in elements that lie behind the end of the old array."""
     shape, chunks = before.metadata["shape"], before.metadata["chunks"]
     alike = all(before.metadata[k] == after.metadata[k] for k in ("chunks", "dtype"))
-    if not (shape and alike and all(_as_in_memory(a.metadata) for a in (before, after))):
+    if not (shape and alike and all(_is_as_in_memory(a.metadata) for a in (before, after))):
         return False
     ids = np.array([row])
     old, new = (a.manifest.at(ids) for a in (before, after))
@@ -203,20 +203,20 @@ def _grew(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
     count = min(shape[0] - slab * chunks[0], chunks[0]) * prod(chunks[1:])
     one, other = (rows.inline[int(rows.offset[0])] for rows in (old, new))
     if before.metadata["dtype"] == "|O":
-        return bool((decoded_text(one)[:count] == decoded_text(other)[:count]).all())
+        return bool((decode_text(one)[:count] == decode_text(other)[:count]).all())
     size = dtype_from_zarr_v2(before.metadata["dtype"]).itemsize
     return one[: count * size] == other[: count * size]
 
 
-def _cut(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:
+def _cut_values(data: bytes, metadata: Mapping[str, Any]) -> list[bytes]:
     """Return the values of an array, given as one chunk, in chunks along its first axis."""
     count = prod(metadata["chunks"])
-    total = chunk_grid(metadata)[0] * count
+    total = read_chunk_grid(metadata)[0] * count
     if metadata["dtype"] == "|O":
         texts = np.full(total, "", object)
-        found = decoded_text(data)
+        found = decode_text(data)
         texts[: found.size] = found
-        return [encoded_text(texts[i : i + count]) for i in range(0, total, count)]
+        return [encode_text(texts[i : i + count]) for i in range(0, total, count)]
     size = dtype_from_zarr_v2(metadata["dtype"]).itemsize
     data = data.ljust(total * size, b"\0")
     return [data[i : i + count * size] for i in range(0, len(data), count * size)]

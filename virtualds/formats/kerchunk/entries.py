@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_table, swollen
+from virtualds.bounds import demand_table, limit_decoded_size
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import AccessError, FormatError
 from virtualds.formats.referenced_files import ReferencedFiles
-from virtualds.json_values import parsed
+from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile
-from virtualds.stores.access_rules import Allowed
+from virtualds.stores.access_rules import AccessPolicy
 
 V3 = "zarr.json"
 """What keys of metadata of Zarr v3 end with."""
@@ -39,7 +39,7 @@ class Entries:
         source: SourceFile,
         refs: Mapping[str, Any],
         noted: Mapping[str, Any],
-        allow: Allowed,
+        allow: AccessPolicy,
     ) -> None:
         self.files = ReferencedFiles(source, noted, allow)
         self.metadata: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Entries:
         for key, value in refs.items():
             folder, _, name = key.rpartition("/")
             if name.startswith(".z") or name == V3:
-                self.metadata[key] = _parsed(key, value, source.url)
+                self.metadata[key] = _parse_metadata(key, value, source.url)
                 continue
             if folder != last:
                 last, chunks = folder, self.chunks.setdefault(folder, [])
@@ -82,7 +82,7 @@ class Entries:
         for path, rows in self.chunks.items():
             encoding = self.nodes[path].get("chunk_key_encoding") or {}
             if encoding.get("name", "default") == "default":
-                self.chunks[path] = [(_without_c(name), value) for name, value in rows]
+                self.chunks[path] = [(_strip_c(name), value) for name, value in rows]
 
     def _move_nested_chunks(self, arrays: set[str]) -> None:
         """Bring chunks under keys with slashes ("dimension_separator") to their array."""
@@ -101,7 +101,7 @@ class Entries:
         if not rows:
             return ChunkManifest.missing(grid)
         demand_table(grid, len(rows), f"{path!r}")
-        flat = _flat_ids([name for name, _ in rows], grid, path)
+        flat = _parse_flat_ids([name for name, _ in rows], grid, path)
         columns = _Columns(path, self)
         # most references are complete; those go together
         whole = [type(value) is list and len(value) == 3 for _, value in rows]
@@ -151,7 +151,7 @@ class _Columns:
         """Add chunks that are whole files, or stand in the document."""
         for name, value in rows:
             if not isinstance(value, list):
-                self._inline.append(_bytes(value))
+                self._inline.append(_decode_inline(value))
                 self._add(INLINE, len(self._inline) - 1, len(self._inline[-1]))
             elif len(value) == 1 and isinstance(value[0], str):
                 number = self._number(value[0], [(name, value)])
@@ -180,18 +180,22 @@ class _Columns:
             grid,
             files=self._files,
             inline=self._inline,
-            file=_spread(file, flat, grid, MISSING),
-            offset=_spread(offset, flat, grid, 0),
-            length=_spread(length, flat, grid, 0),
+            file=_spread_values(file, flat, grid, MISSING),
+            offset=_spread_values(offset, flat, grid, 0),
+            length=_spread_values(length, flat, grid, 0),
         )
 
 
-def _parsed(key: str, value: Any, url: str) -> Any:
+def _parse_metadata(key: str, value: Any, url: str) -> Any:
     """Return metadata, which stand as text or as JSON."""
-    return parsed(_bytes(value), f"{url}: key {key!r}") if isinstance(value, str) else value
+    return (
+        parse_json(_decode_inline(value), f"{url}: key {key!r}")
+        if isinstance(value, str)
+        else value
+    )
 
 
-def _without_c(name: str) -> str:
+def _strip_c(name: str) -> str:
     """Return the indices of a key, which there is one of in an array without axes.
 
     Examples
@@ -202,7 +206,7 @@ def _without_c(name: str) -> str:
     return "0" if name == "c" else name.removeprefix("c.")
 
 
-def _bytes(value: Any) -> bytes:
+def _decode_inline(value: Any) -> bytes:
     """Return an inline value as bytes."""
     if not isinstance(value, str):
         return json.dumps(value).encode()
@@ -214,7 +218,7 @@ def _bytes(value: Any) -> bytes:
         raise FormatError(f"inline value {value[:20]!r}: it is no base64 ({error})") from error
 
 
-def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
+def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
     """Return the flat C-order number of every chunk key."""
     rank = max(len(grid) - 1, 0)
     # VirtualiZarr calls the only chunk of a scalar ""
@@ -236,7 +240,7 @@ def _flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray
     return flat
 
 
-def _spread(
+def _spread_values(
     values: Sequence[int], flat: npt.NDArray[np.int64], grid: tuple[int, ...], rest: int
 ) -> npt.NDArray[np.int64]:
     column = np.full(prod(grid), rest, np.int64)
@@ -258,7 +262,7 @@ SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 BLOCK = 2**24
 
 
-def expanded(data: bytes, url: str) -> bytes:
+def decompress(data: bytes, url: str) -> bytes:
     """Return the content of a file that may be compressed.
 
     Raises
@@ -268,11 +272,11 @@ def expanded(data: bytes, url: str) -> bytes:
     """
     if (codec := _codec_of(data)) is None:
         return data
-    most = swollen(len(data))
+    most = limit_decoded_size(len(data))
     parts: list[bytes] = []
     size = 0
     try:
-        stream = _reader(data, codec)
+        stream = _open_reader(data, codec)
         while part := stream.read(BLOCK):
             parts.append(part)
             size += len(part)
@@ -288,27 +292,27 @@ def expanded(data: bytes, url: str) -> bytes:
     return b"".join(parts)
 
 
-def beginning(head: bytes, size: int = 4096) -> bytes | None:
+def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
     """Return how the content of a file begins, None if ``head``, its first bytes, do not tell."""
     if (codec := _codec_of(head)) is None:
         return head
     try:
-        return bytes(_reader(head, codec).read(size))
+        return bytes(_open_reader(head, codec).read(size))
     except OSError:
         return None
 
 
-def compressed(data: bytes, url: str) -> bytes:
+def compress_for(data: bytes, url: str) -> bytes:
     """Return what a file of this name is to hold."""
-    return _compressed(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
+    return _compress(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
 
 
-def compressed_like(before: bytes, data: bytes) -> bytes:
+def compress_like(before: bytes, data: bytes) -> bytes:
     """Return what a file is to hold that held ``before``."""
-    return _compressed(data, _codec_of(before))
+    return _compress(data, _codec_of(before))
 
 
-def _compressed(data: bytes, codec: str | None) -> bytes:
+def _compress(data: bytes, codec: str | None) -> bytes:
     if codec is None:
         return data
     if codec == "gzip":
@@ -324,7 +328,7 @@ def _codec_of(data: bytes) -> str | None:
     return next((codec for magic, codec in MAGIC.items() if data.startswith(magic)), None)
 
 
-def _reader(data: bytes, codec: str) -> Any:
+def _open_reader(data: bytes, codec: str) -> Any:
     import pyarrow as pa
 
     return pa.CompressedInputStream(pa.BufferReader(data), codec)

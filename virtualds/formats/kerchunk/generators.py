@@ -19,7 +19,7 @@ from virtualds.formats.kerchunk.templates import (
 )
 
 
-def generated(items: Any, templates: Templates) -> dict[str, list[Any]]:
+def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
     """Return the references that the generators of a document stand for.
 
     Raises
@@ -30,7 +30,7 @@ def generated(items: Any, templates: Templates) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     left = MOST_REFERENCES
     for item in items:
-        dimensions = [_dimension(name, v) for name, v in item["dimensions"].items()]
+        dimensions = [_parse_dimension(name, v) for name, v in item["dimensions"].items()]
         sizes = tuple(len(values) for _, values in dimensions)
         left -= prod(sizes)
         if left < 0 or len(sizes) > MOST_DIMENSIONS:
@@ -39,11 +39,11 @@ def generated(items: Any, templates: Templates) -> dict[str, list[Any]]:
                 f"dimensions and {MOST_REFERENCES} references are generated, write the others out"
             )
         if prod(sizes):
-            found.update(_references(item, dict(_along_axes(dimensions)), sizes, templates))
+            found.update(_generate(item, dict(_spread_along_axes(dimensions)), sizes, templates))
     return found
 
 
-def _references(
+def _generate(
     item: Mapping[str, str], variables: Variables, shape: tuple[int, ...], templates: Templates
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the references of one generator in C order."""
@@ -59,7 +59,7 @@ def _references(
     return zip(np.broadcast_to(keys, shape).ravel().tolist(), map(list, rows), strict=True)
 
 
-def _dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
+def _parse_dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
     """Return the values of a dimension, a range unspread."""
     if isinstance(given, list):
         if not all(type(v) is int and abs(v) < LIMIT for v in given) and not all(
@@ -75,7 +75,7 @@ def _dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
     return name, range(start, stop, step)
 
 
-def _along_axes(dimensions: list[tuple[str, Any]]) -> Iterator[tuple[str, Value]]:
+def _spread_along_axes(dimensions: list[tuple[str, Any]]) -> Iterator[tuple[str, Value]]:
     """Yield every variable as an array along an axis of its own."""
     for axis, (name, values) in enumerate(dimensions):
         kind = object if isinstance(values[0], str) else np.int64

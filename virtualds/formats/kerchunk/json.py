@@ -19,37 +19,37 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.kerchunk.entries import (
     Entries,
-    beginning,
-    compressed,
-    compressed_like,
-    expanded,
+    compress_for,
+    compress_like,
+    decompress,
+    find_beginning,
 )
-from virtualds.formats.kerchunk.generators import generated
+from virtualds.formats.kerchunk.generators import generate_references
 from virtualds.formats.kerchunk.templates import Templates
-from virtualds.formats.referenced_files import MALFORMED, malformed
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
 from virtualds.formats.zarr.v2_write import Hierarchy
-from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
-from virtualds.formats.zarr.write_plan import zarr_v3_suggested
-from virtualds.json_values import parsed, uncollected
+from virtualds.formats.zarr.write_plan import suggest_zarr_v3
+from virtualds.json_values import parse_json, pause_garbage_collection
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed
-from virtualds.stores.fence import outrun
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
 
 CONSOLIDATED = ".zmetadata"
 """The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
-ALONE = "array"
+ROOT_ARRAY_NAME = "array"
 """What the array of a set without a group is called, in every set alike."""
 
 
 def detect(head: bytes) -> bool:
     """Say whether a file that begins with ``head`` may be a reference set in JSON."""
-    text = beginning(head)
+    text = find_beginning(head)
     if text is None:
         return True  # no other format is compressed, and the first block is longer than this
     text = text.lstrip()
@@ -69,7 +69,7 @@ def read(
     source: SourceFile,
     group: str | None = None,
     skip: Iterable[str] = (),
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
 ) -> ManifestGroup:
     """Read a reference set.
 
@@ -93,44 +93,44 @@ def read(
     AccessError
         It refers to files that it may not name.
     """
-    raw = store_for(source.url).read_all(source.url, source.options)
-    return _tree(_document_of(raw, source.url), source, group, skip, allow)
+    raw = find_store(source.url).read_all(source.url, source.options)
+    return _build_tree(_parse_document(raw, source.url), source, group, skip, allow)
 
 
-def _document_of(raw: bytes, url: str) -> Any:
+def _parse_document(raw: bytes, url: str) -> Any:
     """Return what stands in a file."""
-    return parsed(expanded(raw, url), url)
+    return parse_json(decompress(raw, url), url)
 
 
-def _tree(
+def _build_tree(
     document: Any,
     source: SourceFile,
     group: str | None = None,
     skip: Iterable[str] = (),
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
 ) -> ManifestGroup:
     """Return a group of a document with everything below it."""
-    with uncollected():
+    with pause_garbage_collection():
         try:
             refs, notes = _unfold(document, source.url)
-            refs = _below_a_name(refs)
+            refs = _prefix_root_array(refs)
             entries = Entries(source, refs, notes.get("files", {}), allow)
-        except MALFORMED as error:
+        except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
-            raise malformed(source.url, error) from error
+            raise malformed_error(source.url, error) from error
         chunks, skipped = entries.manifest, frozenset(skip)
         if entries.nodes:
-            return _tree_of_v3(entries, source.url, skipped).group(group)
+            return _make_v3_reader(entries, source.url, skipped).group(group)
         return HierarchyReader(source, entries.metadata, notes, chunks, skipped).tree(group)
 
 
-def _tree_of_v3(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
+def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
     """Return what reads a hierarchy whose metadata are those of Zarr v3."""
 
     def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
-        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
-            return [Part(0, (0,) * len(grids[0]), entries.manifest(path, grids[0]))]
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
+            return [ManifestPart(0, (0,) * len(grids[0]), entries.manifest(path, grids[0]))]
 
         return parts
 
@@ -155,22 +155,22 @@ def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, An
     try:
         templates = Templates(document.get("templates") or {})
         if templates.texts:
-            refs = _rendered(refs, templates)
-        refs = refs | generated(document.get("gen") or (), templates)
+            refs = _render(refs, templates)
+        refs = refs | generate_references(document.get("gen") or (), templates)
     except FormatError as error:
         error.add_note(f"templates and generators of {url}")
         raise
     return refs, document.get(NOTES) or {}
 
 
-def _below_a_name(refs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _prefix_root_array(refs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return references of which those of an array without a group have a name before them."""
     if ".zarray" not in refs or ".zgroup" in refs:
         return refs
-    return {f"{ALONE}/{key}": value for key, value in refs.items()}
+    return {f"{ROOT_ARRAY_NAME}/{key}": value for key, value in refs.items()}
 
 
-def _rendered(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
+def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
     """Put templates into the urls of references, once into each that differs."""
     known: dict[str, str] = {}
     found = {}
@@ -216,15 +216,15 @@ def write(
     FileExistsError
         The file exists and may not be replaced.
     """
-    data = compressed(_text(group, url, templates), url)
-    store_for(url).write_all(url, data, options, replace=replace)
+    data = compress_for(_encode_set(group, url, templates), url)
+    find_store(url).write_all(url, data, options, replace=replace)
 
 
 def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     *,
     templates: bool | None = None,
 ) -> None:
@@ -252,30 +252,30 @@ def update(
     UnsupportedError
         Zarr v2 metadata cannot describe what it is to be, or the store knows no conditional writes.
     """
-    store = store_for(url)
+    store = find_store(url)
     raw, version = store.read_version(url, options)
-    document = _document_of(raw, url)
-    before = _tree(document, SourceFile(url, options=options), allow=allow)
+    document = _parse_document(raw, url)
+    before = _build_tree(document, SourceFile(url, options=options), allow=allow)
     if (after := change(before)) is before:
         return
     if templates is None:
         templates = "version" in document and bool(document.get("templates"))
-    data = compressed_like(raw, _text(after, url, templates))
+    data = compress_like(raw, _encode_set(after, url, templates))
     try:
         store.write_version(url, data, options, version)
     except ChangedError as error:
-        raise outrun(url) from error
+        raise outrun_error(url) from error
 
 
-def _text(group: ManifestGroup, url: str, templates: bool) -> bytes:
+def _encode_set(group: ManifestGroup, url: str, templates: bool) -> bytes:
     """Return a group as the content of a file."""
-    with zarr_v3_suggested(group, url):
+    with suggest_zarr_v3(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-json")
-    named = _folders(hierarchy.notes["files"]) if templates else {}
-    return _document(hierarchy, named).encode()
+    named = _name_folders(hierarchy.notes["files"]) if templates else {}
+    return _encode_document(hierarchy, named).encode()
 
 
-def _folders(urls: Iterable[str]) -> dict[str, str]:
+def _name_folders(urls: Iterable[str]) -> dict[str, str]:
     """Return a name for every folder that files lie in."""
     urls = list(urls)
     if any("{{" in url for url in urls):
@@ -285,15 +285,15 @@ def _folders(urls: Iterable[str]) -> dict[str, str]:
     return {folder: f"u{number}" for number, folder in enumerate(filter(None, folders))}
 
 
-def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
+def _encode_document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     """Return a whole set as strict JSON."""
     # older readers expect metadata as JSON text inside the JSON
     members = [
         f"{json.dumps(key)}:{json.dumps(json.dumps(value, **COMPACT_JSON))}"
-        for key, value in _consolidated(hierarchy.metadata).items()
+        for key, value in _consolidate(hierarchy.metadata).items()
     ]
     for path, manifest in hierarchy.manifests.items():
-        members += _references(path, manifest, folders)
+        members += _encode_references(path, manifest, folders)
     body = ",\n".join(members)
     noted = json.dumps(hierarchy.noted(), **COMPACT_JSON)
     texts = {name: folder for folder, name in folders.items()}
@@ -301,7 +301,7 @@ def _document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
 
 
-def _consolidated(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def _consolidate(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata with a copy of all in one place, if there are groups below the root.
 
     zarr-python lists what it is not told there, and of a reference set it lists the root alone.
@@ -311,10 +311,12 @@ def _consolidated(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     return {CONSOLIDATED: {"zarr_consolidated_format": 1, "metadata": metadata}, **metadata}
 
 
-def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) -> Iterator[str]:
+def _encode_references(
+    path: str, manifest: ChunkManifest, folders: Mapping[str, str]
+) -> Iterator[str]:
     """Yield every chunk that there is as a JSON member."""
     manifest = manifest.loaded()
-    heads = [f"[{json.dumps(_named(file.url, folders))}," for file in manifest.files]
+    heads = [f"[{json.dumps(_shorten_url(file.url, folders))}," for file in manifest.files]
     prefix = json.dumps(path)[:-1] + "/"
     keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
     columns = (manifest.file, manifest.offset, manifest.length)
@@ -323,15 +325,15 @@ def _references(path: str, manifest: ChunkManifest, folders: Mapping[str, str]) 
         if file >= 0:
             yield f'{prefix}{key or "0"}":{heads[file]}{offset},{length}]'
         elif file == INLINE:
-            yield f'{prefix}{key or "0"}":"{_base64(manifest.inline[offset])}"'
+            yield f'{prefix}{key or "0"}":"{_encode_base64(manifest.inline[offset])}"'
 
 
-def _named(url: str, folders: Mapping[str, str]) -> str:
+def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
     """Return a url with the name of its folder in place of it, where it has one."""
     folder, _, name = url.rpartition("/")
     plain = folder not in folders or {"{", "}"} & set(url)
     return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
 
 
-def _base64(data: bytes) -> str:
+def _encode_base64(data: bytes) -> str:
     return "base64:" + base64.b64encode(data).decode()

@@ -21,21 +21,27 @@ import numpy as np
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import ReferenceTable, walked
+from virtualds.chunks.reference_table import ReferenceTable, iterate_blocks
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats.kerchunk.changed_rows import ArrayChunks
-from virtualds.formats.kerchunk.records import MARKER, Records, RecordTable, meaning_of, record_path
+from virtualds.formats.kerchunk.records import (
+    MARKER,
+    Records,
+    RecordTable,
+    hash_document,
+    join_record_path,
+)
 from virtualds.formats.kerchunk.write_record import record
-from virtualds.formats.referenced_files import MALFORMED, malformed
-from virtualds.formats.zarr.v2_metadata import chunk_grid
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
 from virtualds.formats.zarr.v2_write import Hierarchy
-from virtualds.formats.zarr.write_plan import zarr_v3_suggested
-from virtualds.json_values import parsed
+from virtualds.formats.zarr.write_plan import suggest_zarr_v3
+from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed
-from virtualds.stores.fence import create_folder, is_claim, outrun
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.fence import create_folder, is_claim, outrun_error
 from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
@@ -54,7 +60,7 @@ def read(
     source: SourceFile,
     group: str | None = None,
     skip: Iterable[str] = (),
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
 ) -> ManifestGroup:
     """Read a reference set: its metadata now, records when somebody needs them.
 
@@ -78,7 +84,7 @@ def read(
     """
     # relative urls are seen from the folder that holds the set's
     source = SourceFile(source.url.rstrip("/"), options=source.options)
-    raw = store_for(source.url).read_all(f"{source.url}/{MARKER}", source.options)
+    raw = find_store(source.url).read_all(f"{source.url}/{MARKER}", source.options)
     demand_no_claim(raw, source.url)
     return ParquetSet.parse(raw, source, allow).tree(group, skip)
 
@@ -103,24 +109,24 @@ class ParquetSet:
     records: Records
 
     @classmethod
-    def parse(cls, raw: bytes, source: SourceFile, allow: Allowed) -> ParquetSet:
+    def parse(cls, raw: bytes, source: SourceFile, allow: AccessPolicy) -> ParquetSet:
         """Return the set in a folder."""
-        document = parsed(raw, source.url)
+        document = parse_json(raw, source.url)
         try:
             size = document["record_size"]
             if type(size) is not int or size < 1:
                 raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
             metadata = {
-                key: _parsed(value, f"{source.url}: key {key!r}")
+                key: _parse_metadata(value, f"{source.url}: key {key!r}")
                 for key, value in document["metadata"].items()
             }
             notes = document.get(NOTES) or {}
-            records = Records(source, size, notes, allow, meaning_of(document))
+            records = Records(source, size, notes, allow, hash_document(document))
             return cls(source, document, metadata, notes, records)
-        except MALFORMED as error:
+        except MALFORMED_ERRORS as error:
             if isinstance(error, FormatError):
                 raise
-            raise malformed(source.url, error) from error
+            raise malformed_error(source.url, error) from error
 
     def chunks(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
@@ -145,7 +151,7 @@ class ParquetSet:
             if key.endswith("/.zarray")
         }
         return {
-            path: ArrayChunks(metadata, self.chunks(path, chunk_grid(metadata)))
+            path: ArrayChunks(metadata, self.chunks(path, read_chunk_grid(metadata)))
             for path, metadata in arrays.items()
         }
 
@@ -159,9 +165,9 @@ class ParquetSet:
         return isinstance(table, RecordTable) and table.is_of(self.records)
 
 
-def _parsed(value: Any, where: str) -> Any:
+def _parse_metadata(value: Any, where: str) -> Any:
     """Return metadata, which stand as JSON, or as text that holds JSON."""
-    return parsed(value, where) if isinstance(value, str) else value
+    return parse_json(value, where) if isinstance(value, str) else value
 
 
 # ---------------------------------------------------------------------- writing
@@ -209,15 +215,15 @@ def write(
         raise exists_already(url)
     if replaces:
         demand_exchange(url)
-    files = files_of(hierarchy, record_size or _record_size(hierarchy))
+    files = files_of(hierarchy, record_size or _choose_record_size(hierarchy))
     if scheme_of(url) != "file":
         create_folder(url, MARKER, files, options)
         return
     try:
-        store_for(url).write_folder(url, files, options, replace=replaces)
+        find_store(url).write_folder(url, files, options, replace=replaces)
     except FileExistsError as error:
         if replace and _is_set(url, options):
-            raise outrun(url) from error
+            raise outrun_error(url) from error
         raise
 
 
@@ -228,18 +234,18 @@ def check_size(record_size: Any) -> None:
 
 def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
     """Return the hierarchy that holds a group, all of whose paths may be folders."""
-    with zarr_v3_suggested(group, url):
+    with suggest_zarr_v3(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
-    if odd := [p for p in hierarchy.manifests if any(_is_no_name(n) for n in p.split("/"))]:
+    if odd := [p for p in hierarchy.manifests if any(_is_unusable_name(n) for n in p.split("/"))]:
         raise UnsupportedError(f"{url}: the variable {odd[0]!r} cannot be the name of a folder")
     return hierarchy
 
 
-def _is_no_name(name: str) -> bool:
+def _is_unusable_name(name: str) -> bool:
     return name in (".", "..") or "\\" in name
 
 
-def _record_size(hierarchy: Hierarchy) -> int:
+def _choose_record_size(hierarchy: Hierarchy) -> int:
     largest = max((m.size for m in hierarchy.manifests.values()), default=1)
     return max(1, min(RECORD_SIZE, largest))
 
@@ -247,7 +253,7 @@ def _record_size(hierarchy: Hierarchy) -> int:
 def _is_set(url: str, options: StorageOptions | None) -> bool:
     """Say whether there is a set that could be replaced."""
     try:
-        return detect(store_for(url).read_all(f"{url}/{MARKER}", options))
+        return detect(find_store(url).read_all(f"{url}/{MARKER}", options))
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -266,8 +272,8 @@ def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a set, the one that makes it a set last."""
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
-        for number, (_, rows) in enumerate(walked(manifest, most=size)):
-            yield record_path(path, number), record(rows, size, token)
+        for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
+            yield join_record_path(path, number), record(rows, size, token)
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 

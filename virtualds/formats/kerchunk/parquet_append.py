@@ -11,8 +11,8 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.formats.kerchunk.changed_rows import (
     ArrayChunks,
     cut_alike,
-    first_changed_row,
-    sources_besides,
+    find_first_changed_row,
+    list_other_sources,
 )
 from virtualds.formats.kerchunk.parquet import (
     ParquetSet,
@@ -24,13 +24,13 @@ from virtualds.formats.kerchunk.parquet import (
     rows_of_record,
     to_document,
 )
-from virtualds.formats.kerchunk.records import MARKER, record_path
+from virtualds.formats.kerchunk.records import MARKER, join_record_path
 from virtualds.formats.kerchunk.write_record import record
 from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed
-from virtualds.stores.fence import Fence, outrun, reads_while
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.fence import WriteLease, explain_vanished_files, outrun_error
 from virtualds.stores.store import ChangedError
 
 # ---------------------------------------------------------------------- updating
@@ -40,7 +40,7 @@ def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     *,
     record_size: int | None = None,
 ) -> None:
@@ -74,19 +74,19 @@ def update(
     """
     check_size(record_size)
     url = url.rstrip("/")
-    raw, version = store_for(url).read_version(f"{url}/{MARKER}", options)
+    raw, version = find_store(url).read_version(f"{url}/{MARKER}", options)
     demand_no_claim(raw, url)
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     size = record_size or found.records.size
 
     def is_there() -> bool:
-        return store_for(url).version(f"{url}/{MARKER}", options) == version
+        return find_store(url).version(f"{url}/{MARKER}", options) == version
 
-    with reads_while(is_there, url):
+    with explain_vanished_files(is_there, url):
         before = found.tree()
         if (after := change(before)) is before:
             return
-        growth = _Growth.between(found, after) if size == found.records.size else None
+        growth = _SetGrowth.between(found, after) if size == found.records.size else None
         if growth is None:
             _replace(found, version, after, size)
             return
@@ -98,15 +98,15 @@ def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -
     source = found.source
     demand_exchange(source.url)
     files = files_of(hierarchy_of(after, source.url), size)
-    store = store_for(source.url)
+    store = find_store(source.url)
     try:
         store.write_folder(source.url, files, source.options, replace=True, expected=version)
     except ChangedError as error:
-        raise outrun(source.url) from error
+        raise outrun_error(source.url) from error
 
 
 @dataclass(frozen=True)
-class _Growth:
+class _SetGrowth:
     """What becomes of a set in which all references stay that are there.
 
     Parameters
@@ -123,10 +123,10 @@ class _Growth:
     first: dict[str, int]
 
     @classmethod
-    def between(cls, found: ParquetSet, after: ManifestGroup) -> _Growth | None:
+    def between(cls, found: ParquetSet, after: ManifestGroup) -> _SetGrowth | None:
         """Return it, None if references change."""
         url, holds = found.source.url, found.holds
-        hierarchy = hierarchy_of(after, url, sources=lambda m: sources_besides(m, holds))
+        hierarchy = hierarchy_of(after, url, sources=lambda m: list_other_sources(m, holds))
         before = found.arrays()
         if before.keys() - hierarchy.manifests.keys():
             # a name that is given away again would be read by those who still know the old array
@@ -138,7 +138,7 @@ class _Growth:
             if path in before:
                 then = cut_alike(before[path], then)
             hierarchy.metadata[key], hierarchy.manifests[path] = then.metadata, then.manifest
-            row = first_changed_row(before[path], then) if path in before else 0
+            row = find_first_changed_row(before[path], then) if path in before else 0
             if row is None:
                 return None
             first[path] = row
@@ -156,16 +156,16 @@ class _Growth:
         for path, manifest in self.hierarchy.manifests.items():
             if self.first[path] < manifest.size:
                 for number in range(self.first[path] // size, -(-manifest.size // size)):
-                    yield record_path(path, number), manifest, number
+                    yield join_record_path(path, number), manifest, number
 
     def write(self, version: str) -> None:
         """Write records, then, in one step, the metadata that make them count."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
         paths = [path for path, _, _ in self._records()]
-        fence = Fence(source.url, MARKER, source.options, version, paths)
+        fence = WriteLease(source.url, MARKER, source.options, version, paths)
         fence.replace_marker(self.found.named(writer))
-        with reads_while(fence.stands, source.url):
+        with explain_vanished_files(fence.stands, source.url):
             for path, manifest, number in self._records():
                 fence.put(path, record(rows_of_record(manifest, number, size), size, token, writer))
         names = {"set": token, "writer": writer}

@@ -22,17 +22,22 @@ from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import (
     CACHED,
     RecordCache,
-    opened_once,
-    opening,
-    parquet_table,
-    rows_of_records,
+    name_opening,
+    read_parquet,
+    read_rows,
+    share_opening,
 )
-from virtualds.chunks.reference_table import Catalogue
+from virtualds.chunks.reference_table import SourceSummary
 from virtualds.errors import AccessError, FormatError, ReadError
-from virtualds.formats.referenced_files import MALFORMED, ReferencedFiles, malformed, unreachable
+from virtualds.formats.referenced_files import (
+    MALFORMED_ERRORS,
+    ReferencedFiles,
+    malformed_error,
+    unreachable_error,
+)
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import Allowed
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.store import version_of
 
 MARKER = ".zmetadata"
@@ -51,7 +56,7 @@ WRITER = b"virtualds-writer"
 """Key in the metadata of a record that names who wrote it: no two records are the same bytes."""
 
 
-def record_path(path: str, number: int) -> str:
+def join_record_path(path: str, number: int) -> str:
     """Return where in the folder of a set a record of an array lies."""
     return f"{path}/refs.{number}.parq"
 
@@ -59,7 +64,7 @@ def record_path(path: str, number: int) -> str:
 # ---------------------------------------------------------------------- reading
 
 
-def meaning_of(document: Mapping[str, Any]) -> str:
+def hash_document(document: Mapping[str, Any]) -> str:
     """Return a name for all that the marker of a set says, but for what we note in it."""
     said = {key: value for key, value in document.items() if key != FENCED}
     return version_of(json.dumps(said, sort_keys=True).encode())
@@ -79,7 +84,7 @@ class Records:
     allow : Allowed
         Where the files that records refer to may lie.
     meaning : str
-        What `meaning_of` says of the set's marker.
+        What `hash_document` says of the set's marker.
     """
 
     def __init__(
@@ -87,7 +92,7 @@ class Records:
         source: SourceFile,
         size: int,
         notes: Mapping[str, Any],
-        allow: Allowed,
+        allow: AccessPolicy,
         meaning: str = "",
     ) -> None:
         self.source = source
@@ -98,14 +103,14 @@ class Records:
         # the sets of others name no writing: what they were when they were opened has to do
         self._marker = None if self.token else self._described()
         self._meaning = meaning
-        self._opening = opening()
+        self._opening = name_opening()
         self._open()
 
     def _described(self) -> SourceFile | None:
         """Return the file that makes the folder a set, as it is now."""
         url = f"{self.source.url}/{MARKER}"
         try:
-            return store_for(url).describe(url, self.source.options)
+            return find_store(url).describe(url, self.source.options)
         except FileNotFoundError:
             return None
 
@@ -114,11 +119,11 @@ class Records:
         if self._described() == self._marker:
             return True
         try:
-            found = store_for(self.source.url).read_all(
+            found = find_store(self.source.url).read_all(
                 f"{self.source.url}/{MARKER}", self.source.options
             )
             document = json.loads(found)
-            return FENCED in document and meaning_of(document) == self._meaning
+            return FENCED in document and hash_document(document) == self._meaning
         except (AttributeError, FileNotFoundError, TypeError, ValueError):
             return False
 
@@ -142,7 +147,7 @@ class Records:
         self._open()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return opened_once, (Records, self._opening, self.__getstate__())
+        return share_opening, (Records, self._opening, self.__getstate__())
 
     def noted_files(self) -> tuple[SourceFile, ...] | None:
         """Return the files that we have noted; None for the sets of others."""
@@ -151,14 +156,14 @@ class Records:
         return tuple(self._files.file(url) for url in self._noted)
 
     @cached_property
-    def catalogue(self) -> Catalogue | None:
+    def catalogue(self) -> SourceSummary | None:
         """What we have noted of all files; None for the sets of others."""
         if self.token is None:
             return None
         sizes = [noted[0] if noted else None for noted in self._noted.values()]
         known = [size for size in sizes if size is not None]
         nbytes = sum(known) if len(known) == len(sizes) else None
-        return Catalogue(self.name, len(sizes), nbytes, next(iter(self._noted), None))
+        return SourceSummary(self.name, len(sizes), nbytes, next(iter(self._noted), None))
 
     def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
         """Return chunks of one record, with the files that they lie in.
@@ -182,7 +187,7 @@ class Records:
             raise
 
     def _record(self, path: str, number: int) -> ChunkManifest:
-        url = f"{self.source.url}/{record_path(path, number)}"
+        url = f"{self.source.url}/{join_record_path(path, number)}"
         return self._kept.get(url, lambda: self._read(url))
 
     def _read(self, url: str) -> ChunkManifest:
@@ -193,7 +198,7 @@ class Records:
                 f"{url}: the set was replaced or changed after it was opened; open it again"
             )
         try:
-            data = store_for(url).read_all(url, self.source.options)
+            data = find_store(url).read_all(url, self.source.options)
         except FileNotFoundError as error:
             if self.token is None:
                 return ChunkManifest.missing((1,))  # others leave out what is all missing
@@ -202,8 +207,8 @@ class Records:
                 f"it again"
             ) from error
         except OSError as error:
-            raise unreachable(url, error) from error
-        table = parquet_table(data, url, ["path"])
+            raise unreachable_error(url, error) from error
+        table = read_parquet(data, url, ["path"])
         token = (table.schema.metadata or {}).get(TOKEN, b"").decode("utf-8", "replace")
         if self.token is not None and token != self.token:
             raise ReadError(
@@ -212,11 +217,11 @@ class Records:
             )
         try:
             return self._manifest(table)
-        except (*MALFORMED, pa.ArrowException) as error:
+        except (*MALFORMED_ERRORS, pa.ArrowException) as error:
             error.add_note(f"record {url}")
             if isinstance(error, FormatError):
                 raise
-            raise malformed(url, error) from error
+            raise malformed_error(url, error) from error
 
     def _manifest(self, table: Any) -> ChunkManifest:
         """Return the rows of a record as chunks."""
@@ -226,9 +231,9 @@ class Records:
             )
         if not table.num_rows:
             return ChunkManifest.missing((1,))
-        file, urls = _urls(table)
-        offset, length = (_integers(table, name) for name in ("offset", "size"))
-        held, inline = _held(table)
+        file, urls = _read_urls(table)
+        offset, length = (_read_integers(table, name) for name in ("offset", "size"))
+        held, inline = _read_inline(table)
         file = np.where(held, INLINE, file)
         offset = np.where(held, np.cumsum(held) - 1, offset)
         lengths = np.fromiter(map(len, inline), np.int64, len(inline))
@@ -292,7 +297,7 @@ class RecordTable:
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        return rows_of_records(
+        return read_rows(
             ids,
             self._records.size,
             lambda number, rows: self._records.rows(self._path, number, rows),
@@ -304,17 +309,17 @@ class RecordTable:
             return noted
         return LazyManifest(self, (self._count,)).sources
 
-    def catalogue(self) -> Catalogue | None:
+    def catalogue(self) -> SourceSummary | None:
         """Return what the set has noted of its files at once."""
         return self._records.catalogue
 
 
-def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
+def _read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Return the number of every row's url, -1 where there is none, and the urls."""
     import pyarrow as pa
 
     count = table.num_rows
-    if "path" not in table.column_names or not _is_told(table["path"]):
+    if "path" not in table.column_names or not _is_filled(table["path"]):
         return np.full(count, MISSING, np.int32), []
     column = table["path"]
     if not pa.types.is_dictionary(column.type):
@@ -330,12 +335,12 @@ def _urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
     return codes.astype(np.int32), urls
 
 
-def _held(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
+def _read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
     """Return which rows hold their chunk, and the chunks."""
     import pyarrow as pa
 
     count = table.num_rows
-    if "raw" not in table.column_names or not _is_told(table["raw"]):
+    if "raw" not in table.column_names or not _is_filled(table["raw"]):
         return np.zeros(count, bool), []
     column = table["raw"]
     if pa.types.is_dictionary(column.type):
@@ -344,7 +349,7 @@ def _held(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
     return held, column.cast(pa.large_binary()).drop_null().to_pylist()
 
 
-def _is_told(column: Any) -> bool:
+def _is_filled(column: Any) -> bool:
     """Say whether a column holds anything: pandas gives one without values any type."""
     import pyarrow as pa
 
@@ -353,7 +358,7 @@ def _is_told(column: Any) -> bool:
     return column.null_count < len(column) and not number
 
 
-def _integers(table: Any, name: str) -> npt.NDArray[np.int64]:
+def _read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.int64)
     found = table[name].fill_null(0).to_numpy()

@@ -119,8 +119,8 @@ class Templates:
     def texts_along(self, source: str, variables: Variables) -> Value:
         """Render a text for all values of its variables."""
         parts = [
-            np.array(part, object) if isinstance(part, str) else _as_text(part(self, variables))
-            for part in _parsed(source)
+            np.array(part, object) if isinstance(part, str) else _to_text(part(self, variables))
+            for part in _parse_template(source)
         ]
         shape = np.broadcast_shapes(*(part.shape for part in parts))
         longest = sum(max(map(len, part.ravel().tolist()), default=0) for part in parts)
@@ -136,13 +136,13 @@ class Templates:
 
     def integers_along(self, source: str, variables: Variables) -> Value:
         """Compute an offset or length for all values of its variables."""
-        parts = _parsed(source, exact=True)
+        parts = _parse_template(source, exact=True)
         if len(parts) == 1 and not isinstance(parts[0], str):
             found = parts[0](self, variables)
             if found.dtype == np.int64:
                 return found
         rendered = self.texts_along(source, variables)
-        numbers = [_integer(text) for text in rendered.ravel().tolist()]
+        numbers = [_parse_integer(text) for text in rendered.ravel().tolist()]
         return np.array(numbers, np.int64).reshape(rendered.shape)
 
     def called(self, name: str, arguments: Variables) -> Value:
@@ -164,7 +164,7 @@ class Templates:
             raise FormatError("the templates and generators render to more than a set can be")
 
 
-def _as_text(value: Value) -> Value:
+def _to_text(value: Value) -> Value:
     if value.dtype == object:
         return value
     found = np.empty(value.size, object)
@@ -172,7 +172,7 @@ def _as_text(value: Value) -> Value:
     return found.reshape(value.shape)
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if not re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", text, re.ASCII):
         raise FormatError(f"offset or length {text[:40]!r}: it is no integer")
     return int(text)
@@ -181,7 +181,7 @@ def _integer(text: str) -> int:
 # ---------------------------------------------------------------------- the grammar
 
 
-def _parsed(source: str, exact: bool = False) -> list[str | Expression]:
+def _parse_template(source: str, exact: bool = False) -> list[str | Expression]:
     """Return the texts and places of a template; ``exact`` admits the division ``/``."""
     if not isinstance(source, str) or len(source) > MOST_CHARACTERS:
         raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
@@ -269,7 +269,7 @@ class _Parser:
         def evaluate(templates: Templates, variables: Variables) -> Value:
             value = first(templates, variables)
             for operation, operand in rest:
-                value = _computed(operation, value, operand(templates, variables), templates)
+                value = _compute(operation, value, operand(templates, variables), templates)
             return value
 
         return evaluate
@@ -282,7 +282,7 @@ class _Parser:
         operand = self._signed()
         self._depth -= 1
         zero = np.array(0, np.int64)
-        return lambda t, v: _computed(_SUMS[sign], zero, operand(t, v), t)
+        return lambda t, v: _compute(_SUMS[sign], zero, operand(t, v), t)
 
     def _descend(self) -> None:
         self._depth += 1
@@ -312,7 +312,7 @@ class _Parser:
 
     def _name(self, name: str) -> Expression:
         if self._take("(") is None:
-            return lambda templates, variables: _looked_up(name, templates, variables)
+            return lambda templates, variables: _look_up(name, templates, variables)
         self._descend()
         arguments: dict[str, Expression] = {}
         while self._take(")") is None:
@@ -328,7 +328,7 @@ class _Parser:
         return lambda t, v: t.called(name, {k: part(t, v) for k, part in arguments.items()})
 
 
-def _looked_up(name: str, templates: Templates, variables: Variables) -> Value:
+def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
     if name in variables:
         return variables[name]
     text = templates.texts.get(name)
@@ -340,7 +340,7 @@ def _looked_up(name: str, templates: Templates, variables: Variables) -> Value:
     return np.array(text, object)
 
 
-def _computed(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
+def _compute(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
     """Compute with integers of 64 bits, refusing what does not fit."""
     if left.dtype == object or right.dtype == object:
         raise FormatError("a text stands where a number is computed; only integers are")

@@ -19,12 +19,12 @@ def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | No
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = _padded(np.asarray(chunks.file), size, MISSING)
+    file = _pad_column(np.asarray(chunks.file), size, MISSING)
     offset, length = (
-        np.where(file >= 0, _padded(np.asarray(column), size, 0), 0)
+        np.where(file >= 0, _pad_column(np.asarray(column), size, 0), 0)
         for column in (chunks.offset, chunks.length)
     )
-    path = _paths(chunks, file)
+    path = _encode_paths(chunks, file)
     names = {TOKEN: token, WRITER: writer}
     schema = pa.schema(
         [
@@ -35,7 +35,7 @@ def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | No
         ],
         {key: name.encode() for key, name in names.items() if name is not None},
     )
-    columns = [path, pa.array(offset), pa.array(length), _raw(chunks, file)]
+    columns = [path, pa.array(offset), pa.array(length), _encode_inline(chunks, file)]
     sink = pa.BufferOutputStream()
     # fastparquet takes integers for floats where no statistics say that none is null
     known = ["offset", "size"]
@@ -49,7 +49,7 @@ def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | No
     return bytes(sink.getvalue())
 
 
-def _paths(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+def _encode_paths(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
     """Return the url of every row."""
     import pyarrow as pa
 
@@ -60,7 +60,7 @@ def _paths(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
 
 
-def _raw(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+def _encode_inline(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
     """Return the chunk of every row that holds one itself."""
     import pyarrow as pa
 
@@ -72,5 +72,5 @@ def _raw(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
     return pa.array(values, pa.binary())
 
 
-def _padded(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
+def _pad_column(column: npt.NDArray[Any], size: int, rest: int) -> npt.NDArray[Any]:
     return np.concatenate([column, np.full(size - column.size, rest, column.dtype)])

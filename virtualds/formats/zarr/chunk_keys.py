@@ -14,7 +14,7 @@ from typing import Any
 
 from virtualds.errors import FormatError, UnsupportedError
 
-Place = tuple[int, ...]
+ChunkIndex = tuple[int, ...]
 SEPARATORS = {"default": "/", "v2": "."}
 """What stands between indices where nothing else is said."""
 NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
@@ -33,18 +33,18 @@ class ChunkKeys(ABC):
     """Keys of chunks in one encoding; equal ones give equal keys."""
 
     @abstractmethod
-    def __call__(self, place: Place) -> str:
+    def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
 
     @abstractmethod
-    def read(self, key: str, ndim: int) -> Place | None:
+    def read(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return the chunk that a key of this encoding is of; of another key, anything."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the ``chunk_key_encoding``."""
 
-    def place(self, key: str, ndim: int) -> Place | None:
+    def place(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return which chunk has a key, None if it is no key of a chunk."""
         found = self.read(key, ndim)
         # one chunk has one key, without more zeros
@@ -52,25 +52,25 @@ class ChunkKeys(ABC):
 
 
 @dataclass(frozen=True)
-class Separated(ChunkKeys):
+class SeparatedKeys(ChunkKeys):
     """Indices with a separator between them; ``default`` has a ``c`` before them."""
 
     name: str
     separator: str
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
         indices = self.separator.join(map(str, place))
         if self.name == "v2":
             return indices or "0"
         return f"c{self.separator}{indices}" if place else "c"
 
-    def read(self, key: str, ndim: int) -> Place | None:
+    def read(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return the chunk that a key is of, if it is one."""
         if not ndim:
             return ()
         before = "" if self.name == "v2" else f"c{self.separator}"
-        return _indices(key.removeprefix(before).split(self.separator), ndim)
+        return _parse_indices(key.removeprefix(before).split(self.separator), ndim)
 
     def to_json(self) -> dict[str, Any]:
         """Return the ``chunk_key_encoding``."""
@@ -78,19 +78,19 @@ class Separated(ChunkKeys):
 
 
 @dataclass(frozen=True)
-class Affixed(ChunkKeys):
+class AffixedKeys(ChunkKeys):
     """Keys of another encoding with text before or behind them."""
 
     name: str
     text: str
     base: ChunkKeys
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
         key = self.base(place)
         return f"{self.text}{key}" if self.name == "prefix" else f"{key}{self.text}"
 
-    def read(self, key: str, ndim: int) -> Place | None:
+    def read(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return the chunk that a key is of, if it is one."""
         cut = key.removeprefix if self.name == "prefix" else key.removesuffix
         return self.base.read(cut(self.text), ndim)
@@ -102,12 +102,12 @@ class Affixed(ChunkKeys):
 
 
 @dataclass(frozen=True)
-class Fanout(ChunkKeys):
+class FanoutKeys(ChunkKeys):
     """Digits of indices as folders, so that none has more than so many entries."""
 
     most: int
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
         axes = (f"d{axis}/{'/'.join(self._digits(index))}/" for axis, index in enumerate(place))
         return "".join(axes) + "c"
@@ -118,7 +118,7 @@ class Fanout(ChunkKeys):
             digits.append(str(index % (self.most - 1)))
         return digits[::-1]
 
-    def read(self, key: str, ndim: int) -> Place | None:
+    def read(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return the chunk that a key is of, if it is one."""
         found: list[int] = []
         for part in key.split("/")[:-1]:
@@ -135,13 +135,13 @@ class Fanout(ChunkKeys):
         return {"name": "fanout", "configuration": {"max_children": self.most}}
 
 
-def _indices(parts: list[str], ndim: int) -> Place | None:
+def _parse_indices(parts: list[str], ndim: int) -> ChunkIndex | None:
     if len(parts) != ndim or not all(part.isdecimal() and part.isascii() for part in parts):
         return None
     return tuple(map(int, parts))
 
 
-def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
+def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
     """Return how chunks of an array are called.
 
     Raises
@@ -158,10 +158,10 @@ def chunk_key(metadata: Mapping[str, Any]) -> ChunkKeys:
     >>> keys((1, 2)), keys.place("c/1/2.tiff", 2)
     ('c/1/2.tiff', (1, 2))
     """
-    return _encoding(metadata.get("chunk_key_encoding", "default"))
+    return _parse_encoding(metadata.get("chunk_key_encoding", "default"))
 
 
-def with_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata that nobody reads who does not know manifests, if it is of a virtual array.
 
     Examples
@@ -176,7 +176,7 @@ def with_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     return {**node, "chunk_key_encoding": {"name": MANIFEST_KEYS, "configuration": said}}
 
 
-def without_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata of a virtual array with the encoding that prefixes of its manifest go by."""
     if not node.get("storage_transformers") or not _has_manifest_keys(node):
         return dict(node)
@@ -189,11 +189,11 @@ def _has_manifest_keys(node: Mapping[str, Any]) -> bool:
     return isinstance(said, Mapping) and said.get("name") == MANIFEST_KEYS
 
 
-def _encoding(said: Any) -> ChunkKeys:
+def _parse_encoding(said: Any) -> ChunkKeys:
     encoding = said if isinstance(said, Mapping) else {"name": said}
     name, how = encoding.get("name"), encoding.get("configuration", {})
     if name == MANIFEST_KEYS:
-        raise _damaged(name, "no storage transformer says where the manifest is")
+        raise _format_error(name, "no storage transformer says where the manifest is")
     if not isinstance(name, str) or name not in ENCODINGS:
         raise UnsupportedError(
             f"chunk key encoding {name!r}; {list(ENCODINGS)} are known; open the data with "
@@ -202,40 +202,40 @@ def _encoding(said: Any) -> ChunkKeys:
     return ENCODINGS[name](name, how)
 
 
-def _separated(name: str, how: Mapping[str, Any]) -> Separated:
+def _parse_separated(name: str, how: Mapping[str, Any]) -> SeparatedKeys:
     separator = how.get("separator", SEPARATORS[name])
     if separator not in ("/", "."):
-        raise _damaged(name, f"separator {separator!r}, where '/' or '.' belongs")
-    return Separated(name, separator)
+        raise _format_error(name, f"separator {separator!r}, where '/' or '.' belongs")
+    return SeparatedKeys(name, separator)
 
 
-def _affixed(name: str, how: Mapping[str, Any]) -> Affixed:
+def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
     text = how.get(name)
     if not isinstance(text, str) or text.startswith("/") or any(n in text for n in NOT_IN_KEYS):
-        raise _damaged(name, f"{name} {text!r} leads elsewhere, or is none")
+        raise _format_error(name, f"{name} {text!r} leads elsewhere, or is none")
     # the registry's own example spells it with a hyphen
     base = how.get("base_encoding", how.get("base-encoding"))
     if base is None:
-        raise _damaged(name, "no base_encoding")
-    return Affixed(name, text, _encoding(base))
+        raise _format_error(name, "no base_encoding")
+    return AffixedKeys(name, text, _parse_encoding(base))
 
 
-def _fanout(name: str, how: Mapping[str, Any]) -> Fanout:
+def _parse_fanout(name: str, how: Mapping[str, Any]) -> FanoutKeys:
     most = how.get("max_children", MOST_CHILDREN)
     if type(most) is not int or most <= 3:
-        raise _damaged(name, f"max_children {most!r}, where a number above 3 belongs")
-    return Fanout(most)
+        raise _format_error(name, f"max_children {most!r}, where a number above 3 belongs")
+    return FanoutKeys(most)
 
 
-def _damaged(name: str, what: str) -> FormatError:
+def _format_error(name: str, what: str) -> FormatError:
     return FormatError(f"chunk key encoding {name!r}: {what}; the metadata is damaged")
 
 
 ENCODINGS: dict[str, Callable[[str, Mapping[str, Any]], ChunkKeys]] = {
-    "default": _separated,
-    "v2": _separated,
-    "prefix": _affixed,
-    "suffix": _affixed,
-    "fanout": _fanout,
+    "default": _parse_separated,
+    "v2": _parse_separated,
+    "prefix": _parse_affixed,
+    "suffix": _parse_affixed,
+    "fanout": _parse_fanout,
 }
 """What makes the keys of an encoding, by its name."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codecs import array_serialisers, codec_from_zarr_v3, from_zarr_v3
+from virtualds.codecs import array_serialisers, codec_from_zarr_v3, find_zarr_v3_maker
 from virtualds.codecs.codec import Codec, Order, Shaped
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
@@ -21,15 +21,15 @@ from virtualds.formats.zarr.data_types import (
     data_type_from_v3,
     data_type_to_v3,
     fill_value_from_v3,
-    name_and_configuration,
+    parse_extension,
 )
-from virtualds.formats.zarr.transpose import AXES, Axes
+from virtualds.formats.zarr.transpose import AXES, StoredAxes
 
 Entry = tuple[str, Mapping[str, Any]]
 """Name and configuration of one codec."""
 
 ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
-BYTES = ("bytes", "endian")
+BYTES_CODEC = ("bytes", "endian")
 """The codec that makes bytes of an array, and what it was called before Zarr v3 was final."""
 OTHER_SERIALISERS = {
     "sharding_indexed",
@@ -73,7 +73,7 @@ def codecs_to_v3(
     >>> codecs_to_v3(CodecPipeline(np.dtype(">i2"), layout=(0, 1)), 2)
     [{'name': 'bytes', 'configuration': {'endian': 'big'}}]
     """
-    order = _permutation(pipeline, ndim)
+    order = _find_permutation(pipeline, ndim)
     if pipeline.packing is not None or data_type_to_v3(pipeline.dtype) is None or order is None:
         return None
     permuted = order != list(range(ndim))
@@ -85,14 +85,14 @@ def codecs_to_v3(
     if permuted and any(codec.heeds_memory for codec in pipeline.codecs):
         return None
     serialised = bool(rest) and rest[0].serialises
-    reshaped = _reshaping(rest[0], order, chunk) if serialised else []
+    reshaped = _find_reshaping(rest[0], order, chunk) if serialised else []
     if reshaped is None:
         return None
-    stored = _filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
-    if stored is None or (endian := _endian(stored)) is None:
+    stored = _find_filtered_dtype(pipeline.dtype, [*filters, *rest[:serialised]])
+    if stored is None or (endian := _find_endian(stored)) is None:
         return None
     # zarr-python before 3.2 asks for an order wherever the data type has one
-    endian = endian or _endian(pipeline.dtype)
+    endian = endian or _find_endian(pipeline.dtype)
     itemsize = pipeline.dtype.itemsize
     if serialised and endian == "big":
         return None
@@ -106,7 +106,7 @@ def codecs_to_v3(
     ]
 
 
-def _reshaping(
+def _find_reshaping(
     codec: Codec, order: Sequence[int], chunk: Sequence[int] | None
 ) -> list[dict[str, Any]] | None:
     """Return what gives chunks the shape that a codec encodes, or None where nothing does."""
@@ -120,7 +120,7 @@ def _reshaping(
     return [{"name": "reshape", "configuration": {"shape": list(codec.shape)}}]
 
 
-def _permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
+def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
     """Return the axis of the array that each stored axis is, or None if some are not shown.
 
     Axes that are not stored have one element per chunk, and may stand anywhere: here they stand
@@ -135,7 +135,7 @@ def _permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
     return found
 
 
-def _endian(dtype: np.dtype[Any]) -> str | None:
+def _find_endian(dtype: np.dtype[Any]) -> str | None:
     """Return what the codec ``bytes`` has to say of a dtype: nothing where bytes have no order.
 
     None is a compound type of mixed byte order.
@@ -160,7 +160,7 @@ def _has_order(dtype: np.dtype[Any]) -> bool:
 # ---------------------------------------------------------------------- filters of arrays
 
 
-def _filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
+def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
     """Return what filters make of a dtype, or None if they take it for another one."""
     made: np.dtype[Any] | None = dtype
     for codec in filters:
@@ -183,20 +183,20 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     """
     dtype = data_type_from_v3(metadata["data_type"])
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
-    chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
-    place = _place_of_bytes(chain)
-    axes = Axes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
-    axes, filters = _array_codecs(chain[:place], dtype, axes)
-    layout, made = axes.layout, _filtered_dtype(dtype, filters) or dtype
+    chain = [parse_extension(entry, "codec") for entry in metadata["codecs"]]
+    place = _find_bytes_codec(chain)
+    axes = StoredAxes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
+    axes, filters = _read_array_codecs(chain[:place], dtype, axes)
+    layout, made = axes.layout, _find_filtered_dtype(dtype, filters) or dtype
     # what it makes says the type of the numbers, and knows no order of bytes
-    serialised = chain[place][0] not in BYTES
+    serialised = chain[place][0] not in BYTES_CODEC
     behind = chain[place + (not serialised) :]
     rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
     if any(codec.maps_arrays for codec in rest):
-        raise _misplaced(chain)
+        raise _misplaced_error(chain)
     if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
-        raise _permuted(chain)
-    order = "<" if serialised else _stored_order(chain[place][1], made)
+        raise _permuted_error(chain)
+    order = "<" if serialised else _read_order(chain[place][1], made)
     # numpy spells one type in two ways, of which the shorter one is known to all
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
     native = np.asarray(fill, dtype)
@@ -206,9 +206,9 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     return CodecPipeline(stored, (*turned, *rest), raw, layout)
 
 
-def _place_of_bytes(chain: Sequence[Entry]) -> int:
+def _find_bytes_codec(chain: Sequence[Entry]) -> int:
     """Return the number of the codec in a chain that makes bytes of an array."""
-    makers = {*BYTES, *array_serialisers()}
+    makers = {*BYTES_CODEC, *array_serialisers()}
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
             raise UnsupportedError(
@@ -221,18 +221,18 @@ def _place_of_bytes(chain: Sequence[Entry]) -> int:
     for entry in chain:
         # a name that is not known may be that of another such codec
         if entry[0] not in (*makers, *AXES):
-            from_zarr_v3(entry[0])
-    raise _misplaced(chain)
+            find_zarr_v3_maker(entry[0])
+    raise _misplaced_error(chain)
 
 
-def _misplaced(chain: Sequence[Entry]) -> FormatError:
+def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
     return FormatError(
         f"codecs {[name for name, _ in chain]}: exactly one makes bytes of an array, filters of "
         f"arrays come before it and codecs of bytes behind; the metadata is damaged"
     )
 
 
-def _permuted(chain: Sequence[Entry]) -> UnsupportedError:
+def _permuted_error(chain: Sequence[Entry]) -> UnsupportedError:
     # numcodecs would take the elements in the order of memory, and give them back in that of axes
     return UnsupportedError(
         f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
@@ -240,9 +240,9 @@ def _permuted(chain: Sequence[Entry]) -> UnsupportedError:
     )
 
 
-def _array_codecs(
-    chain: Sequence[Entry], dtype: np.dtype[Any], axes: Axes
-) -> tuple[Axes, list[Codec]]:
+def _read_array_codecs(
+    chain: Sequence[Entry], dtype: np.dtype[Any], axes: StoredAxes
+) -> tuple[StoredAxes, list[Codec]]:
     """Return how axes are stored, and the filters before ``bytes``."""
     filters: list[Codec] = []
     made = dtype
@@ -252,7 +252,7 @@ def _array_codecs(
             continue
         codec = codec_from_zarr_v3(name, config, made)
         if not codec.maps_arrays:
-            raise _misplaced(chain)
+            raise _misplaced_error(chain)
         codec = codec.in_order("=")
         if (after := codec.filtered(made)) is None:
             raise UnsupportedError(
@@ -264,7 +264,7 @@ def _array_codecs(
     return axes, filters
 
 
-def _stored_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
+def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
     """Return the byte order that the codec ``bytes`` says."""
     endian = config.get("endian")
     # compound types were once written without it, always little-endian

@@ -16,7 +16,7 @@ import numpy as np
 
 from virtualds.bounds import demand_element
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.json_values import NON_FINITE, float_bytes, int_bytes
+from virtualds.json_values import NON_FINITE, encode_float, encode_int
 
 NAMES = {
     "bool": "?",
@@ -63,9 +63,9 @@ def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
         return _record_to_v3(dtype)
     if dtype.kind in TIMES:
         unit, factor = np.datetime_data(dtype)
-        return _named(TIMES[dtype.kind], unit=unit, scale_factor=factor)
+        return _describe_named(TIMES[dtype.kind], unit=unit, scale_factor=factor)
     if dtype.kind in FIXED_LENGTH:
-        return _named(FIXED_LENGTH[dtype.kind], length_bytes=dtype.itemsize)
+        return _describe_named(FIXED_LENGTH[dtype.kind], length_bytes=dtype.itemsize)
     # numpy has several characters for integers of one size
     return _CODES.get(np.dtype(dtype.str).char) if dtype.kind in "biufc" else None
 
@@ -82,10 +82,10 @@ def _record_to_v3(dtype: np.dtype[Any]) -> Any | None:
             return None
         fields.append({"name": name, "data_type": spelled})
         place += member.itemsize
-    return _named("struct", fields=fields) if place == dtype.itemsize else None
+    return _describe_named("struct", fields=fields) if place == dtype.itemsize else None
 
 
-def _named(name: str, **configuration: Any) -> dict[str, Any]:
+def _describe_named(name: str, **configuration: Any) -> dict[str, Any]:
     return {"name": name, "configuration": configuration}
 
 
@@ -104,7 +104,7 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
     >>> data_type_from_v3("r24"), data_type_from_v3("int16")
     (dtype('V3'), dtype('int16'))
     """
-    name, configuration = name_and_configuration(value, "data_type")
+    name, configuration = parse_extension(value, "data_type")
     try:
         found = _data_type_from_v3(name, configuration)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -129,7 +129,7 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
     if name in NAMES or name in ALIASES:
         return np.dtype(NAMES.get(name) or ALIASES[name])
     if bits := re.fullmatch(r"r([1-9]\d*)", name):
-        return np.dtype(("V", _whole(int(bits[1]), 8)))
+        return np.dtype(("V", _count_units(int(bits[1]), 8)))
     if name in RECORDS:
         return _record_from_v3(configuration["fields"])
     kind = _KINDS.get(name)
@@ -141,7 +141,7 @@ def _data_type_from_v3(name: str, configuration: Mapping[str, Any]) -> np.dtype[
             raise ValueError(f"scale factor {factor!r}")
         return np.dtype(kind if unit == "generic" else f"{kind}8[{factor}{unit}]")
     if kind is not None:
-        letters = _whole(configuration["length_bytes"], BYTES_PER_LETTER[kind])
+        letters = _count_units(configuration["length_bytes"], BYTES_PER_LETTER[kind])
         return np.dtype((kind, letters))
     return None
 
@@ -154,14 +154,14 @@ def _record_from_v3(fields: Any) -> np.dtype[Any]:
     return np.dtype([(name, data_type_from_v3(kind)) for name, kind in pairs])
 
 
-def _whole(length: Any, unit: int) -> int:
+def _count_units(length: Any, unit: int) -> int:
     """Return how many times a unit goes into a length."""
     if type(length) is not int or length < 1 or length % unit:
         raise ValueError(f"a length of {length!r} in units of {unit}")
     return length // unit
 
 
-def name_and_configuration(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     """Return what an extension point of Zarr v3 names; a name alone stands for itself.
 
     Raises
@@ -198,10 +198,10 @@ def fill_value_to_v3(value: Any, dtype: np.dtype[Any]) -> Any:
     scalar = np.asarray(value).astype(native)
     if native.names is not None:
         return {name: fill_value_to_v3(scalar[name], native[name]) for name in native.names}
-    return _WRITTEN.get(native.kind, _plain)(scalar)
+    return _WRITTEN.get(native.kind, _to_plain)(scalar)
 
 
-def _plain(scalar: Any) -> Any:
+def _to_plain(scalar: Any) -> Any:
     return scalar.item()
 
 
@@ -265,14 +265,14 @@ def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
 def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
     """Return the bytes of a fill value, of a type in the byte order of the machine."""
     if dtype.names is not None:
-        return _record_bytes(value, dtype)
+        return _encode_record(value, dtype)
     return _READ[dtype.kind](value, dtype).ljust(dtype.itemsize, b"\0")
 
 
-def _record_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
     if isinstance(value, str):
         # formerly all bytes of an element were written as base64, little-endian
-        stored = np.frombuffer(_raw_bytes(value, dtype), dtype.newbyteorder("<"))
+        stored = np.frombuffer(_encode_raw(value, dtype), dtype.newbyteorder("<"))
         return stored.astype(dtype).tobytes()
     names = dtype.names or ()
     if value.keys() != set(names):
@@ -280,32 +280,32 @@ def _record_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
     return b"".join(_bytes_from_v3(value[name], dtype[name]) for name in names)
 
 
-def _bool_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def _encode_bool(value: Any, dtype: np.dtype[Any]) -> bytes:
     if isinstance(value, str) or value not in (False, True):
         raise ValueError("neither true nor false")
     return np.asarray(value, dtype).tobytes()
 
 
-def _complex_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def _encode_complex(value: Any, dtype: np.dtype[Any]) -> bytes:
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise ValueError("not a pair of numbers")
     part = np.dtype(f"f{dtype.itemsize // 2}")
-    return b"".join(float_bytes(one, part) for one in value)
+    return b"".join(encode_float(one, part) for one in value)
 
 
-def _time_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def _encode_time(value: Any, dtype: np.dtype[Any]) -> bytes:
     # numpy's NaT is the smallest integer, which it will not make of types without a unit
     number = np.iinfo("i8").min if value == "NaT" else value
-    return int_bytes(number, np.dtype("i8"))
+    return encode_int(number, np.dtype("i8"))
 
 
-def _text_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def _encode_text(value: Any, dtype: np.dtype[Any]) -> bytes:
     if not isinstance(value, str) or 4 * len(value) > dtype.itemsize:
         raise ValueError("not a string of that length")
     return np.asarray(value, dtype).tobytes()
 
 
-def _raw_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
+def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
     # the core specification lists the bytes, the registry has them in base64
     raw = base64.b64decode(value, validate=True) if isinstance(value, str) else bytes(list(value))
     if len(raw) > dtype.itemsize or (dtype.kind == "V" and len(raw) < dtype.itemsize):
@@ -314,14 +314,14 @@ def _raw_bytes(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 _READ: dict[str, Callable[[Any, np.dtype[Any]], bytes]] = {
-    "b": _bool_bytes,
-    "i": int_bytes,
-    "u": int_bytes,
-    "f": float_bytes,
-    "c": _complex_bytes,
-    "M": _time_bytes,
-    "m": _time_bytes,
-    "U": _text_bytes,
-    "S": _raw_bytes,
-    "V": _raw_bytes,
+    "b": _encode_bool,
+    "i": encode_int,
+    "u": encode_int,
+    "f": encode_float,
+    "c": _encode_complex,
+    "M": _encode_time,
+    "m": _encode_time,
+    "U": _encode_text,
+    "S": _encode_raw,
+    "V": _encode_raw,
 }

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from virtualds.errors import FormatError
-from virtualds.json_values import parsed
+from virtualds.json_values import parse_json
 
 MARKER = "zarr.json"
 """The file that makes a folder a set."""
@@ -24,7 +24,7 @@ VERSION = 1
 """Of the layout."""
 CONSOLIDATED = "consolidated_metadata"
 """The key of the root group under which the metadata of all other nodes stand."""
-NOTED = ("arrays", "groups", "values")
+NOTED_KEYS = ("arrays", "groups", "values")
 """The notes that are kept by the paths of nodes."""
 
 
@@ -58,20 +58,20 @@ class Document:
         FormatError
             It is none, or of a layout that is not known.
         """
-        root = parsed(data, url)
+        root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
             raise FormatError(f"{url}: it is no group of Zarr v3; the set is damaged")
-        attributes = dict(_mapping(root, "attributes", url))
-        notes = _mapping(attributes, NOTES, url)
+        attributes = dict(_demand_mapping(root, "attributes", url))
+        notes = _demand_mapping(attributes, NOTES, url)
         attributes.pop(NOTES, None)
         if notes.get("version", VERSION) != VERSION:
             raise FormatError(
                 f"{url}: its layout is version {notes['version']}; version {VERSION} is known, "
                 f"update virtualds"
             )
-        for kind in NOTED:
-            _mapping(notes, kind, url)
-        nodes = _mapping(_mapping(root, CONSOLIDATED, url), "metadata", url)
+        for kind in NOTED_KEYS:
+            _demand_mapping(notes, kind, url)
+        nodes = _demand_mapping(_demand_mapping(root, CONSOLIDATED, url), "metadata", url)
         for path, node in nodes.items():
             check_node(path, node, url)
         return cls({"": {**root, "attributes": attributes}, **nodes}, dict(notes))
@@ -101,11 +101,11 @@ class Document:
             "node_type": "group",
             "attributes": attributes,
         }
-        root |= consolidated(below)
+        root |= consolidate(below)
         return json.dumps(root, allow_nan=False, separators=(",", ":")).encode()
 
 
-def consolidated(nodes: Mapping[str, Any]) -> dict[str, Any]:
+def consolidate(nodes: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a group says of all nodes below it, as zarr-python consolidates metadata."""
     # which makes a tree of them only if the members of every group stand together
     together = {path: nodes[path] for path in sorted(nodes, key=lambda p: p.rpartition("/")[0])}
@@ -139,7 +139,7 @@ def check_node(path: str, node: Any, url: str) -> None:
         raise FormatError(f"{url}: node {path!r} is {node!r:.60}; the set is damaged")
 
 
-def _mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
+def _demand_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
     """Return an object that stands under a key, an empty one if there is none."""
     found = parent.get(key)
     if found is None:
@@ -149,14 +149,14 @@ def _mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]
     return found
 
 
-def values_folder(path: str, noted: Mapping[str, Any]) -> str:
+def values_folder_of(path: str, noted: Mapping[str, Any]) -> str:
     """Return where the chunks of values lie, as the notes ``values`` say it of an array."""
     return f"{path}/{noted['folder']}".rstrip("/")
 
 
-def entries_of_values(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the chunks of values as entries of a manifest."""
-    folder = values_folder(path, noted)
+    folder = values_folder_of(path, noted)
     return {
         ".".join(name.split("/")[1:]) or "0": {
             "path": f"./{folder}/{name}",
@@ -167,12 +167,12 @@ def entries_of_values(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str
     }
 
 
-def new_snapshot() -> tuple[str, str]:
+def name_snapshot() -> tuple[str, str]:
     """Return an id that no other writer has, in the order of time, and the time."""
     now = datetime.now(UTC)
     return f"{now:%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
-def snapshot_path(name: str) -> str:
+def join_snapshot_path(name: str) -> str:
     """Return where in the set a snapshot stands."""
     return f"{FOLDER}/{name}/{MARKER}"

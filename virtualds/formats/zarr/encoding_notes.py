@@ -14,14 +14,14 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.codec import NO_FILTERS
-from virtualds.formats.zarr.v2_metadata import storage_encoding
+from virtualds.formats.zarr.v2_metadata import describe_storage
 
 
-def restored_encoding(
+def restore_encoding(
     array: ManifestArray, dims: tuple[str, ...], notes: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
     """Return the encoding of a variable of the set at ``source``, with what was noted of it."""
-    found = storage_encoding(array, dims)
+    found = describe_storage(array, dims)
     found |= notes.get("encoding", {})
     if found["contiguous"]:
         found["chunksizes"] = None
@@ -34,7 +34,9 @@ def restored_encoding(
     return found | {"source": source, "original_shape": array.shape}
 
 
-def declared(variable: ManifestVariable, stored: ManifestArray | None = None) -> dict[str, Any]:
+def list_declared(
+    variable: ManifestVariable, stored: ManifestArray | None = None
+) -> dict[str, Any]:
     """Return what of an encoding cannot be derived from the metadata.
 
     ``stored`` is the array that a reader of the set will find; None where it is one of strings.
@@ -42,7 +44,7 @@ def declared(variable: ManifestVariable, stored: ManifestArray | None = None) ->
     found: dict[str, Any] = {}
     encoding = variable.encoding
     if NO_FILTERS.keys() <= encoding.keys() and stored is not None:
-        found = _storage(variable, stored)
+        found = _describe_storage(variable, stored)
     enum = getattr(encoding.get("dtype"), "metadata", None)
     if enum and "enum" in enum:
         members = {name: int(value) for name, value in enum["enum"].items()}
@@ -52,10 +54,10 @@ def declared(variable: ManifestVariable, stored: ManifestArray | None = None) ->
     return found
 
 
-def _storage(variable: ManifestVariable, stored: ManifestArray) -> dict[str, Any]:
+def _describe_storage(variable: ManifestVariable, stored: ManifestArray) -> dict[str, Any]:
     """Return how the source stores values, where the references do not show it."""
     # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
-    derived = storage_encoding(stored, variable.dims)
+    derived = describe_storage(stored, variable.dims)
     names = (*NO_FILTERS, "contiguous") if stored.nchunks <= 1 else NO_FILTERS
     encoding = variable.encoding
     differing = {n: encoding[n] for n in names if encoding.get(n) != derived[n]}

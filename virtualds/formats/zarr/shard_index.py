@@ -20,16 +20,16 @@ from virtualds.chunks.record_cache import RecordCache
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError, UnsupportedError
-from virtualds.formats.referenced_files import unreachable
+from virtualds.formats.referenced_files import unreachable_error
 from virtualds.reading.decode import Decoder
-from virtualds.reading.prefetch import gathered
+from virtualds.reading.prefetch import fetch_many
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 
 SHARDING = "sharding_indexed"
 
 
-EMPTY = 2**64 - 1
+EMPTY_CHUNK = 2**64 - 1
 """Offset and length, in an index, of a chunk that does not exist."""
 
 
@@ -37,19 +37,19 @@ MOST_SHARDS = {True: 100_000, False: 10_000}
 """Shards of an array whose indexes are read when it is opened, by whether they are near."""
 
 
-MOST_INNER = 2**20
+MOST_INNER_CHUNKS = 2**20
 """Chunks of an array up to which that is done."""
 
 
-KEPT = 128
+KEPT_INDEXES = 128
 """Indexes, of those that are read later, that the process keeps."""
 
 
-_kept: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT)
+_KEPT_INDEXES: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT_INDEXES)
 
 
 @dataclass(frozen=True)
-class Level:
+class ShardLevel:
     """What shards hold: chunks, or shards of the next level.
 
     Parameters
@@ -92,17 +92,17 @@ class ShardTable:
     shards: ChunkManifest
     edges: tuple[Ints, ...]
     grid: tuple[int, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[ShardLevel, ...]
 
     has_pipelines: ClassVar[bool] = False
 
     def manifested(self) -> ChunkManifest:
         """Return the manifest: lazy where there are many shards, or their places are lazy."""
-        if self.shards.is_loaded and prod(self.grid) <= MOST_INNER:
+        if self.shards.is_loaded and prod(self.grid) <= MOST_INNER_CHUNKS:
             there = self.shards.file != MISSING
             if not there.any():
                 return ChunkManifest.missing(self.grid)
-            near = not any(_at_once(file) for file in self.shards.files[:1])
+            near = not any(_count_at_once(file) for file in self.shards.files[:1])
             if np.count_nonzero(there) <= MOST_SHARDS[near]:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
         return LazyManifest(self, self.grid)
@@ -132,14 +132,14 @@ class ShardTable:
         shards = self.shards.at(known).loaded()
         held = [e[s + 1] - e[s] for e, s in zip(self.edges, within, strict=True)]
         local = [p - e[s] for (e, p), s in zip(pairs, within, strict=True)]
-        file, offset = _counted(shards)
+        file, offset = _to_columns(shards)
         length = shards.length.astype(np.int64)
         stacked = (np.asarray(c, np.int64).reshape(len(c), ids.size) for c in (local, held))
-        rows = _Rows(row, file[row], offset[row], length[row], *stacked)
+        rows = _ChunkRows(row, file[row], offset[row], length[row], *stacked)
         sources: list[SourceFile | bytes] = [*shards.files, *shards.inline]
         for level in self.levels:
-            rows = _looked_up(rows, level, self.levels[-1].chunk, sources)
-        return _manifest(rows, sources).reshape(ids.shape)
+            rows = _look_up(rows, level, self.levels[-1].chunk, sources)
+        return _build_manifest(rows, sources).reshape(ids.shape)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
@@ -148,7 +148,7 @@ class ShardTable:
         return ("virtualds-shards", *map(normalize_token, (self.shards, *edges, repr(self.levels))))
 
 
-class _Rows(NamedTuple):
+class _ChunkRows(NamedTuple):
     """What chunks lie in, while indexes are looked through.
 
     ``whole`` numbers what they lie in, ``file``, ``offset`` and ``length`` say where it is.
@@ -164,7 +164,7 @@ class _Rows(NamedTuple):
     held: Ints
 
 
-def _counted(shards: ChunkManifest) -> tuple[Ints, Ints]:
+def _to_columns(shards: ChunkManifest) -> tuple[Ints, Ints]:
     """Return file and offset of shards, where what is held inline is as many files more."""
     held = shards.file == INLINE
     file = np.where(held, len(shards.files) + shards.offset, shards.file)
@@ -180,9 +180,12 @@ class _Shard(NamedTuple):
     counts: tuple[int, ...]
 
 
-def _looked_up(
-    rows: _Rows, level: Level, innermost: tuple[int, ...], sources: Sequence[SourceFile | bytes]
-) -> _Rows:
+def _look_up(
+    rows: _ChunkRows,
+    level: ShardLevel,
+    innermost: tuple[int, ...],
+    sources: Sequence[SourceFile | bytes],
+) -> _ChunkRows:
     """Return where the chunks of a level lie that rows are in, or are."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
@@ -200,7 +203,7 @@ def _looked_up(
     for number, index in enumerate(indexes):
         members = there[order[bounds[number] : bounds[number + 1]]]
         found = index[tuple(place[i, members] for i in level.order)].reshape(-1, 2)
-        begin, size = _checked(found, wanted[number])
+        begin, size = _demand_sound_index(found, wanted[number])
         empty = size == 0
         offset[members] = np.where(empty, 0, rows.offset[members] + begin)
         length[members] = size
@@ -208,23 +211,23 @@ def _looked_up(
     whole = rows.whole
     for one, most in zip(place, counts.max(1, initial=1), strict=True):
         whole = whole * most + one
-    return _Rows(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
+    return _ChunkRows(whole, file, offset, length, inside, np.broadcast_to(step, place.shape))
 
 
-def _checked(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
+def _demand_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
     """Return where chunks begin in a shard, and how long they are; none has no length."""
-    empty = (found == EMPTY).all(-1)
+    empty = (found == EMPTY_CHUNK).all(-1)
     begin, size = (np.where(empty, 0, found[..., i]).astype(np.uint64) for i in (0, 1))
     limit = np.uint64(shard.length)
     # together they may be more than a number of 64 bits can hold
     bad = ~empty & ((size == 0) | (size > limit) | (begin > limit - np.minimum(size, limit)))
     if bad.any():
         wrong = found[np.flatnonzero(bad)[0]].tolist()
-        raise _damaged(shard, f"it says that a chunk has {wrong[1]} bytes from {wrong[0]} on")
+        raise _damaged_error(shard, f"it says that a chunk has {wrong[1]} bytes from {wrong[0]} on")
     return begin.astype(np.int64), size.astype(np.int64)
 
 
-def _manifest(rows: _Rows, sources: Sequence[SourceFile | bytes]) -> ChunkManifest:
+def _build_manifest(rows: _ChunkRows, sources: Sequence[SourceFile | bytes]) -> ChunkManifest:
     files = [source for source in sources if isinstance(source, SourceFile)]
     held = np.flatnonzero(rows.file >= len(files))
     file, offset = rows.file.copy(), rows.offset.copy()
@@ -241,50 +244,50 @@ def _manifest(rows: _Rows, sources: Sequence[SourceFile | bytes]) -> ChunkManife
 # ---------------------------------------------------------------------- indexes
 
 
-def _read_indexes(shards: Sequence[_Shard], level: Level) -> list[npt.NDArray[np.uint64]]:
+def _read_indexes(shards: Sequence[_Shard], level: ShardLevel) -> list[npt.NDArray[np.uint64]]:
     """Read the indexes of shards, many at a time."""
-    return gathered(shards, _url, partial(_index, level=level))
+    return fetch_many(shards, _url_of, partial(_get_index, level=level))
 
 
-def _url(shard: _Shard) -> str | None:
+def _url_of(shard: _Shard) -> str | None:
     return None if isinstance(shard.file, bytes) else shard.file.url
 
 
-def _at_once(file: SourceFile) -> int:
-    return store_for(file.url).reach.at_once
+def _count_at_once(file: SourceFile) -> int:
+    return find_store(file.url).reach.at_once
 
 
-def _index(shard: _Shard, level: Level) -> npt.NDArray[np.uint64]:
-    return _kept.get((shard, level), lambda: _read_index(shard, level))
+def _get_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
+    return _KEPT_INDEXES.get((shard, level), lambda: _read_index(shard, level))
 
 
-def _read_index(shard: _Shard, level: Level) -> npt.NDArray[np.uint64]:
+def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
     """Return the index of a shard: along its axes, and then offset and length."""
     counts = tuple(shard.counts[i] for i in level.order)
-    size = index_size(level, counts)
+    size = compute_index_size(level, counts)
     if shard.length < size:
-        raise _damaged(shard, f"the shard has {shard.length} bytes, its index {size}")
+        raise _damaged_error(shard, f"the shard has {shard.length} bytes, its index {size}")
     begin = 0 if level.at_start else shard.length - size
-    data = _bytes_of(shard, begin, size)
+    data = _fetch_bytes(shard, begin, size)
     decoder = Decoder(level.index, (*counts, 2))
     try:
         index = decoder.show(decoder.decode(data, to_keep=True))
     except CodecError as error:
-        raise _damaged(shard, str(error)) from error
+        raise _damaged_error(shard, str(error)) from error
     return np.array(index, np.uint64)
 
 
-def _bytes_of(shard: _Shard, begin: int, size: int) -> Buffer:
+def _fetch_bytes(shard: _Shard, begin: int, size: int) -> Buffer:
     file, offset = shard.file, shard.offset + begin
     if isinstance(file, bytes):
         return file[offset : offset + size]
     try:
-        return store_for(file.url).get_ranges(file, [(offset, size)])[0]
+        return find_store(file.url).get_ranges(file, [(offset, size)])[0]
     except OSError as error:
-        raise unreachable(file.url, error) from error
+        raise unreachable_error(file.url, error) from error
 
 
-def index_size(level: Level, counts: Sequence[int]) -> int:
+def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
     """Return the bytes of an index of so many chunks.
 
     Raises
@@ -304,7 +307,7 @@ def index_size(level: Level, counts: Sequence[int]) -> int:
     return size or 0
 
 
-def _damaged(shard: _Shard, reason: str) -> ReadError:
+def _damaged_error(shard: _Shard, reason: str) -> ReadError:
     url = "bytes held inline" if isinstance(shard.file, bytes) else shard.file.url
     return ReadError(
         f"{url}, bytes {shard.offset} to {shard.offset + shard.length}: the index of the shard is "

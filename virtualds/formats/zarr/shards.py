@@ -15,16 +15,22 @@ import numpy as np
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import Entry, pipeline_from_v3
-from virtualds.formats.zarr.data_types import name_and_configuration
-from virtualds.formats.zarr.shard_index import EMPTY, SHARDING, Level, ShardTable, index_size
-from virtualds.formats.zarr.transpose import order_of_axes
-from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.data_types import parse_extension
+from virtualds.formats.zarr.shard_index import (
+    EMPTY_CHUNK,
+    SHARDING,
+    ShardLevel,
+    ShardTable,
+    compute_index_size,
+)
+from virtualds.formats.zarr.transpose import parse_order
+from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 
 # ---------------------------------------------------------------------- metadata
 
 
-def without_shards(
+def expand_shards(
     metadata: Mapping[str, Any], manifests: Manifests
 ) -> tuple[Mapping[str, Any], Manifests]:
     """Return an array as if its inner chunks were files of their own, and where these lie.
@@ -45,7 +51,7 @@ def without_shards(
     UnsupportedError
         Shards are compressed as a whole, or their index has no length that is known.
     """
-    codecs, levels = _levels(metadata)
+    codecs, levels = _parse_levels(metadata)
     if not levels:
         return metadata, manifests
     shape, inner = tuple(metadata["shape"]), levels[-1].chunk
@@ -53,48 +59,48 @@ def without_shards(
     _check_divided(shards, levels)
     grid = {"name": "regular", "configuration": {"chunk_shape": list(inner)}}
 
-    def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+    def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
         [wanted] = grids
         found = manifests([tuple(axis.nchunks for axis in shards)], 0)
-        return [_inner_part(part, shards, wanted, levels) for part in found]
+        return [_expand_part(part, shards, wanted, levels) for part in found]
 
     return {**metadata, "chunk_grid": grid, "codecs": codecs}, parts
 
 
-def _levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[Level, ...]]:
+def _parse_levels(metadata: Mapping[str, Any]) -> tuple[list[Any], tuple[ShardLevel, ...]]:
     """Return the codecs of the innermost chunks, and the levels of shards around them."""
     order = tuple(range(len(metadata["shape"])))
     around: list[Any] = []
-    levels: list[Level] = []
+    levels: list[ShardLevel] = []
     codecs = list(metadata["codecs"])
-    chain = _chain(codecs)
+    chain = _parse_chain(codecs)
     while place := 1 + next((n for n, (name, _) in enumerate(chain) if name == SHARDING), -1):
         for name, config in chain[: place - 1]:
             if name != "transpose":
-                raise _coded_as_a_whole(name)
-            order = tuple(order[i] for i in order_of_axes(config, len(order)))
+                raise _unsupported_error(name)
+            order = tuple(order[i] for i in parse_order(config, len(order)))
         if chain[place:]:
-            raise _coded_as_a_whole(chain[place][0])
+            raise _unsupported_error(chain[place][0])
         around += codecs[: place - 1]
         config = chain[place - 1][1]
-        levels.append(_level(config, order))
+        levels.append(_parse_level(config, order))
         codecs = list(config["codecs"])
-        chain = _chain(codecs)
+        chain = _parse_chain(codecs)
     return [*around, *codecs], tuple(levels)
 
 
-def _chain(codecs: Sequence[Any]) -> list[Entry]:
-    return [name_and_configuration(entry, "codec") for entry in codecs]
+def _parse_chain(codecs: Sequence[Any]) -> list[Entry]:
+    return [parse_extension(entry, "codec") for entry in codecs]
 
 
-def _coded_as_a_whole(name: str) -> UnsupportedError:
+def _unsupported_error(name: str) -> UnsupportedError:
     return UnsupportedError(
         f"codec {name!r} around {SHARDING!r}: shards are encoded as a whole, so that no chunk can "
         f"be read on its own; open the data with zarr-python, or write them without it"
     )
 
 
-def _level(config: Mapping[str, Any], order: tuple[int, ...]) -> Level:
+def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLevel:
     """Return a level from its configuration; its axes are those that earlier codecs left."""
     chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
     whole = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
@@ -112,17 +118,19 @@ def _level(config: Mapping[str, Any], order: tuple[int, ...]) -> Level:
     index = pipeline_from_v3(
         {
             "data_type": "uint64",
-            "fill_value": EMPTY,
+            "fill_value": EMPTY_CHUNK,
             "shape": [*order, 2],
             "codecs": config["index_codecs"],
         }
     )
-    level = Level(tuple(lengths[i] for i in range(len(order))), order, index, location == "start")
-    index_size(level, (1,) * len(order))
+    level = ShardLevel(
+        tuple(lengths[i] for i in range(len(order))), order, index, location == "start"
+    )
+    compute_index_size(level, (1,) * len(order))
     return level
 
 
-def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[Level]) -> None:
+def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[ShardLevel]) -> None:
     """Refuse chunks that do not divide the shards that hold them."""
     for axis, cut in enumerate(shards):
         for held in sorted(cut.stored_lengths()):
@@ -136,9 +144,12 @@ def _check_divided(shards: Sequence[ChunkAxis], levels: Sequence[Level]) -> None
                 held = chunk
 
 
-def _inner_part(
-    part: Part, shards: Sequence[ChunkAxis], grid: tuple[int, ...], levels: tuple[Level, ...]
-) -> Part:
+def _expand_part(
+    part: ManifestPart,
+    shards: Sequence[ChunkAxis],
+    grid: tuple[int, ...],
+    levels: tuple[ShardLevel, ...],
+) -> ManifestPart:
     """Return the innermost chunks of a part of the shards."""
     origin, edges, shape = [], [], []
     counts = zip(part.origin, part.manifest.shape, strict=True)
@@ -152,4 +163,4 @@ def _inner_part(
         # the last shard may reach past the end of the array
         shape.append(min(int(edges[-1][-1]), size - before))
     table = ShardTable(part.manifest, tuple(edges), tuple(shape), levels)
-    return Part(part.fragment, tuple(origin), table.manifested())
+    return ManifestPart(part.fragment, tuple(origin), table.manifested())

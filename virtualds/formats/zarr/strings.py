@@ -25,23 +25,23 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3
 from virtualds.codecs.codec import Codec, CodecError
-from virtualds.codecs.vlen_text import decoded_bytes, decoded_text
+from virtualds.codecs.vlen_text import decode_bytes, decode_text
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.referenced_files import stored_bytes
-from virtualds.formats.zarr.data_types import name_and_configuration
-from virtualds.formats.zarr.transpose import order_of_axes
-from virtualds.formats.zarr.v3_arrays import Manifests, placed
+from virtualds.formats.referenced_files import fetch_chunk
+from virtualds.formats.zarr.data_types import parse_extension
+from virtualds.formats.zarr.transpose import parse_order
+from virtualds.formats.zarr.v3_arrays import Manifests, place_part
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.options import get_options
-from virtualds.reading.prefetch import Ahead, Way
+from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.reading.threads import run_all
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.urls import host_of
 
 Objects = npt.NDArray[Any]
 
 
-Place = tuple[int, ...]
+ChunkIndex = tuple[int, ...]
 
 
 TEXT, BYTES = "vlen-utf8", "vlen-bytes"
@@ -52,10 +52,10 @@ DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("
 """What the values are; xarray knows strings by what their dtype carries."""
 
 
-DECODERS = {TEXT: decoded_text, BYTES: decoded_bytes}
+DECODERS = {TEXT: decode_text, BYTES: decode_bytes}
 
 
-DAMAGE = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
+VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
 """What is raised for bytes that do not decode."""
 
 
@@ -124,14 +124,16 @@ class VaryingArray:
 
     def _read_fragment(self, fragment: Fragment, places: Sequence[Ints], out: Objects) -> None:
         columns = zip(fragment.axes, fragment.start, places, strict=True)
-        taken = [_taken(axis, place - start) for axis, start, place in columns]
+        taken = [_find_taken(axis, place - start) for axis, start, place in columns]
         if not all(taken):
             return
         manifest = fragment.manifest
         for axis, chunks in enumerate(taken):
             manifest = manifest.take(axis, slice(min(chunks), max(chunks) + 1))
-        reading = _Reading(self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out)
-        run_all(Ahead(reading.wanted(), reading.way, reading.fetch), reading.finish)
+        reading = _FragmentReader(
+            self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out
+        )
+        run_all(Prefetcher(reading.wanted(), reading.way, reading.fetch), reading.finish)
 
     def decoded(self, data: Buffer, encoded: Sequence[int]) -> Objects:
         """Return the values of a chunk of so many elements along the axes of the array."""
@@ -196,7 +198,7 @@ def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
 # ---------------------------------------------------------------------- one selection
 
 
-class _Stretch(NamedTuple):
+class _AxisStretch(NamedTuple):
     """What a selection takes of a chunk along one axis: from where, to where, and its length."""
 
     inner: Ints
@@ -204,7 +206,7 @@ class _Stretch(NamedTuple):
     encoded: int
 
 
-def _taken(axis: ChunkAxis, places: Ints) -> dict[int, _Stretch]:
+def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
     """Return what places take of the chunks of an axis, by their numbers."""
     outer = np.flatnonzero((places >= 0) & (places < axis.size))
     inside = places[outer]
@@ -214,12 +216,12 @@ def _taken(axis: ChunkAxis, places: Ints) -> dict[int, _Stretch]:
         edges, encoded, inset = axis.slabs(number, number + 1)
         member = chunk == number
         inner = inside[member] - edges[0] + inset[0]
-        found[number] = _Stretch(inner, outer[member], int(encoded[0]))
+        found[number] = _AxisStretch(inner, outer[member], int(encoded[0]))
     return found
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _FragmentReader:
     """The chunks of a fragment that are being read.
 
     Parameters
@@ -238,30 +240,30 @@ class _Reading:
     array: VaryingArray
     manifest: ChunkManifest
     first: Sequence[int]
-    taken: Sequence[Mapping[int, _Stretch]]
+    taken: Sequence[Mapping[int, _AxisStretch]]
     out: Objects
 
-    def wanted(self) -> Iterator[Place]:
+    def wanted(self) -> Iterator[ChunkIndex]:
         """Yield the places, in the box, of the chunks that are there and of which some is taken."""
         for place in product(*self.taken):
             inside = tuple(p - f for p, f in zip(place, self.first, strict=True))
             if self.manifest.file[inside] != MISSING:
                 yield inside
 
-    def way(self, place: Place) -> Way | None:
+    def way(self, place: ChunkIndex) -> HostSlot | None:
         """Say how far a chunk is."""
         row = self.manifest.lookup(place)
         if row.file == INLINE:
             return None
         url = self.manifest.files[row.file].url
-        at_once = store_for(url).reach.at_once
-        return Way(host_of(url), at_once, row.length) if at_once else None
+        at_once = find_store(url).reach.at_once
+        return HostSlot(host_of(url), at_once, row.length) if at_once else None
 
-    def fetch(self, place: Place) -> bytes:
+    def fetch(self, place: ChunkIndex) -> bytes:
         """Return the bytes of a chunk."""
-        return stored_bytes(self.manifest, place)
+        return fetch_chunk(self.manifest, place)
 
-    def finish(self, item: tuple[Place, bytes | None]) -> None:
+    def finish(self, item: tuple[ChunkIndex, bytes | None]) -> None:
         """Decode and place a chunk.
 
         Raises
@@ -274,12 +276,12 @@ class _Reading:
         stretches = [t[p + f] for t, p, f in zip(self.taken, place, self.first, strict=True)]
         try:
             found = self.array.decoded(data, [s.encoded for s in stretches])
-        except DAMAGE as error:
+        except VARYING_ERRORS as error:
             raise self._damaged(place, error) from error
         outer, inner = ([s[i] for s in stretches] for i in (1, 0))
         self.out[np.ix_(*outer)] = found[np.ix_(*inner)]
 
-    def _damaged(self, place: Place, error: Exception) -> ReadError:
+    def _damaged(self, place: ChunkIndex, error: Exception) -> ReadError:
         row = self.manifest.lookup(place)
         url = "bytes held inline" if row.file == INLINE else self.manifest.files[row.file].url
         found = ReadError(
@@ -300,7 +302,7 @@ SERIALISERS = {
 
 def is_varying(metadata: Mapping[str, Any]) -> bool:
     """Say whether the elements of an array are strings of varying length."""
-    return name_and_configuration(metadata["data_type"], "data_type")[0] in SERIALISERS
+    return parse_extension(metadata["data_type"], "data_type")[0] in SERIALISERS
 
 
 def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> VaryingArray:
@@ -321,9 +323,9 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
         A codec is not known.
     """
     shape = tuple(metadata["shape"])
-    serialiser = SERIALISERS[name_and_configuration(metadata["data_type"], "data_type")[0]]
+    serialiser = SERIALISERS[parse_extension(metadata["data_type"], "data_type")[0]]
     layout, codecs = tuple(range(len(shape))), []
-    chain = [name_and_configuration(entry, "codec") for entry in metadata["codecs"]]
+    chain = [parse_extension(entry, "codec") for entry in metadata["codecs"]]
     names = [name for name, _ in chain]
     if names.count(serialiser) != 1:
         raise UnsupportedError(
@@ -337,18 +339,18 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
                 f"codec {name!r} before {serialiser!r}: strings of varying length are only "
                 f"transposed; open the data with zarr-python"
             )
-        layout = tuple(layout[i] for i in order_of_axes(config, len(shape)))
+        layout = tuple(layout[i] for i in parse_order(config, len(shape)))
     for name, config in chain[place + 1 :]:
         codecs.append(codec_from_zarr_v3(name, config, np.dtype("u1")))
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
     parts = manifests([grid], 0) if prod(grid) else []
-    fragments = tuple(placed(part, axes) for part in parts)
-    fill = _fill(metadata["fill_value"], serialiser)
+    fragments = tuple(place_part(part, axes) for part in parts)
+    fill = _decode_fill(metadata["fill_value"], serialiser)
     return VaryingArray(shape, serialiser, tuple(codecs), layout, fill, fragments)
 
 
-def _fill(value: Any, serialiser: str) -> str | bytes:
+def _decode_fill(value: Any, serialiser: str) -> str | bytes:
     """Return a fill value: of bytes it is base64, or a list of numbers."""
     try:
         if serialiser == BYTES:

@@ -13,11 +13,11 @@ from math import prod
 from typing import Any
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.zarr.data_types import name_and_configuration
+from virtualds.formats.zarr.data_types import parse_extension
 
 
 @dataclass(frozen=True)
-class Axes:
+class StoredAxes:
     """What codecs have made of the axes of an array.
 
     Parameters
@@ -35,29 +35,29 @@ class Axes:
     reshaped: bool = False
 
     @classmethod
-    def of_array(cls, ndim: int, chunk_grid: Any) -> Axes:
+    def of_array(cls, ndim: int, chunk_grid: Any) -> StoredAxes:
         """Return the axes of an array that is cut by a ``chunk_grid``, if it is."""
         if chunk_grid is None:
             return cls(tuple(range(ndim)))
-        name, config = name_and_configuration(chunk_grid, "chunk_grid")
+        name, config = parse_extension(chunk_grid, "chunk_grid")
         chunk = config.get("chunk_shape") if name == "regular" else None
         known = isinstance(chunk, list | tuple) and len(chunk) == ndim
         whole = known and all(type(n) is int and n >= 0 for n in chunk or ())
         return cls(tuple(range(ndim)), tuple(chunk or ()) if whole else None)
 
 
-def _transposed(axes: Axes, config: Mapping[str, Any]) -> Axes:
+def _transpose(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
     if axes.reshaped:
         raise UnsupportedError(
             "codec 'transpose' behind 'reshape': axes that are none of the array's are not "
             "permuted; open the data with a library that knows both"
         )
-    order = order_of_axes(config, len(axes.layout))
+    order = parse_order(config, len(axes.layout))
     chunk = None if axes.chunk is None else tuple(axes.chunk[i] for i in order)
     return replace(axes, layout=tuple(axes.layout[i] for i in order), chunk=chunk)
 
 
-def order_of_axes(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
+def parse_order(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
     """Return the order of the codec ``transpose``; drafts of Zarr v3 had letters for two."""
     order: Any = config.get("order")
     axes = list(range(ndim))
@@ -72,16 +72,16 @@ def order_of_axes(config: Mapping[str, Any], ndim: int) -> Sequence[int]:
     return found
 
 
-def _reshaped(axes: Axes, config: Mapping[str, Any]) -> Axes:
+def _reshape(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
     if axes.chunk is None:
         raise UnsupportedError(
             "codec 'reshape': it needs chunks of one shape, on a regular grid; open the data with "
             "a library that knows it"
         )
-    return replace(axes, chunk=shape_of(config, axes.chunk), reshaped=True)
+    return replace(axes, chunk=compute_shape(config, axes.chunk), reshaped=True)
 
 
-def shape_of(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, ...]:
+def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that the codec ``reshape`` gives to chunks.
 
     Raises
@@ -96,7 +96,7 @@ def shape_of(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, .
     """
     said = config.get("shape")
     items = said if isinstance(said, list | tuple) and config.keys() == {"shape"} else [None]
-    lengths = [_length(item, before) for item in items]
+    lengths = [_find_length(item, before) for item in items]
     rest = prod(n for n in lengths if n is not None and n != -1)
     if lengths.count(-1) == 1 and rest and prod(before) % rest == 0:
         lengths[lengths.index(-1)] = prod(before) // rest
@@ -106,7 +106,7 @@ def shape_of(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, .
         len(found) != len(lengths)
         or prod(found) != prod(before)
         or named != sorted(set(named))
-        or any(_before(items, i, found, before) for i in range(len(items)))
+        or any(_is_misplaced(items, i, found, before) for i in range(len(items)))
     ):
         raise FormatError(
             f"codec 'reshape': {dict(config)} of chunks of {before}; the metadata is damaged"
@@ -114,7 +114,7 @@ def shape_of(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[int, .
     return found
 
 
-def _length(item: Any, before: tuple[int, ...]) -> int | None:
+def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
     """Return the length that an axis is said to have; -1 is what remains, None is nonsense."""
     if isinstance(item, list | tuple):
         whole = all(type(axis) is int and 0 <= axis < len(before) for axis in item)
@@ -122,7 +122,9 @@ def _length(item: Any, before: tuple[int, ...]) -> int | None:
     return item if type(item) is int and (item == -1 or item > 0) else None
 
 
-def _before(items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[int, ...]) -> bool:
+def _is_misplaced(
+    items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[int, ...]
+) -> bool:
     """Say whether an axis made of others does not lie where these lay."""
     axes = items[i]
     if not isinstance(axes, list | tuple) or not axes:
@@ -132,8 +134,8 @@ def _before(items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[
     )
 
 
-AXES: dict[str, Callable[[Axes, Mapping[str, Any]], Axes]] = {
-    "reshape": _reshaped,
-    "transpose": _transposed,
+AXES: dict[str, Callable[[StoredAxes, Mapping[str, Any]], StoredAxes]] = {
+    "reshape": _reshape,
+    "transpose": _transpose,
 }
 """What codecs that only move axes make of them."""

@@ -21,12 +21,17 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
-from virtualds.chunks.reference_table import MosaicTable
+from virtualds.chunks.reference_table import TiledReferences
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.zarr.v2_obstacles import all_fill, common_grid, memory_order, no_common_grid
+from virtualds.formats.zarr.v2_obstacles import (
+    build_fill_pipeline,
+    describe_grids,
+    find_common_grid,
+    memory_order,
+)
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2, fill_from_zarr_v2
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
@@ -53,11 +58,11 @@ class ZarrArray:
 
 
 def to_zarr_v2(array: ManifestArray) -> ZarrArray:
-    """Describe an array that has no `obstacles`."""
-    pipeline = array.pipelines[0] if array.fragments else all_fill(array)
-    grid = common_grid(array)
+    """Describe an array that has no `unsupported_reasons`."""
+    pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
+    grid = find_common_grid(array)
     if grid is None:
-        raise UnsupportedError(f"{array.name}: {no_common_grid(array)}")
+        raise UnsupportedError(f"{array.name}: {describe_grids(array)}")
     codecs = [codec.to_zarr_v2() for codec in pipeline.codecs]
     metadata = {
         "zarr_format": 2,
@@ -73,7 +78,7 @@ def to_zarr_v2(array: ManifestArray) -> ZarrArray:
     # the last codec of a Zarr v2 array is its compressor; readers look for it there
     if codecs and not pipeline.codecs[-1].is_filter:
         metadata |= {"compressor": codecs[-1], "filters": codecs[:-1] or None}
-    return ZarrArray(metadata, _whole_manifest(array, grid), pipeline)
+    return ZarrArray(metadata, _build_whole_manifest(array, grid), pipeline)
 
 
 def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> ManifestArray:
@@ -141,18 +146,18 @@ def is_shape(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
-def chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the chunks per axis that ``.zarray`` describes."""
     pairs = zip(metadata["shape"], metadata["chunks"], strict=True)
     return tuple(-(-n // max(c, 1)) for n, c in pairs)
 
 
-def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
+def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
     """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
     found = dict(NO_FILTERS)
     for codec in array.pipelines[0].codecs if array.pipelines else ():
         found |= codec.encoding
-    chunks = common_grid(array)
+    chunks = find_common_grid(array)
     if chunks is not None and chunks:
         found |= {"contiguous": False, "chunksizes": chunks}
         found["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
@@ -161,7 +166,7 @@ def storage_encoding(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any
     return found
 
 
-def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
+def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManifest:
     """Return one manifest over the grid of the array, missing where no fragment lies."""
     grid = tuple(-(-n // c) for n, c in zip(array.shape, chunks, strict=True))
     if len(array.fragments) == 1 and array.manifest.shape == grid:
@@ -169,7 +174,7 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
     if not array.fragments:
         return ChunkManifest.missing(grid)
     if any(f.manifest.is_in_set for f in array.fragments):
-        return _mosaic(array, chunks, grid)
+        return _tile_manifests(array, chunks, grid)
     demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
     # fragments share a table of files once they are concatenated in a row
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
@@ -193,10 +198,12 @@ def _whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> ChunkManif
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
 
 
-def _mosaic(array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]) -> ChunkManifest:
+def _tile_manifests(
+    array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]
+) -> ChunkManifest:
     """Return the manifest over the grid of the array without reading what lies in sets."""
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)
         for f in array.fragments
     )
-    return LazyManifest(MosaicTable(grid, parts), grid)
+    return LazyManifest(TiledReferences(grid, parts), grid)

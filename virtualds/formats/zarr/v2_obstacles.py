@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.alignment import regular_chunks
+from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.formats.zarr.v2_types import can_be_spelled
 
 
-def obstacles(array: ManifestArray) -> list[str]:
+def unsupported_reasons(array: ManifestArray) -> list[str]:
     """Return why Zarr v2 metadata cannot describe an array; nothing if they can."""
     found = []
     if len(array.pipelines) > 1:
-        found.append(_differing_pipelines(array))
+        found.append(_describe_pipelines(array))
     for pipeline in array.pipelines:
         if pipeline.packing is not None:
-            found.append(_packed(array))
+            found.append(_describe_packing(array))
         elif pipeline.dtype.char in "gG":
             found.append(f"its type {pipeline.dtype} has another form on every machine")
         elif not can_be_spelled(pipeline.dtype):
@@ -30,12 +30,12 @@ def obstacles(array: ManifestArray) -> list[str]:
             )
         elif pipeline.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
             found.append(f"its values are converted from {pipeline.dtype} to {array.dtype}")
-    if not found and common_grid(array) is None:
-        found.append(no_common_grid(array))
+    if not found and find_common_grid(array) is None:
+        found.append(describe_grids(array))
     return list(dict.fromkeys(found))
 
 
-def all_fill(array: ManifestArray) -> CodecPipeline:
+def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
     """Return the pipeline of an array without any fragment: missing chunks of its fill value."""
     fill = np.asarray(array.fill_value, array.dtype).tobytes()
     return CodecPipeline(array.dtype, fill=fill, layout=tuple(range(array.ndim)))
@@ -51,12 +51,12 @@ def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
     return "F" if shown == list(range(ndim))[::-1] else None
 
 
-def common_grid(array: ManifestArray) -> tuple[int, ...] | None:
+def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
     """Return the chunk shape of the one regular grid on which all fragments lie, or None."""
-    return regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
+    return find_regular_chunks(array.shape, array.fragments) if array.gaps_read_as_missing else None
 
 
-def _packed(array: ManifestArray) -> str:
+def _describe_packing(array: ManifestArray) -> str:
     """Say why the packing of an array could not be told as attributes."""
     if len({p.packing for p in array.pipelines}) > 1:
         return "its CF packing differs between files"
@@ -65,8 +65,10 @@ def _packed(array: ManifestArray) -> str:
     return f"its values were converted to {array.dtype} after they were unpacked"
 
 
-def _differing_pipelines(array: ManifestArray) -> str:
-    first = {number: _first_file(array, number) for number in range(min(2, len(array.pipelines)))}
+def _describe_pipelines(array: ManifestArray) -> str:
+    first = {
+        number: _find_first_file(array, number) for number in range(min(2, len(array.pipelines)))
+    }
     a, b = array.pipelines[:2]
     differing = [
         name
@@ -79,7 +81,7 @@ def _differing_pipelines(array: ManifestArray) -> str:
     )
 
 
-def _first_file(array: ManifestArray, pipeline: int) -> str:
+def _find_first_file(array: ManifestArray, pipeline: int) -> str:
     """Return the file of the first chunk that decodes by a pipeline, the first in a file if any."""
     is_inline = False
     for fragment in array.fragments:
@@ -91,19 +93,19 @@ def _first_file(array: ManifestArray, pipeline: int) -> str:
     return "an inline chunk" if is_inline else "a missing chunk"
 
 
-def no_common_grid(array: ManifestArray) -> str:
+def describe_grids(array: ManifestArray) -> str:
     for axis in range(array.ndim):
         for fragment in array.fragments:
             if fragment.axes[axis].chunk is None:
                 slabs = fragment.axes[axis].slabs()
                 lengths = slabs.encoded[:8].tolist()
                 odd = int(np.argmax(slabs.encoded != slabs.encoded[0])) or 1
-                first, other = (_file_of_slab(fragment, axis, i) for i in (0, odd))
+                first, other = (_find_file_of_slab(fragment, axis, i) for i in (0, odd))
                 return (
                     f"its chunks along axis {axis} are no regular grid (they store {lengths} ...; "
                     f"{first} and {other} differ first)"
                 )
-    files = [_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
+    files = [_find_file_of_slab(f, 0, 0) for f in array.fragments[:2] if array.ndim]
     where = f" ({' and '.join(files)} differ first)" if len(files) == 2 else ""
     return (
         f"its {len(array.fragments)} fragments do not lie on one regular chunk grid without gaps"
@@ -111,7 +113,7 @@ def no_common_grid(array: ManifestArray) -> str:
     )
 
 
-def _file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
+def _find_file_of_slab(fragment: Fragment, axis: int, slab: int) -> str:
     """Return the first file that chunks of one slab lie in."""
     manifest = fragment.manifest.take(axis, slice(slab, slab + 1)).loaded()
     found = manifest.file[manifest.file >= 0]

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, group_path, named_axes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes, normalise_group_path
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED, malformed
-from virtualds.formats.undecodable import variable_or_problem
-from virtualds.formats.zarr.encoding_notes import restored_encoding
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.undecodable import read_variable_or_problem
+from virtualds.formats.zarr.encoding_notes import restore_encoding
 from virtualds.formats.zarr.strings import varying_from_zarr_v2
-from virtualds.formats.zarr.v2_metadata import array_from_zarr_v2, check_zarr_v2, chunk_grid
+from virtualds.formats.zarr.v2_metadata import array_from_zarr_v2, check_zarr_v2, read_chunk_grid
 from virtualds.formats.zarr.v2_types import fill_from_zarr_v2
 from virtualds.json_values import from_json
 from virtualds.source_file import SourceFile
@@ -35,7 +35,7 @@ Chunks = Callable[[str, tuple[int, ...]], ChunkManifest]
 # ---------------------------------------------------------------------- reading
 
 
-class Members(NamedTuple):
+class MemberNames(NamedTuple):
     """The names of what a group holds, in order."""
 
     arrays: dict[str, None]
@@ -84,16 +84,16 @@ class HierarchyReader:
                     f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
                     f"metadata is damaged"
                 )
-            return self._group(group_path(path, lambda p: self._members[p].groups))
-        except MALFORMED as error:
+            return self._group(normalise_group_path(path, lambda p: self._members[p].groups))
+        except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
-            raise malformed(self.source.url, error) from error
+            raise malformed_error(self.source.url, error) from error
 
     @cached_property
-    def _members(self) -> Mapping[str, Members]:
+    def _members(self) -> Mapping[str, MemberNames]:
         """What every group holds, by path: a look at all keys for each would take its time."""
-        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        found: dict[str, MemberNames] = defaultdict(lambda: MemberNames({}, {}))
         for key in self.metadata:
             *nodes, rest = key.split("/")
             is_array = f"{'/'.join(nodes)}/.zarray" in self.metadata
@@ -142,15 +142,15 @@ class HierarchyReader:
         shape = member_of(self.metadata[f"{path}/.zarray"], "shape")
         names = member_of(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
         read = partial(self._variable, path)
-        return variable_or_problem(read, path, self.source.url, shape, names, problems)
+        return read_variable_or_problem(read, path, self.source.url, shape, names, problems)
 
     def _variable(self, path: str) -> ManifestVariable:
         metadata = self.metadata[f"{path}/.zarray"]
         check_zarr_v2(metadata)
         notes = self._noted("arrays", path)
         attributes = self._attributes(path, notes)
-        dims = _dims(metadata["shape"], attributes.pop(DIMENSIONS, None))
-        manifest = self.chunks(path, chunk_grid(metadata))
+        dims = _name_dims(metadata["shape"], attributes.pop(DIMENSIONS, None))
+        manifest = self.chunks(path, read_chunk_grid(metadata))
         if metadata["dtype"] == "|O":
             values, fill = varying_from_zarr_v2(metadata, manifest)
             if fill is not None:
@@ -162,7 +162,7 @@ class HierarchyReader:
         if fill is not None:
             # as xarray reads Zarr v2: its fill value is the netCDF attribute, whatever that says
             attributes["_FillValue"] = fill
-        encoding = restored_encoding(array, dims, notes, self.source.url)
+        encoding = restore_encoding(array, dims, notes, self.source.url)
         return ManifestVariable(dims, array, attributes, encoding)
 
 
@@ -171,8 +171,8 @@ def member_of(document: object, key: str) -> object:
     return document.get(key) if isinstance(document, Mapping) else None
 
 
-def _dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
-    dims = named_axes(shape, [None] * len(shape)) if names is None else tuple(names)
+def _name_dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:
+    dims = name_axes(shape, [None] * len(shape)) if names is None else tuple(names)
     if len(dims) != len(shape):
         raise FormatError(f"dimensions {dims} for an array of shape {shape}")
     return dims

@@ -21,7 +21,7 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
         It spells no dtype.
     """
     try:
-        found: np.dtype[Any] = np.dtype(_descr(spelled))
+        found: np.dtype[Any] = np.dtype(_to_numpy_descr(spelled))
     except (SyntaxError, TypeError, ValueError) as error:
         # numpy parses shapes in types as Python
         raise FormatError(
@@ -38,11 +38,11 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
     return found
 
 
-def _descr(spelled: Any) -> Any:
+def _to_numpy_descr(spelled: Any) -> Any:
     """Return a spelled dtype as numpy takes it: fields are tuples."""
     if isinstance(spelled, str):
         return spelled
-    return [(name, _descr(kind), *map(tuple, shape)) for name, kind, *shape in spelled]
+    return [(name, _to_numpy_descr(kind), *map(tuple, shape)) for name, kind, *shape in spelled]
 
 
 def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
@@ -70,12 +70,12 @@ def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
         It is none of that dtype.
     """
     try:
-        return _fill_from_zarr_v2(value, dtype)
+        return _decode_fill(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise FormatError(f"fill_value {value!r}: it is no {dtype} ({error})") from error
 
 
-def _fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
+def _decode_fill(value: Any, dtype: np.dtype[Any]) -> Any:
     if value is None or dtype.kind == "O":
         return None
     if dtype.kind == "U" and value == 0:
@@ -87,7 +87,7 @@ def _fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
             raise ValueError(f"{len(raw)} bytes")
         return np.frombuffer(raw.ljust(dtype.itemsize, b"\0"), dtype)[0]
     if dtype.kind == "c":
-        real, imaginary = (_fill_from_zarr_v2(part, np.dtype("f8")) for part in value)
+        real, imaginary = (_decode_fill(part, np.dtype("f8")) for part in value)
         return np.asarray(complex(real, imaginary), dtype)[()]
     if isinstance(value, str) and dtype.kind == "f":
         value = NON_FINITE.get(value, value)

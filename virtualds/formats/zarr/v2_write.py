@@ -11,19 +11,19 @@ import numpy.typing as npt
 from numpy.lib import recfunctions
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import with_one_fill
-from virtualds.arrays.fill import same_scalar
+from virtualds.arrays.concatenate import unify_fill
+from virtualds.arrays.fill import is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.codecs.vlen_text import checked_text, encoded_text
+from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import UnsupportedError, cannot_hold
-from virtualds.formats.zarr.encoding_notes import declared
+from virtualds.formats.zarr.encoding_notes import list_declared
 from virtualds.formats.zarr.strings import TEXT
-from virtualds.formats.zarr.v2_metadata import ZarrArray, chunk_grid, to_zarr_v2
-from virtualds.formats.zarr.v2_obstacles import obstacles
+from virtualds.formats.zarr.v2_metadata import ZarrArray, read_chunk_grid, to_zarr_v2
+from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
 from virtualds.formats.zarr.v2_read import DIMENSIONS, files_with_chunks
 from virtualds.formats.zarr.v2_types import (
     dtype_from_zarr_v2,
@@ -114,8 +114,8 @@ class Hierarchy:
         for name, variable in group.variables.items():
             found = []
             if isinstance(variable.data, ManifestArray):
-                array = with_one_fill(variable.data)
-                variable, found = replace(variable, data=array), obstacles(array)
+                array = unify_fill(variable.data)
+                variable, found = replace(variable, data=array), unsupported_reasons(array)
             try:
                 if not found:
                     self._add_variable(prefix + name, variable, sources)
@@ -131,9 +131,9 @@ class Hierarchy:
     ) -> None:
         attributes = dict(variable.attributes)
         if isinstance(variable.data, ManifestArray):
-            metadata, manifest = _array(variable.data, attributes)
+            metadata, manifest = _describe_array(variable.data, attributes)
         else:
-            metadata, manifest = _values(variable.read())
+            metadata, manifest = _describe_values(variable.read())
         for file in sources(manifest):
             self.note(file)
         fill = attributes.get("_FillValue")
@@ -149,7 +149,9 @@ class Hierarchy:
         self.metadata[f"{path}/.zarray"] = metadata
         self.metadata[f"{path}/.zattrs"] = plain | {DIMENSIONS: list(variable.dims)}
         self.manifests[path] = manifest
-        notes = declared(variable, _as_stored(variable)) | ({"attributes": types} if types else {})
+        notes = list_declared(variable, _to_stored(variable)) | (
+            {"attributes": types} if types else {}
+        )
         if notes:
             self.notes["arrays"][path] = notes
 
@@ -175,7 +177,7 @@ class Hierarchy:
         return {"files": {}} | filled
 
 
-def _array(
+def _describe_array(
     array: ManifestArray, attributes: Mapping[str, Any]
 ) -> tuple[dict[str, Any], ChunkManifest]:
     """Return the metadata and the chunks of a virtual array."""
@@ -183,12 +185,12 @@ def _array(
     # an attribute of another dtype stays an attribute: it fills nothing
     known = attributes.get("_FillValue")
     known = known if is_exact(known, found.pipeline.dtype) else None
-    if _reads_as(found.pipeline.fill_value, known):
+    if _is_read_alike(found.pipeline.fill_value, known):
         return found.metadata, found.manifest
-    return found.metadata, _missing_written_out(found)
+    return found.metadata, _write_out_missing(found)
 
 
-def _missing_written_out(array: ZarrArray) -> ChunkManifest:
+def _write_out_missing(array: ZarrArray) -> ChunkManifest:
     """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
 
     They take ``fill_value`` for the attribute ``_FillValue``; the fill value of HDF5 is none.
@@ -199,7 +201,7 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
     if not count:
         return manifest
     chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
-    data = _encoded(chunk, array.pipeline)
+    data = _encode_chunk(chunk, array.pipeline)
     if count * len(data) > MOST_INLINE:
         raise UnsupportedError(
             f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
@@ -216,10 +218,10 @@ def _missing_written_out(array: ZarrArray) -> ChunkManifest:
     )
 
 
-def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
+def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
     """Return the metadata of values in memory, and the one chunk that holds them inline."""
     if values.dtype.names:
-        values = _without_gaps(values)
+        values = _drop_padding(values)
     metadata: dict[str, Any] = {
         "zarr_format": 2,
         "shape": list(values.shape),
@@ -234,12 +236,12 @@ def _values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:
     data = values.tobytes()
     if values.dtype.kind in "OUT":
         metadata |= {"dtype": "|O", "filters": [{"id": TEXT}]}
-        data = encoded_text(checked_text(values))
-    grid = chunk_grid(metadata)
+        data = encode_text(to_text_objects(values))
+    grid = read_chunk_grid(metadata)
     return metadata, ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
 
 
-def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _drop_padding(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values of a compound type without bytes between its members."""
     if values.dtype.hasobject:
         raise UnsupportedError(
@@ -249,7 +251,7 @@ def _without_gaps(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return recfunctions.repack_fields(values, recurse=True)
 
 
-def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
+def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
     """Return the array that readers will find."""
     data = variable.data
     if isinstance(data, ManifestArray):
@@ -261,16 +263,18 @@ def _as_stored(variable: ManifestVariable) -> ManifestArray | None:
     )
 
 
-def _reads_as(fill: Any, attribute: Any) -> bool:
+def _is_read_alike(fill: Any, attribute: Any) -> bool:
     """Say whether missing chunks read alike for a reader that knows only the attribute."""
     if attribute is None:
         kind = np.asarray(fill).dtype
         # a negative zero is another number
-        return bool(np.isnat(fill)) if kind.kind in "mM" else same_scalar(fill, np.zeros((), kind))
-    return same_scalar(fill, attribute)
+        return (
+            bool(np.isnat(fill)) if kind.kind in "mM" else is_same_scalar(fill, np.zeros((), kind))
+        )
+    return is_same_scalar(fill, attribute)
 
 
-def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
+def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
     """Encode one chunk; filters of arrays need to know what it is one of."""
     import numcodecs
 
@@ -284,7 +288,7 @@ def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
                 f"be done with {codec.zarr_v2_id}; load the variable first"
             ) from error
     found = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
-    if _decoded(found, pipeline) != chunk.tobytes():
+    if _decode_chunk(found, pipeline) != chunk.tobytes():
         raise UnsupportedError(
             f"its missing chunks read as {pipeline.fill_value}, which "
             f"{[codec.to_zarr_v2()['id'] for codec in pipeline.codecs]} would round to another "
@@ -293,7 +297,7 @@ def _encoded(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
     return found
 
 
-def _decoded(data: Buffer, pipeline: CodecPipeline) -> bytes:
+def _decode_chunk(data: Buffer, pipeline: CodecPipeline) -> bytes:
     for codec in reversed(pipeline.codecs):
         data = codec.decode(data, None)
     return bytes(data)

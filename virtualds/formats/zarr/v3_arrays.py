@@ -26,7 +26,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf_packing import Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
-from virtualds.codecs.pipeline import CodecPipeline, Hidden
+from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3
 from virtualds.formats.zarr.data_types import (
@@ -35,13 +35,13 @@ from virtualds.formats.zarr.data_types import (
     fill_value_from_v3,
     fill_value_to_v3,
 )
-from virtualds.formats.zarr.v2_obstacles import all_fill
+from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2
-from virtualds.formats.zarr.v3_metadata import axes_from_v3, grid_to_v3, origins_in_grid
+from virtualds.formats.zarr.v3_metadata import axes_from_v3, find_origins, grid_to_v3
 from virtualds.json_values import from_json, to_json
 
 
-class Part(NamedTuple):
+class ManifestPart(NamedTuple):
     """Chunks of a manifest: where they lie in the grid of a fragment."""
 
     fragment: int
@@ -57,14 +57,14 @@ MOST_EMPTY = 2**20
 """Slabs of an axis that may show no element."""
 
 
-Manifests = Callable[[list[tuple[int, ...]], int], list[Part]]
+Manifests = Callable[[list[tuple[int, ...]], int], list[ManifestPart]]
 """Says where chunks lie: takes the grids of fragments, and the number of pipelines, 0 if plain."""
 
 
 # ---------------------------------------------------------------------- writing
 
 
-def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
+def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Describe an array as Zarr v3 does, as plainly as can be.
 
     Returns
@@ -81,7 +81,7 @@ def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
     """
     if any(p.dtype.char in "gG" for p in array.pipelines) or array.dtype.char in "gG":
         raise UnsupportedError(f"its type {array.dtype} has another form on every machine")
-    return _plain(array) or extended_to_v3(array)
+    return _describe_plain(array) or extended_to_v3(array)
 
 
 def is_extended(metadata: Mapping[str, Any]) -> bool:
@@ -90,11 +90,11 @@ def is_extended(metadata: Mapping[str, Any]) -> bool:
     return isinstance(grid, Mapping) and grid.get("name") == FRAGMENTS
 
 
-def _plain(array: ManifestArray) -> tuple[dict[str, Any], list[Part]] | None:
+def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]] | None:
     """Describe an array in plain Zarr; None if it is more than that."""
     if len(array.pipelines) > 1:
         return None
-    pipeline = array.pipelines[0] if array.fragments else all_fill(array)
+    pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
     same = pipeline.packing is None and pipeline.decoded_dtype == array.dtype.newbyteorder("=")
     kind = data_type_to_v3(pipeline.dtype)
     grid = grid_to_v3(array) if same and kind is not None else None
@@ -103,13 +103,13 @@ def _plain(array: ManifestArray) -> tuple[dict[str, Any], list[Part]] | None:
     codecs = codecs_to_v3(pipeline, array.ndim, grid["configuration"].get("chunk_shape"))
     if codecs is None:
         return None
-    metadata = _metadata(array.shape, kind, grid, pipeline.fill_value, pipeline.dtype, codecs)
-    origins = origins_in_grid(array, axes_from_v3(array.shape, grid))
-    parts = [Part(0, o, f.manifest) for o, f in zip(origins, array.fragments, strict=True)]
+    metadata = _build_metadata(array.shape, kind, grid, pipeline.fill_value, pipeline.dtype, codecs)
+    origins = find_origins(array, axes_from_v3(array.shape, grid))
+    parts = [ManifestPart(0, o, f.manifest) for o, f in zip(origins, array.fragments, strict=True)]
     return metadata, parts
 
 
-def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
+def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
     """Describe an array exactly, fragment by fragment, as `array_to_v3` does where it has to."""
     kind = data_type_to_v3(array.dtype)
     if kind is None:
@@ -121,14 +121,15 @@ def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[Part]]:
     grid = {"name": FRAGMENTS, "configuration": {"fragments": fragments}}
     pipelines = [_pipeline_to_json(p) for p in array.pipelines]
     codecs = [{"name": PIPELINES, "configuration": {"pipelines": pipelines}}]
-    metadata = _metadata(array.shape, kind, grid, array.fill_value, array.dtype, codecs)
+    metadata = _build_metadata(array.shape, kind, grid, array.fill_value, array.dtype, codecs)
     parts = [
-        Part(number, (0,) * array.ndim, f.manifest) for number, f in enumerate(array.fragments)
+        ManifestPart(number, (0,) * array.ndim, f.manifest)
+        for number, f in enumerate(array.fragments)
     ]
     return metadata, parts
 
 
-def _metadata(
+def _build_metadata(
     shape: tuple[int, ...], kind: Any, grid: Any, fill: Any, dtype: np.dtype[Any], codecs: Any
 ) -> dict[str, Any]:
     extended = isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE
@@ -149,16 +150,16 @@ def _axis_to_json(axis: ChunkAxis) -> dict[str, Any]:
         return {"size": axis.length, "chunk": axis.step, "hidden": axis.hidden, "last": axis.last}
     slabs = axis.slabs()
     columns = {"lengths": np.diff(slabs.edges), "stored": slabs.encoded, "hidden": slabs.inset}
-    return {name: _run_lengths(column.tolist()) for name, column in columns.items()}
+    return {name: _encode_run_lengths(column.tolist()) for name, column in columns.items()}
 
 
-def _run_lengths(values: list[int]) -> list[list[int]]:
+def _encode_run_lengths(values: list[int]) -> list[list[int]]:
     return [[value, len(list(run))] for value, run in groupby(values)]
 
 
 def _pipeline_to_json(pipeline: CodecPipeline) -> dict[str, Any]:
     layout = [
-        {"length": e.length, "index": e.index} if isinstance(e, Hidden) else e
+        {"length": e.length, "index": e.index} if isinstance(e, FixedAxis) else e
         for e in pipeline.layout
     ]
     found = {
@@ -214,20 +215,22 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     """
     shape = tuple(metadata["shape"])
     if is_extended(metadata):
-        return _array_of_fragments(shape, metadata, manifests)
+        return _build_array(shape, metadata, manifests)
     pipeline = pipeline_from_v3(metadata)
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
     parts = manifests([grid], 0) if prod(grid) else []
     if len(parts) == 1 and parts[0].manifest.shape == grid:
-        return ManifestArray.of_fragment(placed(parts[0], axes), pipeline)
-    fragments = tuple(placed(part, axes) for part in parts)
+        return ManifestArray.of_fragment(place_part(parts[0], axes), pipeline)
+    fragments = tuple(place_part(part, axes) for part in parts)
     return ManifestArray(
         shape, pipeline.decoded_dtype, pipeline.missing_value, (pipeline,), fragments
     )
 
 
-def placed(part: Part, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()) -> Fragment:
+def place_part(
+    part: ManifestPart, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()
+) -> Fragment:
     """Return the fragment that a part of the chunks of some axes is."""
     start = start or (0,) * len(axes)
     if part.manifest.shape == tuple(axis.nchunks for axis in axes):
@@ -242,7 +245,7 @@ def placed(part: Part, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ())
     return Fragment(tuple(begin), tuple(cut), part.manifest)
 
 
-def _array_of_fragments(
+def _build_array(
     shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
 ) -> ManifestArray:
     said = [
@@ -265,7 +268,7 @@ def _array_of_fragments(
         fill = fill_value_from_v3(metadata["fill_value"], dtype)
     count = max(len(pipelines), 1)
     parts = manifests([tuple(a.nchunks for a in axes) for _, axes in said], count) if said else []
-    fragments = [placed(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
+    fragments = [place_part(p, said[p.fragment][1], said[p.fragment][0]) for p in parts]
     if fragments and not pipelines:
         raise FormatError("chunks, and no pipeline that decodes them")
     found = ManifestArray(shape, dtype, default_fill(dtype), pipelines, tuple(fragments))
@@ -298,7 +301,7 @@ def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
         codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
     )
     layout = tuple(
-        Hidden(e["length"], e["index"]) if isinstance(e, Mapping) else int(e)
+        FixedAxis(e["length"], e["index"]) if isinstance(e, Mapping) else int(e)
         for e in said["layout"]
     )
     fill = None if said["fill"] is None else base64.b64decode(said["fill"])

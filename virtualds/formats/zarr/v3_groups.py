@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, group_path, named_axes
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes, normalise_group_path
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED, malformed
-from virtualds.formats.undecodable import variable_or_problem
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.undecodable import read_variable_or_problem
 from virtualds.formats.zarr.document import CONSOLIDATED
-from virtualds.formats.zarr.encoding_notes import restored_encoding
-from virtualds.formats.zarr.shards import without_shards
+from virtualds.formats.zarr.encoding_notes import restore_encoding
+from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import is_varying, varying_from_v3
 from virtualds.formats.zarr.v2_types import fill_from_attribute
 from virtualds.formats.zarr.v3_arrays import Manifests, array_from_v3
@@ -25,7 +25,7 @@ GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 """Keys that the metadata of a group may have."""
 
 
-class Members(NamedTuple):
+class MemberNames(NamedTuple):
     """The names of what a group holds, in order."""
 
     arrays: dict[str, None]
@@ -74,16 +74,16 @@ class NodesReader:
                     f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
                     f"is damaged"
                 )
-            return self._group(group_path(path, lambda p: self._members[p].groups))
-        except MALFORMED as error:
+            return self._group(normalise_group_path(path, lambda p: self._members[p].groups))
+        except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
-            raise malformed(self.root, error) from error
+            raise malformed_error(self.root, error) from error
 
     @cached_property
-    def _members(self) -> Mapping[str, Members]:
+    def _members(self) -> Mapping[str, MemberNames]:
         """What every group holds, by path: a look at all nodes for each would take its time."""
-        found: dict[str, Members] = defaultdict(lambda: Members({}, {}))
+        found: dict[str, MemberNames] = defaultdict(lambda: MemberNames({}, {}))
         for key, node in self.nodes.items():
             names = key.split("/") if key else []
             for depth, name in enumerate(names, 1):
@@ -141,23 +141,23 @@ class NodesReader:
             return self._variable(path, node)
 
         shape, names = node.get("shape"), node.get("dimension_names")
-        return variable_or_problem(read, path, self.root, shape, names, problems)
+        return read_variable_or_problem(read, path, self.root, shape, names, problems)
 
     def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._noted("arrays", path)
         attributes = self._attributes(node, notes)
-        dims = _dims(node)
-        node, parts = without_shards(node, self.parts_of(path, node))
+        dims = _dims_of(node)
+        node, parts = expand_shards(node, self.parts_of(path, node))
         if is_varying(node):
             data, encoding = varying_from_v3(node, parts).settled()
             return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_v3(node, parts)
         if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):
             attributes["_FillValue"] = fill_from_attribute(attributes["_FillValue"], array.dtype)
-        encoding = restored_encoding(array, dims, notes, self.root)
+        encoding = restore_encoding(array, dims, notes, self.root)
         return ManifestVariable(dims, array, attributes, encoding)
 
 
-def _dims(node: Mapping[str, Any]) -> tuple[str, ...]:
+def _dims_of(node: Mapping[str, Any]) -> tuple[str, ...]:
     shape = node["shape"]
-    return named_axes(shape, node.get("dimension_names") or [None] * len(shape))
+    return name_axes(shape, node.get("dimension_names") or [None] * len(shape))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.alignment import mesh_lengths, origin, regular_chunks
+from virtualds.chunks.alignment import find_mesh_lengths, find_origin, find_regular_chunks
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError
@@ -24,7 +24,7 @@ from virtualds.formats.zarr.data_types import (
     data_type_to_v3,
     fill_value_from_v3,
     fill_value_to_v3,
-    name_and_configuration,
+    parse_extension,
 )
 
 NEEDED = (
@@ -112,20 +112,20 @@ def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
     """
     if not array.gaps_read_as_missing:
         return None
-    chunks = regular_chunks(array.shape, array.fragments)
+    chunks = find_regular_chunks(array.shape, array.fragments)
     if chunks is None and not array.size:
         # fragments without elements have no chunks that could lie anywhere
-        chunks = regular_chunks(array.shape, ())
+        chunks = find_regular_chunks(array.shape, ())
     if chunks is not None:
         return {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}
-    lengths = mesh_lengths(array.shape, array.fragments)
+    lengths = find_mesh_lengths(array.shape, array.fragments)
     if lengths is None:
         return None
-    shapes = [_run_lengths(one) for one in lengths]
+    shapes = [_encode_runs(one) for one in lengths]
     return {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": shapes}}
 
 
-def _run_lengths(lengths: Ints) -> list[int | list[int]]:
+def _encode_runs(lengths: Ints) -> list[int | list[int]]:
     """Return numbers, runs of the same one as pairs of it and how often it comes."""
     runs = ((value, len(list(run))) for value, run in groupby(lengths.tolist()))
     return [value if count == 1 else [value, count] for value, count in runs]
@@ -150,7 +150,7 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
     >>> axis.lengths.tolist()
     [31, 28, 31, 28]
     """
-    name, config = name_and_configuration(chunk_grid, "chunk_grid")
+    name, config = parse_extension(chunk_grid, "chunk_grid")
     if name not in GRIDS:
         raise UnsupportedError(
             f"chunk_grid {name!r}: it is none of {sorted(GRIDS)}; open the data with the library "
@@ -167,34 +167,34 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
             f"chunk_grid {name!r}: {GRIDS[name]} {cuts!r} of shape {list(shape)}; the metadata is "
             f"damaged"
         )
-    cut_axis = _step if name == "regular" else _cut
+    cut_axis = _make_regular_axis if name == "regular" else _cut_axis
     pairs = zip(shape, cuts, strict=True)
     return tuple(cut_axis(size, cut, axis) for axis, (size, cut) in enumerate(pairs))
 
 
-def _step(size: int, length: Any, axis: int) -> ChunkAxis:
+def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
     # along axes without elements, some write chunks without any
     if type(length) is not int or length < min(size, 1):
-        raise _no_cut(size, length, axis)
+        raise _cut_error(size, length, axis)
     return ChunkAxis.regular(size, max(length, 1))
 
 
-def _cut(size: int, cut: Any, axis: int) -> ChunkAxis:
+def _cut_axis(size: int, cut: Any, axis: int) -> ChunkAxis:
     """Return an axis cut every so many elements, or into chunks of lengths that are listed."""
     if not isinstance(cut, list | tuple):
-        return _step(size, cut, axis)
+        return _make_regular_axis(size, cut, axis)
     values, counts, total = [], [], 0
     for item in cut:
         value, count = item if isinstance(item, list | tuple) and len(item) == 2 else (item, 1)
         if any(type(n) is not int or n < 1 for n in (value, count)):
-            raise _no_cut(size, cut, axis)
+            raise _cut_error(size, cut, axis)
         # what lies beyond the end is not counted, however often it comes
         shown = min(count, max(-(-(size - total) // value), 0))
         values.append(value)
         counts.append(shown)
         total += shown * value
     if total < size:
-        raise _no_cut(size, cut, axis)
+        raise _cut_error(size, cut, axis)
     if len({v for v, n in zip(values, counts, strict=True) if n}) == 1:
         return ChunkAxis.regular(size, next(v for v, n in zip(values, counts, strict=True) if n))
     stored = np.repeat(np.asarray(values, np.int64), counts)
@@ -202,16 +202,16 @@ def _cut(size: int, cut: Any, axis: int) -> ChunkAxis:
     return ChunkAxis.from_slabs(np.diff(edges), stored)
 
 
-def _no_cut(size: int, cut: Any, axis: int) -> FormatError:
+def _cut_error(size: int, cut: Any, axis: int) -> FormatError:
     return FormatError(
         f"chunk_grid: chunks of {cut!r} along axis {axis} do not cover its {size} elements; the "
         f"metadata is damaged"
     )
 
 
-def origins_in_grid(array: ManifestArray, axes: tuple[ChunkAxis, ...]) -> list[tuple[int, ...]]:
+def find_origins(array: ManifestArray, axes: tuple[ChunkAxis, ...]) -> list[tuple[int, ...]]:
     """Return where every fragment begins in a grid that it lies on, in chunks per axis."""
-    return [origin(fragment, axes) for fragment in array.fragments]
+    return [find_origin(fragment, axes) for fragment in array.fragments]
 
 
 __all__ = [
@@ -223,7 +223,7 @@ __all__ = [
     "data_type_to_v3",
     "fill_value_from_v3",
     "fill_value_to_v3",
+    "find_origins",
     "grid_to_v3",
-    "origins_in_grid",
     "pipeline_from_v3",
 ]

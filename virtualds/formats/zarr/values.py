@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.codecs.vlen_text import checked_text, encoded_text
+from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.formats.zarr.data_types import data_type_to_v3, fill_value_to_v3
 
 TEXT = "string"
 """The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
 """Bytes of an array from which on its chunks are compressed."""
-CHUNK = 2**26
+CHUNK_BYTES = 2**26
 """Bytes that a chunk has at most, where its rows are shorter."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
@@ -41,11 +41,11 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
     if kind is None:
         return None
     if text:
-        values = checked_text(values)
+        values = to_text_objects(values)
     rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
     shape = [max(n, 1) for n in values.shape]
     if shape:
-        shape[0] = min(shape[0], max(CHUNK // rows, 1))
+        shape[0] = min(shape[0], max(CHUNK_BYTES // rows, 1))
     codecs: list[dict[str, Any]] = [_bytes_codec(values.dtype)]
     if values.nbytes >= COMPRESSED_FROM:
         codecs.append(ZSTD)
@@ -56,13 +56,13 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
         "data_type": kind,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": "" if text else fill_value_to_v3(_zero(values.dtype), values.dtype),
+        "fill_value": "" if text else fill_value_to_v3(_zero_of(values.dtype), values.dtype),
         "codecs": codecs,
     }
-    return NativeArray(metadata, _chunks(values, tuple(shape), len(codecs) > 1))
+    return NativeArray(metadata, _encode_chunks(values, tuple(shape), len(codecs) > 1))
 
 
-def _zero(dtype: np.dtype[Any]) -> Any:
+def _zero_of(dtype: np.dtype[Any]) -> Any:
     return np.zeros((), dtype)[()]
 
 
@@ -75,7 +75,7 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def _chunks(
+def _encode_chunks(
     values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
     """Yield chunks, those at the edge padded, as they are stored."""
@@ -88,12 +88,12 @@ def _chunks(
         block = values[(*box, ...)]
         if block.shape != shape:
             padding = [(0, c - n) for c, n in zip(shape, block.shape, strict=True)]
-            rest = "" if values.dtype.kind == "O" else _zero(values.dtype)
+            rest = "" if values.dtype.kind == "O" else _zero_of(values.dtype)
             whole = np.full(shape, rest, values.dtype)
             whole[
                 tuple(slice(0, c - after) for c, (_, after) in zip(shape, padding, strict=True))
             ] = block
             block = whole
         text = values.dtype.kind == "O"
-        data = encoded_text(block) if text else block.tobytes()
+        data = encode_text(block) if text else block.tobytes()
         yield place, bytes(numcodecs.Zstd(level=3).encode(data)) if compress else data

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
-from virtualds.formats.zarr.document import Document, is_node_path, values_folder
-from virtualds.formats.zarr.encoding_notes import declared
-from virtualds.formats.zarr.v2_obstacles import obstacles
+from virtualds.formats.zarr.document import Document, is_node_path, values_folder_of
+from virtualds.formats.zarr.encoding_notes import list_declared
+from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
 from virtualds.formats.zarr.v2_types import fill_to_attribute, is_exact
-from virtualds.formats.zarr.v3_arrays import Part, array_to_v3
+from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3
 from virtualds.formats.zarr.values import NativeArray, values_to_v3
 from virtualds.json_values import to_json
 
@@ -27,12 +27,12 @@ class PlannedArray:
     """
 
     metadata: dict[str, Any]
-    parts: list[Part]
+    parts: list[ManifestPart]
     values: NativeArray | None
     known: bool = False
 
 
-class Plan(NamedTuple):
+class WritePlan(NamedTuple):
     """What there is to write.
 
     ``nodes`` are groups, as their metadata, and arrays, by path; ``notes`` is what Zarr cannot say
@@ -43,13 +43,13 @@ class Plan(NamedTuple):
     notes: dict[str, dict[str, Any]]
 
 
-def plan(
+def plan_writing(
     group: ManifestGroup,
     root: str,
     before: Document | None = None,
     form: str = "zarr-v3",
     grids: tuple[str, ...] = (),
-) -> Plan:
+) -> WritePlan:
     """Return what there is to write of a group.
 
     Parameters
@@ -79,17 +79,17 @@ def plan(
             "load these variables before writing (ds.virtual.load()), or leave them out "
             "(ds.drop_vars)",
         )
-    return Plan({path: node for path, node, _ in planned}, planner.notes)
+    return WritePlan({path: node for path, node, _ in planned}, planner.notes)
 
 
 @contextmanager
-def zarr_v3_suggested(group: ManifestGroup, url: str) -> Iterator[None]:
+def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
     """Say of a group that another format cannot hold whether zarr-v3 can."""
     try:
         yield
     except UnsupportedError as error:
         try:
-            plan(group, url)
+            plan_writing(group, url)
         except VirtualdsError:
             raise error from None
         raise UnsupportedError(
@@ -135,7 +135,7 @@ class _Planner:
     def _variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
         _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
-        values, parts = None, list[Part]()
+        values, parts = None, list[ManifestPart]()
         if data is None:
             read = variable.read()
             values = values_to_v3(read)
@@ -168,7 +168,7 @@ class _Planner:
     def _check_grid(self, name: str, array: ManifestArray) -> None:
         """Refuse an array that is more than the plain Zarr of a format."""
         if self.grids and name not in self.grids:
-            found = obstacles(array) or ["Zarr has no plain form for how it is stored"]
+            found = unsupported_reasons(array) or ["Zarr has no plain form for how it is stored"]
             if name == "rectilinear":
                 found.append("rectilinear=True writes it for those who have that grid")
             raise UnsupportedError("; ".join(found))
@@ -179,7 +179,7 @@ class _Planner:
         if noted is None or self.before is None or len(array.fragments) != 1:
             return False
         same = list(array.shape) == self.before.nodes[path]["shape"]
-        folder = f"{self.root}/{values_folder(path, noted)}"
+        folder = f"{self.root}/{values_folder_of(path, noted)}"
         manifest = array.manifest.loaded()
         urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
         return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
@@ -198,7 +198,7 @@ class _Planner:
         plain, types = to_json(attributes)
         if exact:
             types.pop("_FillValue", None)
-        notes = declared(variable, data)
+        notes = list_declared(variable, data)
         return plain, notes | ({"attributes": types} if types else {})
 
 

@@ -1,8 +1,8 @@
 """Arrays as plain Zarr v3 shows them: passed on as they are stored, or decoded.
 
-What plain Zarr can describe is `Passed` on: its metadata say how to decode, its chunks are the
-bytes of the sources. Anything else is `Decoded` by our own reader, into chunks of bare numbers.
-What has no form in Zarr at all is `Refused`, by name.
+What plain Zarr can describe is `StoredArray` on: its metadata say how to decode, its chunks are the
+bytes of the sources. Anything else is `DecodedArray` by our own reader, into chunks of bare numbers.
+What has no form in Zarr at all is `UnsupportedArray`, by name.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import walked
-from virtualds.codecs.vlen_text import checked_text, encoded_text
+from virtualds.chunks.reference_table import iterate_blocks
+from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import RECORDS, data_type_from_v3, fill_value_from_v3
 from virtualds.formats.zarr.v2_types import fill_to_attribute
-from virtualds.formats.zarr.v3_arrays import Part, array_to_v3, is_extended
+from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import TEXT
 from virtualds.formats.zarr_export.decoded import (
-    decoded_grids,
-    decoded_metadata,
+    build_decoded_metadata,
     is_unwieldy,
-    packed,
+    list_decoded_grids,
+    pack_members,
 )
 from virtualds.json_values import to_json
-from virtualds.source_file import mismatch
-from virtualds.stores import store_for
+from virtualds.source_file import find_mismatch
+from virtualds.stores import find_store
 from virtualds.stores.store import StoreError
 
-Place = tuple[int, ...]
+ChunkIndex = tuple[int, ...]
 """Where a chunk lies in the grid of its array."""
 Objection = Callable[[Mapping[str, Any]], str | None]
 """Takes the metadata of an array and says why the reader at hand cannot read it, if so."""
 
-WHOLE = slice(None)
+WHOLE_CHUNK = slice(None)
 LISTED = 2**16
 """Chunks that are looked through at a time for those that are there."""
 
@@ -52,7 +52,7 @@ LISTED = 2**16
 
 
 @dataclass(frozen=True)
-class Passed:
+class StoredArray:
     """An array in plain Zarr whose chunks are passed on as they are stored.
 
     Parameters
@@ -66,14 +66,14 @@ class Passed:
 
     path: str
     metadata: dict[str, Any]
-    parts: tuple[Part, ...]
+    parts: tuple[ManifestPart, ...]
 
     @property
     def token(self) -> Any:
         """What tells it from other arrays."""
         return self.metadata, [(p.origin, p.manifest.__getstate__()) for p in self.parts]
 
-    def chunk(self, place: Place, wanted: slice = WHOLE) -> bytes | None:
+    def chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, None if it is missing.
 
         Raises
@@ -86,35 +86,35 @@ class Passed:
             return None
         row = found.lookup((0,))
         # what a part of a chunk is worth only the whole of it can tell
-        begin, end, _ = (WHOLE if row.checksum else wanted).indices(self._length(found))
+        begin, end, _ = (WHOLE_CHUNK if row.checksum else wanted).indices(self._length(found))
         if row.file == INLINE:
             data = found.inline[row.offset][begin:end]
         else:
             data = self._fetched(place, found, begin, max(end - begin, 0))
-        if reason := mismatch(data, row.checksum):
+        if reason := find_mismatch(data, row.checksum):
             raise self._error(place, found, reason)
         return bytes(data[wanted] if row.checksum else data)
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ChunkIndex) -> bool:
         """Say whether a chunk is there, without fetching it."""
         return self._row(place) is not None
 
-    def nbytes(self, place: Place) -> int | None:
+    def nbytes(self, place: ChunkIndex) -> int | None:
         """Return how long a chunk is, None if it is missing."""
         found = self._row(place)
         return None if found is None else self._length(found)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[ChunkIndex]:
         """Yield the places of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
-            for ids, rows in walked(part.manifest, most=LISTED):
+            for ids, rows in iterate_blocks(part.manifest, most=LISTED):
                 there = ids[rows.file.reshape(-1) != MISSING]
                 inner = np.stack(np.unravel_index(there, shape), -1) if shape else there[:, None]
                 for found in inner[:, : len(shape)] + np.asarray(part.origin, np.int64):
                     yield tuple(found.tolist())
 
-    def _row(self, place: Place) -> ChunkManifest | None:
+    def _row(self, place: ChunkIndex) -> ChunkManifest | None:
         """Return the manifest of one chunk alone; nothing else is loaded."""
         for part in self.parts:
             inner = [p - o for p, o in zip(place, part.origin, strict=True)]
@@ -129,18 +129,18 @@ class Passed:
         row = found.lookup((0,))
         return len(found.inline[row.offset]) if row.file == INLINE else row.length
 
-    def _fetched(self, place: Place, found: ChunkManifest, begin: int, length: int) -> bytes:
+    def _fetched(self, place: ChunkIndex, found: ChunkManifest, begin: int, length: int) -> bytes:
         if not length:
             return b""
         row = found.lookup((0,))
         file = found.files[row.file]
         try:
-            [data] = store_for(file.url).get_ranges(file, [(row.offset + begin, length)])
+            [data] = find_store(file.url).get_ranges(file, [(row.offset + begin, length)])
         except StoreError as error:
             raise self._error(place, found, str(error)) from error
         return data
 
-    def _error(self, place: Place, found: ChunkManifest, reason: str) -> ReadError:
+    def _error(self, place: ChunkIndex, found: ChunkManifest, reason: str) -> ReadError:
         row = found.lookup((0,))
         where = "bytes held inline"
         if row.file != INLINE:
@@ -155,7 +155,7 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedArray:
     """An array in plain Zarr whose chunks are decoded here, and bare numbers or strings there.
 
     Parameters
@@ -175,7 +175,7 @@ class Decoded:
         """What tells it from other arrays."""
         return self.metadata, self.data
 
-    def chunk(self, place: Place, wanted: slice = WHOLE) -> bytes | None:
+    def chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, those at the edges padded.
 
         Raises
@@ -195,16 +195,16 @@ class Decoded:
         shape = tuple(int(s.encoded[0]) for s in slabs)
         return self._encoded(np.asarray(values), shape)[wanted]
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ChunkIndex) -> bool:
         """Say whether there is such a chunk; none is missing, since gaps are filled here."""
         return all(i < axis.nchunks for i, axis in zip(place, self._axes, strict=True))
 
-    def nbytes(self, place: Place) -> int | None:
+    def nbytes(self, place: ChunkIndex) -> int | None:
         """Return how long a chunk is."""
         data = self.chunk(place)
         return None if data is None else len(data)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[ChunkIndex]:
         """Yield the places of all chunks."""
         yield from np.ndindex(*(axis.nchunks for axis in self._axes))
 
@@ -214,13 +214,13 @@ class Decoded:
 
     def _encoded(self, values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
         text = self.metadata["data_type"] == TEXT
-        values = checked_text(values) if text else packed(values)
+        values = to_text_objects(values) if text else pack_members(values)
         if values.shape != shape:
             whole = np.full(shape, "", object) if text else np.zeros(shape, values.dtype)
             whole[tuple(slice(0, n) for n in values.shape)] = values
             values = whole
         if text:
-            return encoded_text(values)
+            return encode_text(values)
         return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
@@ -228,7 +228,7 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class Refused:
+class UnsupportedArray:
     """An array that Zarr cannot hold: whoever asks for it is told why.
 
     Parameters
@@ -257,10 +257,12 @@ class Refused:
         raise self.error
 
 
-Served = Passed | Decoded
+ServedArray = StoredArray | DecodedArray
 
 
-def served(path: str, variable: ManifestVariable, objection: Objection) -> Served | Refused:
+def serve_array(
+    path: str, variable: ManifestVariable, objection: Objection
+) -> ServedArray | UnsupportedArray:
     """Return an array in the first of the forms that the reader at hand reads."""
     reason: str | None = None
     try:
@@ -269,51 +271,51 @@ def served(path: str, variable: ManifestVariable, objection: Objection) -> Serve
             "dimension_names": list(variable.dims),
             "storage_transformers": [],
         }
-        for form in _forms(path, variable.data, said):
-            for found in (form, _formerly(form)):
+        for form in _list_forms(path, variable.data, said):
+            for found in (form, _find_former_form(form)):
                 reason = reason if found is None else objection(found.metadata)
                 if found is not None and reason is None:
                     return found
     except UnsupportedError as error:
         reason = str(error)
-    return Refused(path, UnsupportedError(f"variable {path}: {reason}"))
+    return UnsupportedArray(path, UnsupportedError(f"variable {path}: {reason}"))
 
 
-def _forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[Served]:
+def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedArray]:
     if isinstance(data, ManifestArray):
-        metadata, parts = _as_stored(data)
+        metadata, parts = _describe_stored(data)
         if metadata is not None and not is_unwieldy(data):
-            yield Passed(path, metadata | said, tuple(parts))
-    metadata = decoded_metadata(data)
-    for grid in decoded_grids(data):
-        yield Decoded(path, metadata | {"chunk_grid": grid} | said, data)
+            yield StoredArray(path, metadata | said, tuple(parts))
+    metadata = build_decoded_metadata(data)
+    for grid in list_decoded_grids(data):
+        yield DecodedArray(path, metadata | {"chunk_grid": grid} | said, data)
 
 
-def _formerly(form: Served) -> Served | None:
+def _find_former_form(form: ServedArray) -> ServedArray | None:
     """Return an array of a compound type as readers know it that do not know its present name.
 
     Fields were pairs, and a fill value was base64 of the bytes of an element, little-endian. So are
     all values: these readers pass over the byte order that the metadata say.
     """
     kind = form.metadata["data_type"]
-    if isinstance(form, Passed) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:
+    if isinstance(form, StoredArray) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:
         return None
     dtype = data_type_from_v3(kind)
     fill = fill_value_from_v3(form.metadata["fill_value"], dtype)
     stored = np.asarray(fill).astype(dtype.newbyteorder("<")).tobytes()
-    said = {"data_type": _paired(kind), "fill_value": base64.standard_b64encode(stored).decode()}
+    said = {"data_type": _to_pairs(kind), "fill_value": base64.standard_b64encode(stored).decode()}
     return replace(form, metadata=form.metadata | said)
 
 
-def _paired(kind: Any) -> Any:
+def _to_pairs(kind: Any) -> Any:
     if not isinstance(kind, Mapping) or kind.get("name") != RECORDS[0]:
         return kind
     fields = kind["configuration"]["fields"]
-    pairs = [[field["name"], _paired(field["data_type"])] for field in fields]
+    pairs = [[field["name"], _to_pairs(field["data_type"])] for field in fields]
     return {"name": RECORDS[1], "configuration": {"fields": pairs}}
 
 
-def _as_stored(array: ManifestArray) -> tuple[dict[str, Any] | None, list[Part]]:
+def _describe_stored(array: ManifestArray) -> tuple[dict[str, Any] | None, list[ManifestPart]]:
     try:
         metadata, parts = array_to_v3(array)
     except UnsupportedError:

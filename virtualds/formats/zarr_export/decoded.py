@@ -13,19 +13,19 @@ from numpy.lib import recfunctions
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data
 from virtualds.chunks.fragment import Fragment
-from virtualds.codecs.vlen_text import checked_text
+from virtualds.codecs.vlen_text import to_text_objects
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.data_types import data_type_to_v3, fill_value_to_v3
 from virtualds.formats.zarr.v3_metadata import grid_to_v3
 from virtualds.formats.zarr.values import TEXT
 
-CHUNK = 2**24
+CHUNK_BYTES = 2**24
 """Bytes that a decoded chunk has at most, where its array does not say how it is cut."""
-UNWIELDY = 2**26
+UNWIELDY_BYTES = 2**26
 """Bytes from which on chunks that are not compressed are cut smaller."""
 
 
-def packed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return values without bytes between the members of compound ones, which mean nothing."""
     if values.dtype.names is None:
         return values
@@ -33,7 +33,7 @@ def packed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return found
 
 
-def decoded_metadata(data: Data) -> dict[str, Any]:
+def build_decoded_metadata(data: Data) -> dict[str, Any]:
     """Return the metadata of decoded values, all but the chunk grid.
 
     Raises
@@ -42,7 +42,7 @@ def decoded_metadata(data: Data) -> dict[str, Any]:
         Zarr has no such data type.
     """
     text = _is_text(data)
-    dtype = packed(np.empty(0, data.dtype)).dtype
+    dtype = pack_members(np.empty(0, data.dtype)).dtype
     kind = TEXT if text else data_type_to_v3(dtype)
     if kind is None:
         raise UnsupportedError(
@@ -55,7 +55,9 @@ def decoded_metadata(data: Data) -> dict[str, Any]:
         "shape": list(data.shape),
         "data_type": kind,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": "" if text else fill_value_to_v3(packed(np.asarray(fill, data.dtype)), dtype),
+        "fill_value": ""
+        if text
+        else fill_value_to_v3(pack_members(np.asarray(fill, data.dtype)), dtype),
         "codecs": [_array_to_bytes(dtype, text)],
     }
 
@@ -71,7 +73,7 @@ def _is_text(data: Data) -> bool:
     if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
         return False
     if isinstance(data, np.ndarray):
-        checked_text(data)
+        to_text_objects(data)
     elif dict(data.dtype.metadata or {}).get("element_type") is not str:
         raise UnsupportedError(
             f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
@@ -87,9 +89,9 @@ def _array_to_bytes(dtype: np.dtype[Any], text: bool) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": "little"}}
 
 
-def decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
+def list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
     """Yield chunk grids for decoded values, best first: that of the sources, or a regular one."""
-    lengths = _regular_chunks(data)
+    lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
         if is_unwieldy(data):
             lengths = _cut_smaller(lengths, data.dtype.itemsize)
@@ -109,7 +111,7 @@ def is_unwieldy(array: ManifestArray) -> bool:
         prod(int(axis.slabs().encoded.max(initial=0)) for axis in fragment.axes)
         for fragment in array.fragments
     )
-    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY
+    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY_BYTES
 
 
 def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
@@ -117,16 +119,16 @@ def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
     lengths = list(lengths)
     for axis, length in enumerate(lengths):
         nbytes = prod(lengths) * itemsize
-        if nbytes > CHUNK:
-            lengths[axis] = max(length * CHUNK // nbytes, 1)
+        if nbytes > CHUNK_BYTES:
+            lengths[axis] = max(length * CHUNK_BYTES // nbytes, 1)
     return lengths
 
 
-def _regular_chunks(data: Data) -> list[int]:
+def _find_regular_chunks(data: Data) -> list[int]:
     """Return the shape of chunks on a regular grid that meet few chunks of the sources twice.
 
     Where the sources are cut regularly, they are cut alike; along any other axis a chunk is as long
-    as the longest one there, and then as many times that as `CHUNK` holds.
+    as the longest one there, and then as many times that as `CHUNK_BYTES` holds.
     """
     virtual = isinstance(data, ManifestArray)
     fragments = data.fragments if isinstance(data, ManifestArray) else ()
@@ -138,7 +140,7 @@ def _regular_chunks(data: Data) -> list[int]:
         if fragments and _is_aligned(fragments, axis, lengths[axis], size):
             continue
         nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
-        lengths[axis] = max(min(lengths[axis] * max(CHUNK // nbytes, 1), size), 1)
+        lengths[axis] = max(min(lengths[axis] * max(CHUNK_BYTES // nbytes, 1), size), 1)
     return lengths
 
 

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.formats.zarr.document import MARKER, consolidated
-from virtualds.formats.zarr_export.arrays import WHOLE, Objection, Place, Refused, Served, served
+from virtualds.formats.zarr.document import MARKER, consolidate
+from virtualds.formats.zarr_export.arrays import (
+    WHOLE_CHUNK,
+    ChunkIndex,
+    Objection,
+    ServedArray,
+    UnsupportedArray,
+    serve_array,
+)
 from virtualds.json_values import to_json
 
 CHUNKS = "c"
@@ -37,7 +44,7 @@ class ZarrView:
     """
 
     groups: Mapping[str, dict[str, Any]]
-    arrays: Mapping[str, Served | Refused]
+    arrays: Mapping[str, ServedArray | UnsupportedArray]
 
     @classmethod
     def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
@@ -53,12 +60,12 @@ class ZarrView:
             groups[path] = to_json(part.attributes)[0]
             for name, variable in part.variables.items():
                 below = f"{path}/{name}" if path else name
-                arrays[below] = served(below, variable, objection)
+                arrays[below] = serve_array(below, variable, objection)
         return cls(groups, arrays)
 
     # ------------------------------------------------------------------ values
 
-    def get(self, key: str, wanted: slice = WHOLE) -> bytes | None:
+    def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return what a key stands for, None if there is no such key.
 
         Raises
@@ -105,20 +112,20 @@ class ZarrView:
         """
         prefix = f"{path}/" if path else ""
         below = {key: array for key, array in self.arrays.items() if key.startswith(prefix)}
-        if any(isinstance(array, Refused) for array in below.values()):
+        if any(isinstance(array, UnsupportedArray) for array in below.values()):
             return {}
         nodes = {key: self._group(key) for key in self.groups if key and key.startswith(prefix)}
         nodes |= {key: array.metadata for key, array in below.items()}
         said = {key.removeprefix(prefix): node for key, node in nodes.items()}
-        return consolidated(said)
+        return consolidate(said)
 
-    def _chunk(self, key: str) -> tuple[Served, Place] | None:
+    def _chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
         """Return the array and the place that the key of a chunk means."""
         parts = key.split("/")
         for at in (i for i, part in enumerate(parts) if part == CHUNKS):
             array = self.arrays.get("/".join(parts[:at]))
-            place = _place(parts[at + 1 :])
-            if array is None or place is None or isinstance(array, Refused):
+            place = _parse_index(parts[at + 1 :])
+            if array is None or place is None or isinstance(array, UnsupportedArray):
                 continue
             if len(place) == len(array.metadata["shape"]):
                 return array, place
@@ -136,12 +143,12 @@ class ZarrView:
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Yield all keys that begin with a prefix; chunks that are missing have none."""
         for path in (*self.groups, *self.arrays):
-            key = _joined(path, MARKER)
+            key = _join_path(path, MARKER)
             if key.startswith(prefix):
                 yield key
         for path, array in self.arrays.items():
-            begin = _joined(path, CHUNKS)
-            if isinstance(array, Refused) or not _overlap(begin, prefix):
+            begin = _join_path(path, CHUNKS)
+            if isinstance(array, UnsupportedArray) or not _is_nested(begin, prefix):
                 continue
             for place in array.places():
                 key = "/".join((begin, *map(str, place)))
@@ -163,16 +170,16 @@ class ZarrView:
             yield from dict.fromkeys(key.partition("/")[0] for key in found)
 
 
-def _joined(path: str, name: str) -> str:
+def _join_path(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _overlap(one: str, other: str) -> bool:
+def _is_nested(one: str, other: str) -> bool:
     """Say whether one is the beginning of the other."""
     return one.startswith(other) or other.startswith(one)
 
 
-def _place(parts: list[str]) -> Place | None:
+def _parse_index(parts: list[str]) -> ChunkIndex | None:
     """Return the indices that the rest of a key is, None if it is something else."""
     if all(part.isdecimal() and str(int(part)) == part for part in parts):
         return tuple(map(int, parts))

@@ -12,16 +12,22 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.formats.zarr.chunk_keys import with_manifest_keys
-from virtualds.formats.zarr.document import Document, new_snapshot, snapshot_path
-from virtualds.formats.zarr.write_plan import plan
+from virtualds.formats.zarr.chunk_keys import add_manifest_keys
+from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
+from virtualds.formats.zarr.write_plan import plan_writing
 from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_parts, remove_parts
-from virtualds.formats.zarr_manifests.read import Found, SetReader, found_for, present
-from virtualds.formats.zarr_manifests.snapshots import all_nodes, let_go, opened, swap, write_nodes
+from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
+from virtualds.formats.zarr_manifests.snapshots import (
+    expire_snapshots_of,
+    open_snapshot,
+    read_all_nodes,
+    swap,
+    write_nodes,
+)
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
@@ -66,8 +72,8 @@ def write(
     root = url.rstrip("/")
     if manifest not in (None, *MANIFESTS):
         raise ValueError(f"manifest {manifest!r}: there are {', '.join(map(repr, MANIFESTS))}")
-    found = found_for(root, options, replace)
-    _commit(_writing(group), root, options, found, manifest, relative_paths)
+    found = find_replaceable(root, options, replace)
+    _commit(_make_document_writer(group), root, options, found, manifest, relative_paths)
 
 
 def begin_parts(
@@ -90,9 +96,9 @@ def begin_parts(
         There is something of this name, and it is no set or may not be replaced.
     """
     root = url.rstrip("/")
-    found_for(root, options, replace)
-    store_for(root).demand_conditions(root, options)
-    return PartsFolder(root, options, new_snapshot()[0], relative_paths)
+    find_replaceable(root, options, replace)
+    find_store(root).demand_conditions(root, options)
+    return PartsFolder(root, options, name_snapshot()[0], relative_paths)
 
 
 def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = True) -> None:
@@ -113,14 +119,14 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
     ReadError
         A part is gone.
     """
-    found = found_for(place.root, place.options, replace)
-    made = _writing(group)
+    found = find_replaceable(place.root, place.options, replace)
+    made = _make_document_writer(group)
     _commit(made, place.root, place.options, found, None, place.relative_paths, place)
 
 
 def abandon_parts(place: PartsFolder) -> None:
     """Remove what was written for a snapshot, unless it is there all the same."""
-    found = present(place.root, place.options)
+    found = find_set(place.root, place.options)
     known = [] if found is None else [name for name, _ in found.document.history]
     # an error may have come after the commit, or in place of the news of it
     if place.snapshot not in known:
@@ -138,16 +144,16 @@ def check_writable(
         As `write`.
     """
     root = url.rstrip("/")
-    found = found_for(root, options, replace)
-    store_for(root).demand_conditions(root, options)
-    plan(group, root, found.document if found else None)
+    found = find_replaceable(root, options, replace)
+    find_store(root).demand_conditions(root, options)
+    plan_writing(group, root, found.document if found else None)
 
 
 def update(
     url: str,
     change: Callable[[ManifestGroup], ManifestGroup],
     options: StorageOptions | None = None,
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     *,
     manifest: str | None = None,
     relative_paths: bool | None = None,
@@ -171,13 +177,13 @@ def update(
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = Found(*opened(root, options))
+    found = FoundSet(*open_snapshot(root, options))
     reader = SetReader(root, options, found.document, frozenset(), allow)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
     before = reader.group(None)
     if (after := change(before)) is not before:
-        _commit(_writing(after), root, options, found, manifest, relative)
+        _commit(_make_document_writer(after), root, options, found, manifest, relative)
 
 
 def upgrade(url: str, options: StorageOptions | None = None) -> bool:
@@ -191,9 +197,9 @@ def upgrade(url: str, options: StorageOptions | None = None) -> bool:
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = Found(*opened(root, options))
-    before = all_nodes(root, options, found.document)
-    nodes = {path: with_manifest_keys(node) for path, node in before.items()}
+    found = FoundSet(*open_snapshot(root, options))
+    before = read_all_nodes(root, options, found.document)
+    nodes = {path: add_manifest_keys(node) for path, node in before.items()}
     if nodes == before:
         return False
     document = Document(nodes, dict(found.document.notes))
@@ -203,7 +209,7 @@ def upgrade(url: str, options: StorageOptions | None = None) -> bool:
     return True
 
 
-def _writing(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
+def _make_document_writer(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
     """Return what makes the document of a group, and writes the files that it needs."""
     return lambda writer: writer.write(group)
 
@@ -212,14 +218,14 @@ def _commit(
     made: Callable[[SnapshotWriter], Document],
     root: str,
     options: StorageOptions | None,
-    found: Found | None,
+    found: FoundSet | None,
     manifest: str | None = None,
     relative_paths: bool = False,
     parts: PartsFolder | None = None,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
-    store_for(root).demand_conditions(root, options)
-    name, time = new_snapshot()
+    find_store(root).demand_conditions(root, options)
+    name, time = name_snapshot()
     name = parts.snapshot if parts else name
     before = found.document if found else None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
@@ -227,13 +233,13 @@ def _commit(
         document = made(writer)
         waste = check_parts(parts, document) if parts else []
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
-        writer.put(snapshot_path(name), document.text())
+        writer.put(join_snapshot_path(name), document.text())
         swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()
         raise
     write_nodes(root, options, document, before)
-    store_for(root).remove([f"{root}/{path}" for path in waste], options)
+    find_store(root).remove([f"{root}/{path}" for path in waste], options)
 
 
 # ---------------------------------------------------------------------- history
@@ -241,11 +247,11 @@ def _commit(
 
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of all snapshots, the newest last."""
-    return opened(url.rstrip("/"), options)[0].history
+    return open_snapshot(url.rstrip("/"), options)[0].history
 
 
 def expire(
     url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
 ) -> list[str]:
     """Let go of snapshots and of what only they need; return their ids."""
-    return let_go(url.rstrip("/"), options, keep, older_than)
+    return expire_snapshots_of(url.rstrip("/"), options, keep, older_than)

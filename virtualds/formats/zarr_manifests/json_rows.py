@@ -45,7 +45,7 @@ class SetFiles(Protocol):
         """Return what ``read`` makes, and keep it for a while."""
 
 
-class Told(NamedTuple):
+class FragmentEntries(NamedTuple):
     """What the entries of one fragment say.
 
     ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each.
@@ -102,7 +102,7 @@ class RowBuilder:
         """Add the entry of a chunk."""
         if not isinstance(entry, Mapping):
             raise TypeError("it is no object")
-        decoding = _natural(entry.get("pipeline", 0)), _checksum(entry.get("checksum"))
+        decoding = _demand_natural(entry.get("pipeline", 0)), _parse_checksum(entry.get("checksum"))
         if decoding[0] >= self._pipelines:
             raise ValueError(f"there are {self._pipelines} pipelines")
         if "data" in entry:
@@ -111,11 +111,14 @@ class RowBuilder:
         elif "path" not in entry:
             place, decoding = (MISSING, 0, 0), (decoding[0], 0)
         elif entry.get("length") is None:
-            demand_text(entry["path"]), _natural(entry.get("offset", 0))
+            demand_text(entry["path"]), _demand_natural(entry.get("offset", 0))
             self._measured[number] = entry
             return
         else:
-            offset, length = _natural(entry.get("offset", 0)), _natural(entry["length"])
+            offset, length = (
+                _demand_natural(entry.get("offset", 0)),
+                _demand_natural(entry["length"]),
+            )
             place = (self._file(entry["path"]), offset, length)
         self._rows.append((number, *place, *decoding))
 
@@ -153,7 +156,7 @@ class RowBuilder:
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
 
-    def told(self) -> Told:
+    def told(self) -> FragmentEntries:
         """Return what the entries say.
 
         Raises
@@ -165,7 +168,9 @@ class RowBuilder:
         numbers = np.array([row[0] for row in self._rows], np.int64)
         if (numbers[1:] == numbers[:-1]).any():
             raise FormatError("two entries are of one chunk; the set is damaged")
-        return Told(numbers, self._manifest(), self._measured, self.prefixes, self._sources)
+        return FragmentEntries(
+            numbers, self._manifest(), self._measured, self.prefixes, self._sources
+        )
 
     def _manifest(self) -> ChunkManifest:
         shape = (len(self._rows),)
@@ -177,7 +182,7 @@ class RowBuilder:
         return ChunkManifest.build(shape, files=self._files, inline=self._inline, **columns)
 
 
-def _natural(value: Any) -> int:
+def _demand_natural(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} is no number of bytes, or of a pipeline")
     return value
@@ -189,7 +194,7 @@ def demand_text(value: Any) -> str:
     return value
 
 
-def _checksum(text: Any) -> int:
+def _parse_checksum(text: Any) -> int:
     """Return a checksum as a number; those of other algorithms are nothing that is verified."""
     if text is None:
         return 0

@@ -18,12 +18,17 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED, UNKNOWN
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
-from virtualds.formats.zarr_manifests.json_rows import RowBuilder, SetFiles, Told, demand_text
-from virtualds.reading.prefetch import gathered
+from virtualds.formats.zarr_manifests.json_rows import (
+    FragmentEntries,
+    RowBuilder,
+    SetFiles,
+    demand_text,
+)
+from virtualds.reading.prefetch import fetch_many
 from virtualds.source_file import SourceFile
-from virtualds.stores.access_rules import absolute
+from virtualds.stores.access_rules import resolve_url
 
 SPARSE = 16
 """Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
@@ -122,13 +127,13 @@ class JsonTable:
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
 
-    def _told(self) -> Told:
+    def _told(self) -> FragmentEntries:
         if isinstance(self.manifest, str):
-            found: Told = self.store.kept((self.manifest, self.prefix), self._read)
+            found: FragmentEntries = self.store.kept((self.manifest, self.prefix), self._read)
             return found
         return self._read()
 
-    def _read(self) -> Told:
+    def _read(self) -> FragmentEntries:
         """Return what the entries of the fragment say.
 
         Raises
@@ -156,7 +161,7 @@ class JsonTable:
         except VirtualdsError as error:
             error.add_note(f"entry {name!r} of {self._where}")
             raise
-        except MALFORMED as error:
+        except MALFORMED_ERRORS as error:
             raise FormatError(
                 f"{self._where}: entry {name!r} is {entry!r:.80}, which makes no sense ({error}); "
                 f"the set is damaged"
@@ -180,7 +185,7 @@ class JsonTable:
     # ------------------------------------------------------------------ what has to be measured
 
     def _with_measured(
-        self, found: ChunkManifest, ids: Ints, known: Any, told: Told
+        self, found: ChunkManifest, ids: Ints, known: Any, told: FragmentEntries
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
         rows = RowBuilder(self.store, told.sources, self.pipelines)
@@ -198,8 +203,8 @@ class JsonTable:
                 error.add_note(f"chunk {int(ids[row])} of {self._where}")
                 raise
 
-        lengths = gathered(
-            entries, lambda one: absolute(one[1]["path"], f"{self.store.root}/"), measured
+        lengths = fetch_many(
+            entries, lambda one: resolve_url(one[1]["path"], f"{self.store.root}/"), measured
         )
         for (row, entry), length in zip(entries, lengths, strict=True):
             if length is not None:

@@ -13,15 +13,15 @@ import numpy as np
 
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import walked
+from virtualds.chunks.reference_table import iterate_blocks
 from virtualds.errors import UnsupportedError
-from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
 from virtualds.source_file import PRESENT, SourceFile
 
 
-def written_path(root: str, url: str, *, relative: bool = False) -> str:
+def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
     """Return what is written for a url: a path inside the set, or seen from it, or the url.
 
     Parameters
@@ -39,7 +39,7 @@ def written_path(root: str, url: str, *, relative: bool = False) -> str:
     return os.path.relpath(url, root).replace(os.sep, "/")
 
 
-class Numbering:
+class SourceNumbering:
     """The table of sources of one snapshot, which grows as references are written.
 
     Parameters
@@ -89,17 +89,19 @@ class Numbering:
         return numbers
 
 
-def fingerprints(parts: Iterable[Part], name: Callable[[str], str]) -> dict[str, Fingerprint]:
+def list_fingerprints(
+    parts: Iterable[ManifestPart], name: Callable[[str], str]
+) -> dict[str, Fingerprint]:
     """Return what is known of the files of parts, by the paths that are written for them."""
-    known = Numbering(name)
+    known = SourceNumbering(name)
     for part in parts:
         for file in part.manifest.sources:
             known.number(file)
     return {name(f.url): f.fingerprint for f in known.files.values() if any(f.fingerprint)}
 
 
-def entries(
-    parts: Iterable[Part], name: Callable[[str], str], numbered: bool
+def encode_entries(
+    parts: Iterable[ManifestPart], name: Callable[[str], str], numbered: bool
 ) -> dict[str, dict[str, Any]]:
     """Return the chunks of parts as entries of JSON.
 
@@ -122,11 +124,11 @@ def entries(
         rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
         for place, row in zip(places, rows, strict=True):
             key = ".".join(map(str, place)) or "0"
-            found[f"{part.fragment}.{key}" if numbered else key] = _as_entry(row, paths, manifest)
+            found[f"{part.fragment}.{key}" if numbered else key] = _to_entry(row, paths, manifest)
     return found
 
 
-def _as_entry(
+def _to_entry(
     row: tuple[int, int, int, int, int], paths: list[str], manifest: ChunkManifest
 ) -> dict[str, Any]:
     file, offset, length, pipeline, checksum = row
@@ -140,7 +142,9 @@ def _as_entry(
     return found | ({"checksum": f"crc32:{checksum - PRESENT:08x}"} if checksum else {})
 
 
-def records(manifest: ChunkManifest, sources: Numbering, pipelines: bool) -> Iterator[bytes]:
+def encode_records(
+    manifest: ChunkManifest, sources: SourceNumbering, pipelines: bool
+) -> Iterator[bytes]:
     """Yield the records of a table of all chunks of a manifest, in C order.
 
     Parameters
@@ -150,11 +154,11 @@ def records(manifest: ChunkManifest, sources: Numbering, pipelines: bool) -> Ite
     pipelines : bool
         Whether rows are to say how they decode.
     """
-    for _, rows in walked(manifest, most=RECORD_SIZE):
-        yield _record(rows.pruned(), sources, pipelines)
+    for _, rows in iterate_blocks(manifest, most=RECORD_SIZE):
+        yield _encode_record(rows.pruned(), sources, pipelines)
 
 
-def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:
+def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: bool) -> bytes:
     import pyarrow as pa
 
     # negative codes count from the end, so that they stand for themselves
@@ -178,10 +182,10 @@ def _record(rows: ChunkManifest, sources: Numbering, pipelines: bool) -> bytes:
         ):
             data[row] = rows.inline[number]
         arrays["data"] = pa.array(data, pa.binary())
-    return _parquet(arrays, ("source", "offset", "length"))
+    return _encode_parquet(arrays, ("source", "offset", "length"))
 
 
-def source_records(sources: Numbering) -> Iterator[bytes]:
+def encode_source_records(sources: SourceNumbering) -> Iterator[bytes]:
     """Yield the records of the table of files, with their fingerprints."""
     import pyarrow as pa
 
@@ -191,10 +195,12 @@ def source_records(sources: Numbering) -> Iterator[bytes]:
         some = files[first : first + RECORD_SIZE]
         values = [[sources.name(f.url), *f.fingerprint] for f in some]
         columns = zip(*values, strict=True)
-        yield _parquet({n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ())
+        yield _encode_parquet(
+            {n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ()
+        )
 
 
-def _parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
+def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
     """Return columns as a Parquet file; what rises in steps is written as its differences."""
     import pyarrow as pa
     import pyarrow.parquet as pq

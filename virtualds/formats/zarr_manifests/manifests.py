@@ -12,24 +12,24 @@ from math import prod
 from typing import Any
 
 from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.record_cache import RecordCache, opened_once, opening
+from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
 from virtualds.errors import FormatError, ReadError, UnsupportedError
-from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable
+from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
-from virtualds.formats.zarr.v3_arrays import Part
+from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, Sources, columns_of
-from virtualds.json_values import parsed
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_columns
+from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
 
 
-KEPT = 24
+KEPT_RECORDS = 24
 """Records, of references and of sources, that one set keeps in memory."""
 
 
@@ -49,12 +49,12 @@ class StoredManifests:
     """
 
     def __init__(
-        self, root: str, options: StorageOptions | None, allow: Allowed = ANYWHERE
+        self, root: str, options: StorageOptions | None, allow: AccessPolicy = ANYWHERE
     ) -> None:
         self.root = root
         self.options = options
         self.allow = allow
-        self._opening = opening()
+        self._opening = name_opening()
         self._open()
 
     def _open(self) -> None:
@@ -63,8 +63,8 @@ class StoredManifests:
         self._files = ReferencedFiles(beginning, {}, self.allow)
         # what the set itself holds needs no permission, as long as it stays in its folder
         within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
-        self._own = ReferencedFiles(beginning, {}, Allowed(within))
-        self._kept: RecordCache[Any] = RecordCache(KEPT)
+        self._own = ReferencedFiles(beginning, {}, AccessPolicy(within))
+        self._kept: RecordCache[Any] = RecordCache(KEPT_RECORDS)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the manifests lie, not what is kept of them."""
@@ -76,7 +76,7 @@ class StoredManifests:
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = self.__getstate__() | {"_opening": self._opening}
-        return opened_once, (StoredManifests, self._opening, state)
+        return share_opening, (StoredManifests, self._opening, state)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         from dask.base import normalize_token
@@ -108,18 +108,18 @@ class StoredManifests:
         """
         url = f"{self.root}/{path}"
         try:
-            return store_for(url).read_all(url, self.options)
+            return find_store(url).read_all(url, self.options)
         except FileNotFoundError as error:
             raise ReadError(
                 f"{url}: it is gone; its snapshot has expired, or the set is damaged: open it again"
             ) from error
         except OSError as error:
-            raise unreachable(url, error) from error
+            raise unreachable_error(url, error) from error
 
     def record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record: integers as arrays, the rest as Arrow has it."""
         found: dict[str, Any] = self._kept.get(
-            path, lambda: columns_of(self.read(path), f"{self.root}/{path}")
+            path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
         )
         return found
 
@@ -129,7 +129,7 @@ class StoredManifests:
 
     def document(self, path: str) -> Any:
         """Return a JSON file of the set."""
-        return self._kept.get(path, lambda: parsed(self.read(path), f"{self.root}/{path}"))
+        return self._kept.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
 
     # ------------------------------------------------------------------ manifests
 
@@ -140,7 +140,7 @@ class StoredManifests:
         grids: list[tuple[int, ...]],
         numbered: int,
         key: ChunkKeys,
-    ) -> list[Part]:
+    ) -> list[ManifestPart]:
         """Return what a storage transformer says of the chunks of an array.
 
         Parameters
@@ -171,10 +171,10 @@ class StoredManifests:
             )
         manifest = said["manifest"]
         if isinstance(manifest, str):
-            manifest = inside(folder, manifest)
+            manifest = to_set_path(folder, manifest)
         known = said.get("sources")
         if isinstance(known, str):
-            known = inside(folder, known)
+            known = to_set_path(folder, known)
         tables = (
             JsonTable(
                 self,
@@ -188,7 +188,7 @@ class StoredManifests:
             )
             for n, grid in enumerate(grids)
         )
-        return [Part(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
+        return [ManifestPart(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
 
     def _tabled(
         self,
@@ -196,9 +196,9 @@ class StoredManifests:
         part: Mapping[str, Any],
         grids: list[tuple[int, ...]],
         numbered: int,
-    ) -> Part:
-        fragment = _naturals([part.get("fragment", 0)])[0]
-        shape, origin = _naturals(part["shape"]), _naturals(part["origin"])
+    ) -> ManifestPart:
+        fragment = _demand_naturals([part.get("fragment", 0)])[0]
+        shape, origin = _demand_naturals(part["shape"]), _demand_naturals(part["origin"])
         if fragment >= len(grids):
             raise FormatError(f"{folder}: chunks of fragment {fragment}; there are {len(grids)}")
         grid = grids[fragment]
@@ -208,52 +208,52 @@ class StoredManifests:
             raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
         said = part["table"]
         renumbered = part.get("pipelines")
-        numbers = None if renumbered is None else _naturals(renumbered)
+        numbers = None if renumbered is None else _demand_naturals(renumbered)
         if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):
             raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
         table = ParquetTable(
             self,
-            inside(folder, said["path"]),
-            _naturals([said["rows"]])[0],
-            sources_of(folder, said["sources"]),
+            to_set_path(folder, said["path"]),
+            _demand_naturals([said["rows"]])[0],
+            read_source_table(folder, said["sources"]),
             bool(said.get("pipelines", False)),
             max(numbered, 1) if numbers is None else len(numbers),
         )
-        strides, first = _integers(part["strides"]), _naturals([part["first"]])[0]
+        strides, first = _demand_integers(part["strides"]), _demand_naturals([part["first"]])[0]
         ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
         low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
         if prod(shape) and not 0 <= low <= high < table.rows:
             raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
-        return Part(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
+        return ManifestPart(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
 
 
 def _is_inside(path: str) -> bool:
     """Say whether a path is one of a file that lies in the folder of the set."""
     try:
-        return path.startswith("./") and bool(inside("", path))
+        return path.startswith("./") and bool(to_set_path("", path))
     except FormatError:
         return False
 
 
-def sources_of(folder: str, said: Any) -> Sources:
+def read_source_table(folder: str, said: Any) -> SourceTable:
     """Return the table of files that the metadata of an array name."""
     path, count = said
-    return Sources(inside(folder, path), _naturals([count])[0])
+    return SourceTable(to_set_path(folder, path), _demand_naturals([count])[0])
 
 
-def _integers(values: Any) -> tuple[int, ...]:
+def _demand_integers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
         raise FormatError(f"{values!r:.80} are no integers; the set is damaged")
     return tuple(values)
 
 
-def _naturals(values: Any) -> tuple[int, ...]:
-    if any(n < 0 for n in _integers(values)):
+def _demand_naturals(values: Any) -> tuple[int, ...]:
+    if any(n < 0 for n in _demand_integers(values)):
         raise FormatError(f"{values!r:.80} are less than nothing; the set is damaged")
     return tuple(values)
 
 
-def inside(folder: str, path: str) -> str:
+def to_set_path(folder: str, path: str) -> str:
     """Return a path, relative to the folder of an array, as one relative to the set.
 
     Raises
@@ -274,6 +274,6 @@ def inside(folder: str, path: str) -> str:
     return "/".join(parts)
 
 
-def json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+def build_json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the storage transformer of a manifest that stands in the metadata."""
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}

@@ -19,20 +19,20 @@ from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
 from virtualds.formats.zarr_manifests.manifest_files import (
-    Numbering,
-    records,
-    source_records,
-    written_path,
+    SourceNumbering,
+    encode_records,
+    encode_source_records,
+    to_written_path,
 )
 from virtualds.formats.zarr_manifests.manifests import (
     PARQUET_MANIFEST,
     StoredManifests,
-    inside,
-    sources_of,
+    read_source_table,
+    to_set_path,
 )
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable, Sources
+from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable, SourceTable
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.urls import scheme_of
 
 
@@ -47,10 +47,10 @@ class PartsFolder(NamedTuple):
     @property
     def folder(self) -> str:
         """The path of the folder in the set."""
-        return parts_folder(self.snapshot)
+        return join_parts_folder(self.snapshot)
 
 
-def parts_folder(snapshot: str) -> str:
+def join_parts_folder(snapshot: str) -> str:
     """Return the path of the folder that holds the parts of a snapshot."""
     return f"{FOLDER}/{snapshot}/parts"
 
@@ -79,19 +79,21 @@ def write_parts(
     # written last: what files there are is known when all tables are
     sources = writer.sources()
     store = StoredManifests(place.root, place.options)
-    return {name: _moved(array, folders[name], store, sources) for name, array in pruned.items()}
+    return {
+        name: _move_array(array, folders[name], store, sources) for name, array in pruned.items()
+    }
 
 
-def holds_table(table: ReferenceTable, place: PartsFolder) -> bool:
+def is_table_inside(table: ReferenceTable, place: PartsFolder) -> bool:
     """Say whether a table of references lies in the set that parts are written for."""
     return isinstance(table, ParquetTable) and table.store.root == place.root
 
 
-def _moved(
+def _move_array(
     array: ManifestArray,
     folders: Mapping[int, str],
     store: StoredManifests,
-    sources: Sources,
+    sources: SourceTable,
 ) -> ManifestArray:
     """Return an array whose fragments refer to the tables that were written, by their numbers."""
     fragments = list(array.fragments)
@@ -110,8 +112,8 @@ class _PartWriter:
     def __init__(self, place: PartsFolder) -> None:
         self._place = place
         self._folder = f"{place.folder}/{secrets.token_hex(8)}"
-        self._sources = Numbering(
-            lambda url: written_path(place.root, url, relative=place.relative_paths)
+        self._sources = SourceNumbering(
+            lambda url: to_written_path(place.root, url, relative=place.relative_paths)
         )
         self._tables = 0
 
@@ -127,17 +129,17 @@ class _PartWriter:
         """Write the records of a manifest, and return the folder that they lie in."""
         folder = f"{self._folder}/{self._tables}"
         self._tables += 1
-        self._put(folder, records(manifest, self._sources, pipelines))
+        self._put(folder, encode_records(manifest, self._sources, pipelines))
         return folder
 
-    def sources(self) -> Sources:
+    def sources(self) -> SourceTable:
         """Write the table of files."""
         folder = f"{self._folder}/sources"
-        self._put(folder, source_records(self._sources))
-        return Sources(folder, len(self._sources))
+        self._put(folder, encode_source_records(self._sources))
+        return SourceTable(folder, len(self._sources))
 
     def _put(self, folder: str, files: Iterator[bytes]) -> None:
-        store = store_for(self._place.root)
+        store = find_store(self._place.root)
         for number, data in enumerate(files):
             url = f"{self._place.root}/{folder}/{number}.parquet"
             store.write_file(url, data, self._place.options)
@@ -146,16 +148,16 @@ class _PartWriter:
 # ---------------------------------------------------------------------- what was written
 
 
-def written_parts(place: PartsFolder) -> list[str]:
+def list_written_parts(place: PartsFolder) -> list[str]:
     """Return the paths, in the set, of all files of parts."""
-    found = store_for(place.root).list_files(f"{place.root}/{place.folder}", place.options)
+    found = find_store(place.root).list_files(f"{place.root}/{place.folder}", place.options)
     return [f"{place.folder}/{listed.path}" for listed in found]
 
 
 def remove_parts(place: PartsFolder, is_set: bool) -> None:
     """Remove all parts, and, where there is no set yet, the folders that they lie in."""
-    store = store_for(place.root)
-    files = [f"{place.root}/{path}" for path in written_parts(place)]
+    store = find_store(place.root)
+    files = [f"{place.root}/{path}" for path in list_written_parts(place)]
     if files and scheme_of(place.root) == "file":
         # a name that nobody has, in the folder that stays
         above = place.root if is_set else place.root.rpartition("/")[0]
@@ -171,8 +173,8 @@ def check_parts(place: PartsFolder, document: Document) -> list[str]:
     ReadError
         A part is gone: somebody has removed it.
     """
-    there = set(written_parts(place))
-    needed = {path for path in _needed(document) if path.startswith(f"{place.folder}/")}
+    there = set(list_written_parts(place))
+    needed = {path for path in _list_needed(document) if path.startswith(f"{place.folder}/")}
     if lost := sorted(needed - there):
         raise ReadError(
             f"{place.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
@@ -182,7 +184,7 @@ def check_parts(place: PartsFolder, document: Document) -> list[str]:
     return sorted(there - needed)
 
 
-def _needed(document: Document) -> Iterator[str]:
+def _list_needed(document: Document) -> Iterator[str]:
     """Yield the paths of all records that the tables of a document consist of."""
     for path, node in document.nodes.items():
         for transformer in node.get("storage_transformers") or ():
@@ -190,9 +192,9 @@ def _needed(document: Document) -> Iterator[str]:
                 continue
             for part in transformer["configuration"]["parts"]:
                 table = part["table"]
-                yield from _records(inside(path, table["path"]), table["rows"])
-                yield from _records(*sources_of(path, table["sources"]))
+                yield from _list_records(to_set_path(path, table["path"]), table["rows"])
+                yield from _list_records(*read_source_table(path, table["sources"]))
 
 
-def _records(folder: str, rows: int) -> Iterator[str]:
+def _list_records(folder: str, rows: int) -> Iterator[str]:
     return (f"{folder}/{number}.parquet" for number in range(-(-rows // RECORD_SIZE)))

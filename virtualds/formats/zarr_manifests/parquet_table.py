@@ -15,17 +15,17 @@ import numpy as np
 
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, distinct
-from virtualds.chunks.record_cache import parquet_table, rows_of_records
-from virtualds.chunks.reference_table import Catalogue
+from virtualds.chunks.projection import Ints, find_distinct
+from virtualds.chunks.record_cache import read_parquet, read_rows
+from virtualds.chunks.reference_table import SourceSummary
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED, UNKNOWN
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.source_file import SourceFile
 
 RECORD_SIZE = 100_000
 """Rows in a record of a table."""
-SHARED = 1000
+SHARED_TABLES = 1000
 """Files from which on it pays that arrays share them."""
 
 
@@ -38,13 +38,13 @@ class SetRecords(Protocol):
         """Return the file that a path of the set means."""
 
     def record(self, path: str) -> dict[str, Any]:
-        """Return the columns of a record, as `columns_of` makes them."""
+        """Return the columns of a record, as `read_columns` makes them."""
 
     def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""
 
 
-class Sources(NamedTuple):
+class SourceTable(NamedTuple):
     """The table of files that a manifest counts: its folder, and how many rows it has."""
 
     folder: str
@@ -62,13 +62,15 @@ class Sources(NamedTuple):
                     f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}; "
                     f"the set is damaged"
                 )
-            found += _source_rows(store.record(path), rows, f"{store.root}/{path}")
+            found += _read_source_rows(store.record(path), rows, f"{store.root}/{path}")
         return found
 
-    def catalogue(self, store: SetRecords) -> Catalogue:
+    def catalogue(self, store: SetRecords) -> SourceSummary:
         """Return what the table says of all its files at once, for all arrays that ask for it."""
         name = (store.root, self.folder, self.rows)
-        found: Catalogue = store.kept(name, lambda: Catalogue(name[:2], *self._summed(store)))
+        found: SourceSummary = store.kept(
+            name, lambda: SourceSummary(name[:2], *self._summed(store))
+        )
         return found
 
     def _summed(self, store: SetRecords) -> tuple[int, int | None, str | None]:
@@ -97,7 +99,7 @@ class Sources(NamedTuple):
         def made() -> tuple[SourceFile, ...]:
             return tuple(store.file(*one) for one in self.fingerprints(store, numbers))
 
-        if numbers.size < SHARED:
+        if numbers.size < SHARED_TABLES:
             return made()
         found: tuple[SourceFile, ...] = store.kept((self.folder, numbers.tobytes()), made)
         return found
@@ -124,19 +126,19 @@ class ParquetTable:
     store: SetRecords
     folder: str
     rows: int
-    sources: Sources
+    sources: SourceTable
     has_pipelines: bool = False
     pipelines: int = 1
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
-        return rows_of_records(ids, RECORD_SIZE, self._record)
+        return read_rows(ids, RECORD_SIZE, self._record)
 
     def listed(self) -> tuple[SourceFile, ...]:
         """Return all files of the table of sources."""
         return self.sources.files(self.store, np.arange(self.sources.rows))
 
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> SourceSummary:
         """Return what the table of sources says of all files at once."""
         return self.sources.catalogue(self.store)
 
@@ -148,7 +150,7 @@ class ParquetTable:
         except VirtualdsError as error:
             error.add_note(f"record {path} of {self.store.root}")
             raise
-        except MALFORMED as error:
+        except MALFORMED_ERRORS as error:
             raise FormatError(
                 f"{self.store.root}/{path}: it is no record of references ({error}); the set is "
                 f"damaged"
@@ -156,7 +158,7 @@ class ParquetTable:
 
     def _manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
         source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
-        used = distinct(source[source >= 0], self.sources.rows)
+        used = find_distinct(source[source >= 0], self.sources.rows)
         file = np.where(source >= 0, np.searchsorted(used, source), source)
         held = np.flatnonzero(source == INLINE)
         inline = [columns["data"][int(rows[k])].as_py() for k in held.tolist()]
@@ -177,11 +179,13 @@ class ParquetTable:
         )
 
 
-def _source_rows(columns: Mapping[str, Any], rows: Ints, url: str) -> list[tuple[str, Fingerprint]]:
+def _read_source_rows(
+    columns: Mapping[str, Any], rows: Ints, url: str
+) -> list[tuple[str, Fingerprint]]:
     """Return paths and fingerprints from a record of a table of sources."""
     try:
         values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
-    except MALFORMED as error:
+    except MALFORMED_ERRORS as error:
         raise FormatError(
             f"{url}: it is no record of sources ({error}); the set is damaged"
         ) from error
@@ -191,11 +195,11 @@ def _source_rows(columns: Mapping[str, Any], rows: Ints, url: str) -> list[tuple
     return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
 
 
-def columns_of(data: bytes, url: str) -> dict[str, Any]:
+def read_columns(data: bytes, url: str) -> dict[str, Any]:
     """Return the columns of a record: integers as arrays, what may be absent as Arrow has it."""
     import pyarrow as pa
 
-    table = parquet_table(data, url)
+    table = read_parquet(data, url)
     found = {}
     for name in table.column_names:
         column = table[name]

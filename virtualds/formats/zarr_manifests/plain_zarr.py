@@ -22,18 +22,18 @@ from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.formats.referenced_files import MALFORMED, malformed
-from virtualds.formats.zarr.chunk_keys import ChunkKeys, Separated, chunk_key
+from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys, parse_chunk_keys
 from virtualds.formats.zarr.v2_read import HierarchyReader
-from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
-from virtualds.formats.zarr_manifests.manifests import StoredManifests, json_manifest
-from virtualds.json_values import parsed
-from virtualds.reading.prefetch import gathered
+from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
+from virtualds.json_values import parse_json
+from virtualds.reading.prefetch import fetch_many
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
-from virtualds.stores.store import Listed
-from virtualds.urls import below, name_of
+from virtualds.stores import find_store
+from virtualds.stores.store import ListedFile
+from virtualds.urls import join_path, name_of
 
 V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY = "zarr.json", ".zmetadata", ".zgroup", ".zarray"
 MARKERS = (V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY)
@@ -69,18 +69,18 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
-    group = _normalised(group)
+    group = _normalise_path(group)
     store = _Store(source)
     read_version = _read_v3 if store.marker == V3 else _read_v2
     try:
         return read_version(store, frozenset(skip), group)
-    except MALFORMED as error:
+    except MALFORMED_ERRORS as error:
         if isinstance(error, VirtualdsError):
             raise
-        raise malformed(store.root, error) from error
+        raise malformed_error(store.root, error) from error
 
 
-def _normalised(group: str | None) -> str | None:
+def _normalise_path(group: str | None) -> str | None:
     """Return a path as both versions of Zarr have it ("Logical storage paths")."""
     parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
     if {".", ".."} & set(parts):
@@ -109,9 +109,9 @@ class _Store:
         # if it is there, and the listing knows nothing of it, nor would it know of chunks
         self.is_listed = bool(known)
 
-    def _listing(self) -> list[Listed]:
+    def _listing(self) -> list[ListedFile]:
         try:
-            return store_for(self.root).list_files(self.root, self.options)
+            return find_store(self.root).list_files(self.root, self.options)
         except (PermissionError, NotImplementedError):
             # to read files and to list them are two permissions
             return []
@@ -126,8 +126,8 @@ class _Store:
 
     def json(self, path: str) -> Any:
         """Return a file of metadata."""
-        url = below(self.root, path)
-        return parsed(store_for(url).read_all(url, self.options), url)
+        url = join_path(self.root, path)
+        return parse_json(find_store(url).read_all(url, self.options), url)
 
     def all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return all files of metadata of these names.
@@ -144,7 +144,7 @@ class _Store:
             )
         wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
         others = [path for path in wanted if path != self.marker]
-        read = gathered(others, lambda path: self.root, self.json)
+        read = fetch_many(others, lambda path: self.root, self.json)
         documents = dict(zip(others, read, strict=True)) | {self.marker: self.document}
         return {path: documents[path] for path in wanted}
 
@@ -156,7 +156,7 @@ class _Store:
     def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the manifest of an array: whole files, and what is not there is missing."""
         if not self.is_listed:
-            everything = json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
+            everything = build_json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
             unlisted = StoredManifests(self.root, self.options)
             [part] = unlisted.parts(folder, everything, [grid], 0, keys)
             return part.manifest
@@ -174,7 +174,9 @@ class _Store:
                 continue
             places.append(place)
             files.append(self.files[number])
-        files = gathered(files, lambda file: file.url if file.size is None else None, _measured)
+        files = fetch_many(
+            files, lambda file: file.url if file.size is None else None, _measure_file
+        )
         if not places:
             return ChunkManifest.missing(grid)
         demand_table(grid, len(places), f"array {folder!r}")
@@ -185,11 +187,11 @@ class _Store:
         return ChunkManifest.build(grid, files=files, file=file, length=length)
 
 
-def _measured(file: SourceFile) -> SourceFile:
+def _measure_file(file: SourceFile) -> SourceFile:
     """Return a file with its size, which not every listing tells."""
     if file.size is not None:
         return file
-    return store_for(file.url).describe(file.url, file.options)
+    return find_store(file.url).describe(file.url, file.options)
 
 
 # ---------------------------------------------------------------------- version 3
@@ -208,11 +210,11 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     else:
         found = store.all_json((V3,))
         nodes = {path.removesuffix(V3).rstrip("/"): node for path, node in found.items()}
-    parts_of = partial(_parts_of, store, folder_of)
+    parts_of = partial(_find_manifests, store, folder_of)
     return NodesReader(store.root, nodes, {}, parts_of, skip).group(group)
 
 
-def _parts_of(
+def _find_manifests(
     store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
 ) -> Manifests:
     """Return what says where the chunks of an array lie."""
@@ -222,11 +224,13 @@ def _parts_of(
             f"storage transformers {transformers!r:.200}: chunks lie elsewhere; "
             "open the store with parser='zarr-v3'"
         )
-    keys = chunk_key(node)
+    keys = parse_chunk_keys(node)
 
-    def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[Part]:
+    def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[ManifestPart]:
         [grid] = grids
-        return [Part(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))]
+        return [
+            ManifestPart(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))
+        ]
 
     return parts
 
@@ -252,7 +256,7 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
 
     def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
-        return store.chunks(folder_of.get(path, path), Separated("v2", separator), grid)
+        return store.chunks(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
     return HierarchyReader(store.source, metadata, {}, chunks, skip).tree(group)
 

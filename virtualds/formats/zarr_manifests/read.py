@@ -8,15 +8,15 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, exists_already
-from virtualds.formats.zarr.chunk_keys import chunk_key, without_manifest_keys
-from virtualds.formats.zarr.document import FOLDER, MARKER, NOTES, Document, entries_of_values
-from virtualds.formats.zarr.v3_arrays import Manifests, Part
+from virtualds.formats.zarr.chunk_keys import drop_manifest_keys, parse_chunk_keys
+from virtualds.formats.zarr.document import FOLDER, MARKER, NOTES, Document, build_value_entries
+from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
-from virtualds.formats.zarr_manifests.manifests import StoredManifests, json_manifest
-from virtualds.formats.zarr_manifests.snapshots import all_nodes, opened
+from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
+from virtualds.formats.zarr_manifests.snapshots import open_snapshot, read_all_nodes
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.access_rules import ANYWHERE, Allowed
+from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 
 def detect(marker: bytes) -> bool:
@@ -32,7 +32,7 @@ def read(
     source: SourceFile,
     group: str | None = None,
     skip: Iterable[str] = (),
-    allow: Allowed = ANYWHERE,
+    allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
     """Read a reference set: its metadata now, manifests when somebody needs them.
@@ -62,7 +62,7 @@ def read(
         It refers to files that it may not name.
     """
     root = source.url.rstrip("/")
-    document, _ = opened(root, source.options, snapshot)
+    document, _ = open_snapshot(root, source.options, snapshot)
     return SetReader(root, source.options, document, frozenset(skip), allow).group(group)
 
 
@@ -86,11 +86,11 @@ class SetReader:
         options: StorageOptions | None,
         document: Document,
         skip: frozenset[str],
-        allow: Allowed,
+        allow: AccessPolicy,
     ) -> None:
         self._values = document.notes.get("values", {})
         self._manifests = StoredManifests(root, options, allow)
-        nodes = all_nodes(root, options, document)
+        nodes = read_all_nodes(root, options, document)
         self._reader = NodesReader(root, nodes, document.notes, self._parts_of, skip)
 
     def group(self, path: str | None) -> ManifestGroup:
@@ -106,9 +106,9 @@ class SetReader:
             [transformer] = transformers
         else:
             raise FormatError(f"{len(transformers)} storage transformers; one is understood")
-        key = chunk_key(without_manifest_keys(node))
+        key = parse_chunk_keys(drop_manifest_keys(node))
 
-        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[Part]:
+        def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
             return self._manifests.parts(path, transformer, grids, numbered, key)
 
         return parts
@@ -118,30 +118,30 @@ class SetReader:
         noted = self._values.get(path, {})
         if not noted or noted.get("folder"):
             # a prefix of all keys; what is not there is missing
-            return json_manifest({"./": {"path": f"./{path}/"}})
-        return json_manifest(entries_of_values(path, noted))
+            return build_json_manifest({"./": {"path": f"./{path}/"}})
+        return build_json_manifest(build_value_entries(path, noted))
 
 
 # ---------------------------------------------------------------------- writing
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSet:
     """The snapshot that a writer has seen, and the version of the file that it stands in."""
 
     document: Document
     version: str
 
 
-def found_for(root: str, options: StorageOptions | None, replace: bool) -> Found | None:
+def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -> FoundSet | None:
     """Return the set that is there, if it may be replaced; None if there is nothing."""
-    found = present(root, options)
+    found = find_set(root, options)
     if found is not None and not replace:
         raise exists_already(root)
     return found
 
 
-def present(root: str, options: StorageOptions | None) -> Found | None:
+def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
     """Return the set that is there, None if there is nothing.
 
     Raises
@@ -149,7 +149,7 @@ def present(root: str, options: StorageOptions | None) -> Found | None:
     FileExistsError
         There is something else.
     """
-    store = store_for(root)
+    store = find_store(root)
     url = f"{root}/{MARKER}"
     try:
         data, version = store.read_version(url, options)
@@ -163,7 +163,7 @@ def present(root: str, options: StorageOptions | None) -> Found | None:
             f"{root}: there is something of this name that is no reference set; remove it, or "
             f"choose another name"
         )
-    return Found(Document.parse(data, url), version)
+    return FoundSet(Document.parse(data, url), version)
 
 
 def _is_left_over(files: list[str]) -> bool:

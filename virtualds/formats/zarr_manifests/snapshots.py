@@ -15,61 +15,61 @@ from virtualds.formats.zarr.document import (
     MARKER,
     Document,
     check_node,
-    snapshot_path,
-    values_folder,
+    join_snapshot_path,
+    values_folder_of,
 )
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
     StoredManifests,
-    inside,
-    sources_of,
+    read_source_table,
+    to_set_path,
 )
-from virtualds.json_values import parsed
+from virtualds.json_values import parse_json
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
-from virtualds.stores.fence import outrun
+from virtualds.stores import find_store
+from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
-"""What `virtualds.formats.zarr.document.new_snapshot` makes."""
+"""What `virtualds.formats.zarr.document.name_snapshot` makes."""
 GRACE = timedelta(days=1)
 """How long files are left alone that no snapshot needs: a writer may be about to commit them."""
 
 
-def opened(
+def open_snapshot(
     root: str, options: StorageOptions | None, snapshot: str | None = None
 ) -> tuple[Document, str]:
     """Return the document of a snapshot, and the name of its version."""
     url = f"{root}/{MARKER}"
-    data, version = store_for(url).read_version(url, options)
+    data, version = find_store(url).read_version(url, options)
     document = Document.parse(data, url)
     if snapshot is None or snapshot == document.snapshot:
         return document, version
     names = [name for name, _ in document.history]
     if snapshot not in names:
         raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
-    return _kept(root, options, snapshot), version
+    return _open_kept(root, options, snapshot), version
 
 
-def _kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
+def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
     """Return the document of a snapshot that the history has."""
-    url = f"{root}/{snapshot_path(snapshot)}"
-    return Document.parse(store_for(url).read_all(url, options), url)
+    url = f"{root}/{join_snapshot_path(snapshot)}"
+    return Document.parse(find_store(url).read_all(url, options), url)
 
 
-def all_nodes(
+def read_all_nodes(
     root: str, options: StorageOptions | None, document: Document
 ) -> dict[str, dict[str, Any]]:
     """Return the metadata of all nodes of a set, also of one that has not consolidated them."""
     if document.is_consolidated:
         return document.nodes
-    store = store_for(root)
+    store = find_store(root)
     found = dict(document.nodes)
     for path, _, _ in store.list_files(root, options):
         folder, _, name = path.rpartition("/")
         if name == MARKER and folder and not folder.startswith("__"):
             url = f"{root}/{path}"
-            found[folder] = parsed(store.read_all(url, options), url)
+            found[folder] = parse_json(store.read_all(url, options), url)
             check_node(folder, found[folder], url)
     return found
 
@@ -80,11 +80,11 @@ def swap(
     """Make a document the newest, unless another writer was faster."""
     url = f"{root}/{MARKER}"
     try:
-        store_for(url).write_version(url, document.text(), options, version)
+        find_store(url).write_version(url, document.text(), options, version)
     except ChangedError as error:
         # a store may have answered a second time, to a request that it had lost sight of
-        if opened(root, options)[0].snapshot != document.snapshot:
-            raise outrun(root) from error
+        if open_snapshot(root, options)[0].snapshot != document.snapshot:
+            raise outrun_error(root) from error
 
 
 def write_nodes(
@@ -94,7 +94,7 @@ def write_nodes(
 
     They are copies, for convenience: the root document is what holds.
     """
-    store = store_for(root)
+    store = find_store(root)
     known = before.nodes if before else {}
     for path, node in document.nodes.items():
         if path and known.get(path) != node:
@@ -107,7 +107,7 @@ def write_nodes(
 # ---------------------------------------------------------------------- letting go
 
 
-def let_go(
+def expire_snapshots_of(
     root: str,
     options: StorageOptions | None,
     keep: int,
@@ -138,8 +138,8 @@ def let_go(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    store_for(root).demand_conditions(root, options)
-    document, version = opened(root, options)
+    find_store(root).demand_conditions(root, options)
+    document, version = open_snapshot(root, options)
     now = datetime.now(UTC)
     earlier = document.history[:-1]
     going = [
@@ -148,12 +148,12 @@ def let_go(
         if older_than is None or now - datetime.fromisoformat(time) >= older_than
     ]
     staying = [(name, time) for name, time in earlier if name not in going]
-    lost = [_kept(root, options, name) for name in going]
+    lost = [_open_kept(root, options, name) for name in going]
     if going:
         document.notes["history"] = staying
         swap(root, options, document, version)
     write_nodes(root, options, document, None)
-    kept = [document, *(_kept(root, options, name) for name, _ in staying)]
+    kept = [document, *(_open_kept(root, options, name) for name, _ in staying)]
     _sweep(root, options, kept, lost, set(going), now - grace)
     return going
 
@@ -171,10 +171,10 @@ def _sweep(
     Only what carries the id of a snapshot, or is named as a chunk of one, is the set's to remove,
     and chunks by their content, when they are old: a writer may be about to need a new one.
     """
-    needed = {path for document in kept for path in needed_files(root, options, document)}
+    needed = {path for document in kept for path in list_needed_files(root, options, document)}
     folders = tuple(path for path in needed if path.endswith("/"))
-    chunks = {path for document in lost for path in _chunks(document)}
-    store = store_for(root)
+    chunks = {path for document in lost for path in _list_chunks(document)}
+    store = find_store(root)
     removed = []
     for path, _, modified in store.list_files(root, options):
         if path in needed or path.startswith(folders):
@@ -187,24 +187,26 @@ def _sweep(
     store.remove(removed, options)
 
 
-def _chunks(document: Document) -> Iterator[str]:
+def _list_chunks(document: Document) -> Iterator[str]:
     """Yield the paths of the chunks of values."""
     for path, noted in document.notes.get("values", {}).items():
-        folder = values_folder(path, noted)
+        folder = values_folder_of(path, noted)
         yield from (f"{folder}/{name}" for name, _, _ in noted["chunks"])
 
 
-def needed_files(root: str, options: StorageOptions | None, document: Document) -> Iterator[str]:
+def list_needed_files(
+    root: str, options: StorageOptions | None, document: Document
+) -> Iterator[str]:
     """Yield the paths of files and, ending in a slash, of folders that a snapshot needs."""
     if document.snapshot is not None:
-        yield snapshot_path(document.snapshot)
-    yield from _chunks(document)
+        yield join_snapshot_path(document.snapshot)
+    yield from _list_chunks(document)
     for path, node in document.nodes.items():
         for transformer in node.get("storage_transformers") or ():
-            yield from _needed_by(root, options, path, transformer)
+            yield from _list_needed_by(root, options, path, transformer)
 
 
-def _needed_by(
+def _list_needed_by(
     root: str, options: StorageOptions | None, folder: str, transformer: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield what a manifest needs: its own files, and those of the set that it refers to."""
@@ -214,21 +216,21 @@ def _needed_by(
         manifest = said["manifest"]
         for path in (manifest, said.get("sources")):
             if isinstance(path, str):
-                yield inside(folder, path)
+                yield to_set_path(folder, path)
         if isinstance(manifest, str):
-            manifest = manifests.document(inside(folder, manifest))
-        yield from _own(entry.get("path") for entry in manifest.values())
+            manifest = manifests.document(to_set_path(folder, manifest))
+        yield from _select_own(entry.get("path") for entry in manifest.values())
         return
-    tables = {sources_of(folder, part["table"]["sources"]) for part in said["parts"]}
+    tables = {read_source_table(folder, part["table"]["sources"]) for part in said["parts"]}
     for part in said["parts"]:
-        yield inside(folder, part["table"]["path"]) + "/"
+        yield to_set_path(folder, part["table"]["path"]) + "/"
     for table in tables:
         yield f"{table.folder}/"
         known = table.fingerprints(manifests, np.arange(table.rows))
-        yield from _own(path for path, _ in known)
+        yield from _select_own(path for path, _ in known)
 
 
-def _own(paths: Iterable[str | None]) -> Iterator[str]:
+def _select_own(paths: Iterable[str | None]) -> Iterator[str]:
     """Yield those of the paths that lie in the set."""
     for path in paths:
         if path is not None and path.startswith("./"):

@@ -11,32 +11,32 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import c_strides
-from virtualds.formats.zarr.chunk_keys import chunk_key, with_manifest_keys
-from virtualds.formats.zarr.document import FOLDER, Document, entries_of_values
-from virtualds.formats.zarr.v3_arrays import Part, is_extended
+from virtualds.chunks.projection import compute_strides
+from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
+from virtualds.formats.zarr.document import FOLDER, Document, build_value_entries
+from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray
-from virtualds.formats.zarr.write_plan import PlannedArray, plan
+from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.manifest_files import (
-    Numbering,
-    entries,
-    fingerprints,
-    records,
-    source_records,
-    written_path,
+    SourceNumbering,
+    encode_entries,
+    encode_records,
+    encode_source_records,
+    list_fingerprints,
+    to_written_path,
 )
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
     PARQUET_MANIFEST,
-    json_manifest,
+    build_json_manifest,
 )
-from virtualds.formats.zarr_manifests.parallel_write import parts_folder
+from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 from virtualds.source_file import StorageOptions
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
@@ -74,7 +74,7 @@ class SnapshotWriter:
 
     def __post_init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._sources = Numbering(self._path)
+        self._sources = SourceNumbering(self._path)
         self._tables: list[tuple[str, list[Any]]] = []
 
     # ------------------------------------------------------------------ the whole
@@ -87,12 +87,12 @@ class SnapshotWriter:
         UnsupportedError
             Variables that Zarr v3 has no form for; nothing has been written.
         """
-        planned = plan(group, self.root, self.before)
+        planned = plan_writing(group, self.root, self.before)
         if self.before is None:
             # who comes later sees that these are the files of a writer, not somebody else's
             self.put(f"{FOLDER}/{self.name}/begun", b"")
         nodes = {
-            path: with_manifest_keys(self._written(path, node))
+            path: add_manifest_keys(self._written(path, node))
             for path, node in planned.nodes.items()
         }
         self._write_sources()
@@ -104,7 +104,7 @@ class SnapshotWriter:
         """Write a file of a name that no other writer uses."""
         url = f"{self.root}/{path}"
         self.written.append(url)
-        store_for(url).write_file(url, data, self.options)
+        find_store(url).write_file(url, data, self.options)
 
     def undo(self) -> None:
         """Remove what was written, and the folders that this leaves empty."""
@@ -113,7 +113,7 @@ class SnapshotWriter:
             # a name that nobody has, in the folder that stays
             above = self.root.rpartition("/")[0] if self.before is None else self.root
             beside = [f"{above}/{self.name}"]
-        store_for(self.root).remove([*self.written, *beside], self.options)
+        find_store(self.root).remove([*self.written, *beside], self.options)
 
     # ------------------------------------------------------------------ writing
 
@@ -125,7 +125,7 @@ class SnapshotWriter:
             return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
-        elif self.manifest != "parquet" and (table := _prefixed(node)) is not None:
+        elif self.manifest != "parquet" and (table := _find_prefix_table(node)) is not None:
             # what maps prefixes of keys goes by the keys
             transformer = self._write_prefixes(path, table)
             keys = node.metadata | {"chunk_key_encoding": table.key.to_json()}
@@ -140,7 +140,7 @@ class SnapshotWriter:
 
         A key is never written twice: whoever reads an earlier snapshot may still need its chunk.
         """
-        key = chunk_key(values.metadata)
+        key = parse_chunk_keys(values.metadata)
         chunks = [(key(place), data) for place, data in values.chunks]
         now: list[list[Any]] = [
             [name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks
@@ -155,13 +155,13 @@ class SnapshotWriter:
             for name, data in chunks:
                 self.put(f"{path}/{folder}/{name}", data)
         noted = self._values[path] = {"folder": folder, "chunks": now}
-        return json_manifest(entries_of_values(path, noted)) if folder else None
+        return build_json_manifest(build_value_entries(path, noted)) if folder else None
 
     def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
         """Write chunks where plain Zarr looks for them, unless something is there."""
         for name, data in chunks:
             url = f"{self.root}/{path}/{name}"
-            store = store_for(url)
+            store = find_store(url)
             try:
                 store.write_version(url, data, self.options, None)
             except (ChangedError, FileExistsError, NotADirectoryError):
@@ -176,7 +176,7 @@ class SnapshotWriter:
 
     def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
-        parts = _compacted(node.parts, self._is_new)
+        parts = _compact_parts(node.parts, self._is_new)
         forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
         return forms[self._form(parts)](path, parts, numbered)
 
@@ -189,14 +189,14 @@ class SnapshotWriter:
         known = {self._moved(table, name): print for name, print in table.fingerprints.items()}
         if self.manifest == "json" or len(found) > MOST_INLINE:
             return self._in_files(path, found, known)
-        return _in_metadata(found, known)
+        return _to_metadata(found, known)
 
     def _moved(self, table: JsonTable, path: str) -> str:
         """Return a path of another set as it is written in this one."""
         end = "/" if path.endswith("/") else ""
         return self._path(table.store.file(path).url.rstrip("/") + end).rstrip("/") + end
 
-    def _form(self, parts: list[Part]) -> str:
+    def _form(self, parts: list[ManifestPart]) -> str:
         if self.manifest is not None:
             return self.manifest
         if any(self._own_table(part.manifest) is not None for part in parts):
@@ -204,12 +204,14 @@ class SnapshotWriter:
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
 
-    def _inline(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
-        return _in_metadata(entries(parts, self._path, numbered), fingerprints(parts, self._path))
+    def _inline(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
+        return _to_metadata(
+            encode_entries(parts, self._path, numbered), list_fingerprints(parts, self._path)
+        )
 
-    def _json(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+    def _json(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
         return self._in_files(
-            path, entries(parts, self._path, numbered), fingerprints(parts, self._path)
+            path, encode_entries(parts, self._path, numbered), list_fingerprints(parts, self._path)
         )
 
     def _in_files(
@@ -222,7 +224,7 @@ class SnapshotWriter:
             found[name] = f"./{file}"
         return {"name": JSON_MANIFEST, "configuration": found}
 
-    def _parquet(self, path: str, parts: list[Part], numbered: bool) -> dict[str, Any]:
+    def _parquet(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
         said = []
         for number, part in enumerate(parts):
             table = self._stored(path, part.manifest)
@@ -236,18 +238,18 @@ class SnapshotWriter:
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool
     ) -> dict[str, Any]:
         folder = f"manifest.{self.name}.{number}"
-        for record, data in enumerate(records(manifest, self._sources, numbered)):
+        for record, data in enumerate(encode_records(manifest, self._sources, numbered)):
             self.put(f"{path}/{folder}/{record}.parquet", data)
         # the number of files is known when everything is written
-        sources = [f"{_up(path)}{FOLDER}/{self.name}/sources", 0]
+        sources = [f"{_find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
         table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
         if numbered:
             table["pipelines"] = True
-        return {"table": table, "first": 0, "strides": list(c_strides(manifest.shape))}
+        return {"table": table, "first": 0, "strides": list(compute_strides(manifest.shape))}
 
     def _write_sources(self) -> None:
-        for number, data in enumerate(source_records(self._sources)):
+        for number, data in enumerate(encode_source_records(self._sources)):
             self.put(f"{FOLDER}/{self.name}/sources/{number}.parquet", data)
         for _, said in self._tables:
             said[1] = len(self._sources)
@@ -261,10 +263,10 @@ class SnapshotWriter:
             return table
         return None
 
-    def _is_new(self, part: Part) -> bool:
+    def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
         table = self._own_table(part.manifest)
-        return table is not None and table.folder.startswith(f"{parts_folder(self.name)}/")
+        return table is not None and table.folder.startswith(f"{join_parts_folder(self.name)}/")
 
     def _stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
         """Return a part that lies in a table of the set already."""
@@ -273,9 +275,9 @@ class SnapshotWriter:
             return None
         found = manifest.counting
         said: dict[str, Any] = {
-            "path": _up(path) + table.folder,
+            "path": _find_way_up(path) + table.folder,
             "rows": table.rows,
-            "sources": [_up(path) + table.sources.folder, table.sources.rows],
+            "sources": [_find_way_up(path) + table.sources.folder, table.sources.rows],
         }
         if table.has_pipelines:
             said["pipelines"] = True
@@ -283,10 +285,10 @@ class SnapshotWriter:
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
     def _path(self, url: str) -> str:
-        return written_path(self.root, url, relative=self.relative_paths)
+        return to_written_path(self.root, url, relative=self.relative_paths)
 
 
-def _prefixed(node: PlannedArray) -> JsonTable | None:
+def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
     """Return the table that all chunks of an array are those of, if it maps prefixes of keys."""
     if len(node.parts) != 1 or is_extended(node.metadata):
         return None
@@ -302,25 +304,27 @@ def _prefixed(node: PlannedArray) -> JsonTable | None:
     return table if same and table.has_prefixes and not table.prefix else None
 
 
-def _in_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
+def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
     sources = {"sources": known} if known else {}
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
 
 
-def _up(path: str) -> str:
+def _find_way_up(path: str) -> str:
     """Return the way from the folder of an array to that of the set."""
     return "../" * (path.count("/") + 1)
 
 
-def _compacted(parts: list[Part], is_new: Callable[[Part], bool]) -> list[Part]:
+def _compact_parts(
+    parts: list[ManifestPart], is_new: Callable[[ManifestPart], bool]
+) -> list[ManifestPart]:
     """Join neighbours that are small, so that small additions do not leave many small tables.
 
     What workers have just written is left to them: to join it, all of it would be read again here.
     """
-    found: list[Part] = []
+    found: list[ManifestPart] = []
     for part in parts:
         joins = bool(found) and not is_new(found[-1]) and not is_new(part)
-        axis = _joint(found[-1], part) if joins else None
+        axis = _find_joint_axis(found[-1], part) if joins else None
         if axis is None:
             found.append(part)
         else:
@@ -329,7 +333,7 @@ def _compacted(parts: list[Part], is_new: Callable[[Part], bool]) -> list[Part]:
     return found
 
 
-def _joint(left: Part, right: Part) -> int | None:
+def _find_joint_axis(left: ManifestPart, right: ManifestPart) -> int | None:
     """Return the axis along which two parts, one of them small, fit into a record, or None."""
     sizes = sorted((left.manifest.size, right.manifest.size))
     if left.fragment != right.fragment or sum(sizes) > RECORD_SIZE or sizes[0] > MOST_JSON:

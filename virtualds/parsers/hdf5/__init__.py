@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import without_gaps
+from virtualds.arrays.concatenate import hold_gaps_as_chunks
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import (
     CannotError,
@@ -31,22 +31,32 @@ from virtualds.arrays.parser import (
 )
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.attributes import attribute, of_the_user
-from virtualds.parsers.hdf5.data_types import stored_type
+from virtualds.parsers.hdf5.attributes import read_attribute, select_user_names
+from virtualds.parsers.hdf5.data_types import find_stored_type
 from virtualds.parsers.hdf5.dimensions import Dimensions
-from virtualds.parsers.hdf5.file import HDF5Files, damage_of
-from virtualds.parsers.hdf5.groups import MOST_GROUPS, FileGroups, Group, Where, groups_below
-from virtualds.parsers.hdf5.h5py_values import values_of
+from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
+from virtualds.parsers.hdf5.groups import (
+    MOST_GROUPS,
+    FileGroups,
+    HDF5Group,
+    PathParts,
+    read_groups_below,
+)
+from virtualds.parsers.hdf5.h5py_values import load_or_defer
 from virtualds.parsers.hdf5.netcdf_rules import (
     Dataset,
-    Place,
-    attribute_names,
-    descend,
-    fill_beyond,
+    HDF5Location,
+    descend_to,
+    find_fill_beyond,
+    list_attribute_names,
     members,
 )
-from virtualds.parsers.hdf5.storage import stored_array
-from virtualds.parsers.hdf5.virtual_datasets import is_virtual, mapped_array, needed_files
+from virtualds.parsers.hdf5.storage import build_stored_array
+from virtualds.parsers.hdf5.virtual_datasets import (
+    build_mapped_array,
+    is_virtual,
+    list_needed_files,
+)
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import read_remote
 from virtualds.urls import local_path, scheme_of
@@ -84,7 +94,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    return _walked(source, group, skip, _one_group)
+    return _walk_file(source, group, skip, _read_one_group)
 
 
 def read_tree(
@@ -94,13 +104,13 @@ def read_tree(
 
     Parameters and errors are those of `read`.
     """
-    return _walked(source, group, skip, _whole_tree)
+    return _walk_file(source, group, skip, _read_whole_tree)
 
 
 Walk = Callable[[HDF5Files, frozenset[str], str], ManifestGroup]
 
 
-def _walked(
+def _walk_file(
     source: SourceFile, group: str | None, skip: Iterable[str], walk: Walk
 ) -> ManifestGroup:
     if group is not None and not isinstance(group, str):
@@ -114,52 +124,54 @@ def _walked(
     return read_remote(source, attempt)
 
 
-def _one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
+def _read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
     """Read the group at a path."""
-    root, here, where, scales = _found(files, path)
-    group = Group(where, here, members(here, files, skip), scales)
+    root, here, where, scales = _find_group(files, path)
+    group = HDF5Group(where, here, members(here, files, skip), scales)
     below = dict.fromkeys(group.found.groups, ManifestGroup())
-    return _Reader(files, skip, where).read(group, FileGroups(root, files), below)
+    return _GroupReader(files, skip, where).read(group, FileGroups(root, files), below)
 
 
-def _whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
+def _read_whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
     """Read the group at a path with all groups below it."""
-    root, here, where, scales = _found(files, path)
-    listed = list(islice(groups_below(here, files, where, scales, skip), MOST_GROUPS + 1))
+    root, here, where, scales = _find_group(files, path)
+    listed = list(islice(read_groups_below(here, files, where, scales, skip), MOST_GROUPS + 1))
     if len(listed) > MOST_GROUPS:
         raise FormatError(
             f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, or links that make them "
             f"so many; open one with group="
         )
     together = FileGroups(root, files, None if where else listed)
-    done: dict[Where, ManifestGroup] = {}
+    done: dict[PathParts, ManifestGroup] = {}
     for group in listed:
         below = {name: done.pop((*group.where, name)) for name in group.found.groups}
-        done[group.where] = _Reader(files, skip, group.where).read(group, together, below)
+        done[group.where] = _GroupReader(files, skip, group.where).read(group, together, below)
     return done[where]
 
 
-def _found(files: HDF5Files, path: str) -> tuple[Place, Place, Where, tuple[Dataset, ...]]:
+def _find_group(
+    files: HDF5Files, path: str
+) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
     import h5py
 
-    root = Place(h5py.h5g.open(files.open(files.source).id, b"/"), files.source, files)
-    *above, here = descend(root, path, files)
+    root = HDF5Location(h5py.h5g.open(files.open(files.source).id, b"/"), files.source, files)
+    *above, here = descend_to(root, path, files)
     scales = (d for g in above for d in members(g, files).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
-class _Reader:
+class _GroupReader:
     """The walk over one group, with what its datasets share."""
 
-    def __init__(self, files: HDF5Files, skip: frozenset[str], where: Where) -> None:
+    def __init__(self, files: HDF5Files, skip: frozenset[str], where: PathParts) -> None:
         self.files = files
         self.skip = skip
         self.where = where
         self.problems: dict[str, VirtualdsError] = {}
 
     def read(
-        self, group: Group, together: FileGroups, below: Mapping[str, ManifestGroup]
+        self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
     ) -> ManifestGroup:
         """Read a group, of which the groups in it are read already."""
         found = group.found
@@ -174,7 +186,7 @@ class _Reader:
             self.problems,
         )
 
-    def _dimensions(self, group: Group, together: FileGroups) -> Dimensions:
+    def _dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
         axes = together.axes(group)
         if not group.where and not group.found.groups:
             return Dimensions(axes, lambda: len(axes.scales), {})
@@ -196,7 +208,7 @@ class _Reader:
             shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
             own = dict(zip(names, shape, strict=True))
             if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
-                self._note(shown, _contradiction(odd[0], own[odd[0]], sizes[odd[0]]))
+                self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
                 continue
             sizes |= own
             variables[shown] = self._variable(shown, dataset, names, shape)
@@ -210,10 +222,10 @@ class _Reader:
     def _attributes(self, variable: str, owner: Any) -> dict[str, Any]:
         """Return the attributes of a group or dataset that are the user's."""
         found = {}
-        for name in of_the_user(attribute_names(owner)):
+        for name in select_user_names(list_attribute_names(owner)):
             try:
-                with damage_of(self.files.source):
-                    found[name] = attribute(owner, name)
+                with describe_damage(self.files.source):
+                    found[name] = read_attribute(owner, name)
             except VirtualdsError as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
                 self._note(f"{variable}:{name}", error)
@@ -225,7 +237,7 @@ class _Reader:
         attributes = self._attributes(name, dataset)
         encoding: dict[str, Any] = {}
         try:
-            with damage_of(dataset.source):
+            with describe_damage(dataset.source):
                 data = self._data(dataset, dims, shape, encoding)
         except VirtualdsError as error:
             self._note(name, error)
@@ -252,21 +264,21 @@ class _Reader:
                 "it has a null dataspace, so there are no values; leave the variable out with "
                 "drop_variables"
             )
-        stored = stored_type(dataset.kind)
+        stored = find_stored_type(dataset.kind)
         encoding["dtype"] = stored.declared
         if is_virtual(dataset):
             encoding |= NO_FILTERS | {"contiguous": True, "chunksizes": None}
-            array = mapped_array(dataset, stored, self.files)
+            array = build_mapped_array(dataset, stored, self.files)
         else:
-            array = stored_array(dataset, stored, dims, encoding)
+            array = build_stored_array(dataset, stored, dims, encoding)
         if array is None:
-            needs = needed_files(dataset, self.files)
-            return values_of(dataset, stored, shape, needs, self.files)
+            needs = list_needed_files(dataset, self.files)
+            return load_or_defer(dataset, stored, shape, needs, self.files)
         if shape == array.shape:
             return array
-        fill = fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
+        fill = find_fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
         # gaps of its own are filled with something else
-        array = without_gaps(array) if array.has_gaps else array
+        array = hold_gaps_as_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
 
     def _name_of_source(self) -> str:
@@ -274,7 +286,7 @@ class _Reader:
         return local_path(url) if scheme_of(url) == "file" else url
 
 
-def _contradiction(dim: str, size: int, known: int) -> FormatError:
+def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
     return FormatError(
         f"it has {size} elements along {dim!r}, where other variables have {known}; the file "
         f"contradicts itself, leave one of them out with drop_variables"

@@ -10,16 +10,16 @@ from math import prod
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.data_types import Class
-from virtualds.parsers.hdf5.dense_attributes import dense_messages
-from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.dense_attributes import read_dense_messages
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message
-from virtualds.parsers.hdf5.shared_messages import shared_data, unshared
+from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
 
 DATASPACE, ATTRIBUTE, ATTRIBUTE_INFO = 0x01, 0x0C, 0x15
 """Types of messages: a dataspace, an attribute, and where attributes lie that are not in the
 header."""
-HEAD = Struct("<BBHHH")
+ATTRIBUTE_HEAD = Struct("<BBHHH")
 """Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
 """Flags of what lies elsewhere."""
@@ -68,22 +68,24 @@ def read_attributes(file: FileBytes, messages: Sequence[Message]) -> Attributes:
     listed = [m for m in messages if m.kind == ATTRIBUTE]
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
-            listed += dense_messages(file, ATTRIBUTE, message.data)
+            listed += read_dense_messages(file, ATTRIBUTE, message.data)
     found: Attributes = {}
     # what does not keep their order has them in it
     for message in sorted(listed, key=lambda m: m.order):
-        attribute = _attribute(file, unshared(file, message))
+        attribute = _parse_attribute(file, read_unshared(file, message))
         if attribute.name in found:
             file.refuse(f"an object has two attributes {attribute.name!r}")
         found[attribute.name] = attribute
     return found
 
 
-def _attribute(file: FileBytes, data: bytes) -> Attribute:
-    version, flags, *lengths = HEAD.unpack_from(data) if len(data) >= HEAD.size else (0, 0)
+def _parse_attribute(file: FileBytes, data: bytes) -> Attribute:
+    version, flags, *lengths = (
+        ATTRIBUTE_HEAD.unpack_from(data) if len(data) >= ATTRIBUTE_HEAD.size else (0, 0)
+    )
     if version not in (1, 2, 3):
         file.decline(f"an attribute of version {version}")
-    begin = HEAD.size + (version == 3)
+    begin = ATTRIBUTE_HEAD.size + (version == 3)
     parts = []
     for length in lengths:
         parts.append(data[begin : begin + length])
@@ -95,13 +97,13 @@ def _attribute(file: FileBytes, data: bytes) -> Attribute:
     if not name or rest or len(name) + 1 != lengths[0]:
         file.refuse("the name of an attribute has no end, or more than one")
     if version > 1 and flags & TYPE_SHARED:
-        kind = shared_data(file, DATATYPE, kind)
+        kind = read_shared_data(file, DATATYPE, kind)
     if version > 1 and flags & SPACE_SHARED:
-        space = shared_data(file, DATASPACE, space)
-    return Attribute(name, kind, _shape(file, space), data[begin:])
+        space = read_shared_data(file, DATASPACE, space)
+    return Attribute(name, kind, _parse_shape(file, space), data[begin:])
 
 
-def _shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
+def _parse_shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
     """Return the shape that a dataspace has (IV.A.2.b)."""
     if len(space) < 4 or space[0] not in (1, 2):
         file.refuse("an attribute has no dataspace")
@@ -114,8 +116,8 @@ def _shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
     return tuple(file.length_at(space, begin + n * file.length_size) for n in range(rank))
 
 
-def string_size(kind: bytes, paddings: Collection[int]) -> int:
+def find_string_size(kind: bytes, paddings: Collection[int]) -> int:
     """Return the bytes of a string of fixed length, padded so; 0 of another type (IV.A.2.d)."""
-    if len(kind) < 8 or kind[0] & 0x0F != Class.STRING or kind[1] & 0x0F not in paddings:
+    if len(kind) < 8 or kind[0] & 0x0F != TypeClass.STRING or kind[1] & 0x0F not in paddings:
         return 0
-    return uint(kind, 4, 4)
+    return parse_uint(kind, 4, 4)

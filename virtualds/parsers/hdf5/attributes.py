@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.attribute_messages import Attribute, string_size
-from virtualds.parsers.hdf5.data_types import Class, check_values
+from virtualds.parsers.hdf5.attribute_messages import Attribute, find_string_size
+from virtualds.parsers.hdf5.data_types import TypeClass, check_values
 from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.global_heap import check_elements, sequences
-from virtualds.parsers.hdf5.type_messages import is_region, read_type
+from virtualds.parsers.hdf5.global_heap import check_elements, read_sequences
+from virtualds.parsers.hdf5.type_messages import is_region, parse_type
 
 RESERVED = frozenset(
     {
@@ -30,17 +30,19 @@ RESERVED = frozenset(
 )
 """Attributes that serve dimension scales and the netCDF library, not the user."""
 
-INTEGER, FLOAT, VLEN = (0x10 | kind for kind in (Class.INTEGER, Class.FLOAT, Class.VLEN))
+INTEGER, FLOAT, VLEN = (
+    0x10 | kind for kind in (TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.VLEN)
+)
 """The first byte of a type: its class and version 1 (IV.A.2.d)."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 
 
-def _integer(size: int, *, signed: bool) -> bytes:
+def _encode_integer_type(size: int, *, signed: bool) -> bytes:
     return struct.pack("<BBHIHH", INTEGER, 8 * signed, 0, size, 0, 8 * size)
 
 
-def _float(size: int, exponent: int, fraction: int) -> bytes:
+def _encode_float_type(size: int, exponent: int, fraction: int) -> bytes:
     """Return an IEEE 754 number, whose first bit of the fraction is not stored."""
     where = fraction, exponent, 0, fraction
     bias = 2 ** (exponent - 1) - 1
@@ -49,17 +51,20 @@ def _float(size: int, exponent: int, fraction: int) -> bytes:
 
 
 NUMBERS = {
-    **{_integer(n, signed=True): f"<i{n}" for n in (1, 2, 4, 8)},
-    **{_integer(n, signed=False): f"<u{n}" for n in (1, 2, 4, 8)},
-    _float(4, 8, 23): "<f4",
-    _float(8, 11, 52): "<f8",
+    **{_encode_integer_type(n, signed=True): f"<i{n}" for n in (1, 2, 4, 8)},
+    **{_encode_integer_type(n, signed=False): f"<u{n}" for n in (1, 2, 4, 8)},
+    _encode_float_type(4, 8, 23): "<f4",
+    _encode_float_type(8, 11, 52): "<f8",
 }
 """Types of numbers in little-endian order, as datatype messages have them (IV.A.2.d)."""
-STRINGS = {struct.pack("<BBHI", VLEN, 1, text, 16) + _integer(1, signed=False) for text in (0, 1)}
+STRINGS = {
+    struct.pack("<BBHI", VLEN, 1, text, 16) + _encode_integer_type(1, signed=False)
+    for text in (0, 1)
+}
 """Types of strings of varying length, in ASCII and UTF-8, where addresses have 8 bytes."""
 
 
-def attribute(owner: Any, name: str) -> Any:
+def read_attribute(owner: Any, name: str) -> Any:
     """Return one attribute the way netCDF4-python returns it.
 
     Strings are str, several of them a list; one number is a scalar, several are an array.
@@ -76,14 +81,14 @@ def attribute(owner: Any, name: str) -> Any:
 
     raw = name.encode("utf-8", "surrogateescape")
     known = owner.attributes[raw]
-    if (value := _plain_value(owner.file, known)) is not None:
+    if (value := _read_plain_value(owner.file, known)) is not None:
         return value
     if is_region(known.kind):
         # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
-        raise _unsupported(name, "it refers to regions")
+        raise _unsupported_error(name, "it refers to regions")
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
-        if kind.get_class() in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+        if kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY):
             check_values(kind)
         _check_heap(owner.file, known)
         value = owner.attrs[name]
@@ -92,15 +97,15 @@ def attribute(owner: Any, name: str) -> Any:
     except KeyError as error:
         owner.file.refuse(f"attribute {name!r}: {error.args[0]}")
     except (OSError, TypeError, ValueError, UnsupportedError) as error:
-        raise _unsupported(name, str(error)) from error
+        raise _unsupported_error(name, str(error)) from error
     if isinstance(value, h5py.Empty):
         return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
     if isinstance(value, str | bytes):
-        return _text(value)
+        return _to_text(value)
     if isinstance(value, h5py.Reference):
         return path_of(value, owner)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
-        return _items(name, value, owner)
+        return _to_items(name, value, owner)
     if isinstance(value, np.ndarray) and value.size == 1:
         return value.ravel()[0]
     return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
@@ -108,7 +113,7 @@ def attribute(owner: Any, name: str) -> Any:
 
 def _check_heap(file: FileBytes, known: Attribute) -> None:
     """Refuse an attribute that refers to what a heap does not hold."""
-    kind = read_type(file, known.kind)
+    kind = parse_type(file, known.kind)
     if not kind.refers:
         return
     if known.elements * kind.size > len(known.data):
@@ -117,13 +122,13 @@ def _check_heap(file: FileBytes, known: Attribute) -> None:
     check_elements(file, kind, data.reshape(-1, kind.size))
 
 
-def _plain_value(file: FileBytes, known: Attribute) -> Any:
+def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
     """Return what h5py would read, of common types; None of any other."""
     count = known.elements
     if count and known.kind in STRINGS:
-        texts = [_text(one.partition(b"\0")[0]) for one in sequences(file, known)]
+        texts = [_to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known)]
         return texts[0] if count == 1 else texts
-    dtype = _plain_type(known.kind)
+    dtype = _find_plain_type(known.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
         return None
     if dtype.kind != "S":
@@ -131,32 +136,33 @@ def _plain_value(file: FileBytes, known: Attribute) -> Any:
         return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
     text = known.data[: dtype.itemsize].rstrip(b"\0")
     # what follows the end of a string is for HDF5 to judge
-    return None if count > 1 or b"\0" in text else _text(text)
+    return None if count > 1 or b"\0" in text else _to_text(text)
 
 
 @lru_cache(1024)
-def _plain_type(kind: bytes) -> np.dtype[Any] | None:
+def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
     """Return the numpy type of numbers in the order of bytes of most machines, and of strings."""
     if kind in NUMBERS:
         return np.dtype(NUMBERS[kind])
-    size = string_size(kind, (NULL_TERMINATED, NULL_PADDED))
+    size = find_string_size(kind, (NULL_TERMINATED, NULL_PADDED))
     return np.dtype(f"S{size}") if size else None
 
 
-def _items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
+def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
     """Return strings or paths as a list, and arrays of varying length as an array of them."""
     import h5py
 
     found: list[Any] = values.ravel().tolist()
     found = [
-        path_of(item, owner) if isinstance(item, h5py.Reference) else _text(item) for item in found
+        path_of(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
+        for item in found
     ]
     if len(found) == 1:
         return found[0]
     return found if all(isinstance(item, str) for item in found) else values
 
 
-def _unsupported(name: str, reason: str) -> UnsupportedError:
+def _unsupported_error(name: str, reason: str) -> UnsupportedError:
     return UnsupportedError(
         f"attribute {name!r}: its type cannot be read ({reason}); leave the variable out with "
         f"drop_variables, or pass on_error='skip'"
@@ -171,7 +177,7 @@ def path_of(reference: Any, owner: Any) -> str:
     return name.decode("utf-8", "replace") if name else ""
 
 
-def _text(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     """Return a string, what is no UTF-8 in it replaced as the netCDF library does."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace").replace("\0", "")
@@ -181,6 +187,6 @@ def _text(value: Any) -> Any:
     return value
 
 
-def of_the_user(names: Iterable[str]) -> list[str]:
+def select_user_names(names: Iterable[str]) -> list[str]:
     """Return the names that do not serve the netCDF library."""
     return [name for name in names if name not in RESERVED]

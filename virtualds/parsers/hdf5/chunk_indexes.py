@@ -13,17 +13,22 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.hdf5.chunk_table import Table, checked
+from virtualds.parsers.hdf5.chunk_table import ChunkTable, demand_sound_table
 from virtualds.parsers.hdf5.chunk_tree import read_tree
 from virtualds.parsers.hdf5.extensible_array import read_extensible_array
 from virtualds.parsers.hdf5.netcdf_rules import Dataset
-from virtualds.parsers.hdf5.object_header import B_TREE_1, EXTENSIBLE_ARRAY, ChunkIndex, chunk_index
+from virtualds.parsers.hdf5.object_header import (
+    B_TREE_1,
+    EXTENSIBLE_ARRAY,
+    ChunkIndexInfo,
+    parse_chunk_index,
+)
 
 BLOCK = 512
 """Chunks that are gathered before they become columns."""
 
 
-def read_chunks(dataset: Dataset) -> Table:
+def read_chunks(dataset: Dataset) -> ChunkTable:
     """Return the table of all chunks of a dataset that were written.
 
     Raises
@@ -34,13 +39,13 @@ def read_chunks(dataset: Dataset) -> Table:
         It is of a form that neither we nor HDF5 are known to read right.
     """
     table = _read_index(dataset)
-    return checked(dataset.file, table, dataset.id.shape, dataset.plist.get_chunk())
+    return demand_sound_table(dataset.file, table, dataset.id.shape, dataset.plist.get_chunk())
 
 
-def _read_index(dataset: Dataset) -> Table:
+def _read_index(dataset: Dataset) -> ChunkTable:
     index = _find_index(dataset)
     if index is None:
-        return _listed_by_hdf5(dataset)
+        return _list_by_hdf5(dataset)
     if not dataset.file.is_defined(index.address):
         return np.empty((dataset.id.rank + 3, 0), np.int64)
     if index.kind == B_TREE_1:
@@ -48,27 +53,27 @@ def _read_index(dataset: Dataset) -> Table:
     if index.kind == EXTENSIBLE_ARRAY:
         limits = dataset.limits
         return read_extensible_array(dataset.file, index.address, index.dims, limits)
-    return _listed_by_hdf5(dataset)
+    return _list_by_hdf5(dataset)
 
 
-def _find_index(dataset: Dataset) -> ChunkIndex | None:
+def _find_index(dataset: Dataset) -> ChunkIndexInfo | None:
     """Return where the index lies; None if HDF5 has to be asked, and is known to be right."""
     try:
-        return chunk_index(dataset.file, dataset.messages)
+        return parse_chunk_index(dataset.file, dataset.messages)
     except UnsupportedError:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             raise
         return None
 
 
-def _listed_by_hdf5(dataset: Dataset) -> Table:
+def _list_by_hdf5(dataset: Dataset) -> ChunkTable:
     """Return the chunks as HDF5 lists them.
 
     The table grows in blocks: a list of a million rows would take a hundred times the memory, and
     the garbage collector would walk it again and again.
     """
     ndim = dataset.id.rank
-    tables: list[Table] = []
+    tables: list[ChunkTable] = []
     rows: list[Any] = []
     append = rows.append
 

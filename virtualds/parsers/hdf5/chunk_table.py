@@ -14,33 +14,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.projection import c_strides
+from virtualds.chunks.projection import compute_strides
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 
-Table = npt.NDArray[np.int64]
+ChunkTable = npt.NDArray[np.int64]
 
-FEW = 512
+FEW_CHUNKS = 512
 """Chunks that are compared with all places of a grid at once."""
 
 
-def as_table(file: FileBytes, place: Any, mask: Any, address: Any, length: Any) -> Table:
+def to_table(file: FileBytes, place: Any, mask: Any, address: Any, length: Any) -> ChunkTable:
     """Return a table from its columns, with addresses as offsets in the file."""
     table = np.empty((len(place) + 3, len(address)), np.int64)
     table[:-3], table[-3], table[-1] = place, mask, length
-    table[-2] = _offsets(file, address)
+    table[-2] = _to_offsets(file, address)
     return table
 
 
-def _offsets(file: FileBytes, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _to_offsets(file: FileBytes, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return where addresses are in the file."""
     if addresses.size and int(addresses.max()) >= file.end:
         file.refuse(f"a chunk lies past the {file.end} bytes of the file")
     return addresses.astype(np.int64) + file.base
 
 
-def checked(
-    file: FileBytes, table: Table, shape: tuple[int, ...], chunks: tuple[int, ...]
-) -> Table:
+def demand_sound_table(
+    file: FileBytes, table: ChunkTable, shape: tuple[int, ...], chunks: tuple[int, ...]
+) -> ChunkTable:
     """Return a table whose chunks lie in the grid, in their order, none twice.
 
     All indexes of HDF5 list chunks in the order of C. In a tree this is what finds them.
@@ -52,7 +52,10 @@ def checked(
     """
     place = table[:-3]
     grid = tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-    if prod(grid) == place.shape[1] <= FEW and _places(shape, chunks) == place.tobytes():
+    if (
+        prod(grid) == place.shape[1] <= FEW_CHUNKS
+        and _list_chunk_starts(shape, chunks) == place.tobytes()
+    ):
         return table
     wide = np.array(chunks, np.int64)[:, None]
     scaled = place // wide
@@ -60,14 +63,14 @@ def checked(
         file.refuse(f"a chunk lies at no multiple of {tuple(chunks)}")
     if (place < 0).any() or (place >= np.array(shape, np.int64)[:, None]).any():
         file.refuse(f"a chunk lies outside of the shape {tuple(shape)}")
-    number = np.array(c_strides(grid), np.int64) @ scaled
+    number = np.array(compute_strides(grid), np.int64) @ scaled
     if (number[1:] <= number[:-1]).any():
         file.refuse("chunks are listed twice, or not in their order")
     return table
 
 
 @lru_cache(256)
-def _places(shape: tuple[int, ...], chunks: tuple[int, ...]) -> bytes:
+def _list_chunk_starts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> bytes:
     """Return where all chunks of a grid begin, as the part of a table that says so."""
     rows = list(product(*map(range, repeat(0), shape, chunks)))
     return np.array(rows, np.int64).T.tobytes()

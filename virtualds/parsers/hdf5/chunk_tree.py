@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.parsers.hdf5.chunk_table import Table, as_table
+from virtualds.parsers.hdf5.chunk_table import ChunkTable, to_table
 from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes
 
 Nodes = npt.NDArray[Any]
@@ -32,7 +32,7 @@ BETWEEN = "a key of a node of a B-tree lies between chunks"
 """What is said of a key that is no multiple of a chunk."""
 
 
-def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> Table:
+def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> ChunkTable:
     """Read a version 1 B-tree, level by level, all nodes of a level at once (III.A.1).
 
     Parameters
@@ -53,16 +53,16 @@ def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> Table:
     FormatError
         Nodes or keys contradict each other: HDF5 would not find some of the chunks.
     """
-    size = _node_form(len(dims), file.half, file.offset_size).itemsize - file.offset_size
+    size = _make_node_form(len(dims), file.half, file.offset_size).itemsize - file.offset_size
     root = file.take(address, size)
     if root[LEVEL] == 0:
         return _read_leaf(file, root, dims)
     return _read_levels(file, address, root, dims)
 
 
-def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> Table:
+def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> ChunkTable:
     """Read a root that is a leaf, as those of most datasets are, without arrays of nodes."""
-    entry = _entry_form(len(dims), file.offset_size)
+    entry = _make_entry_form(len(dims), file.offset_size)
     signature, kind, _, used = HEAD.unpack_from(root)
     begin = HEAD.size + 2 * file.offset_size
     if (signature, kind) != (b"TREE", OF_CHUNKS) or used > 2 * file.half:
@@ -75,7 +75,7 @@ def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> Table:
     stop = begin + used * entry.size
     columns = list(zip(*entry.iter_unpack(root[begin:stop]), strict=True))
     last = [place[-1] // wide for place, wide in zip(columns[2:], dims, strict=False)]
-    closing = _key_form(len(dims)).unpack_from(root, stop)
+    closing = _make_key_form(len(dims)).unpack_from(root, stop)
     if last >= [place // wide for place, wide in zip(closing[2:], dims, strict=True)]:
         file.refuse("the last key of a node of a B-tree is not the greatest")
     if any(place % wide for place, wide in zip(closing[2:], dims, strict=True)):
@@ -89,20 +89,20 @@ def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> Table:
 
 
 @cache
-def _entry_form(rank: int, offset_size: int) -> Struct:
+def _make_entry_form(rank: int, offset_size: int) -> Struct:
     """Return an entry of a leaf: bytes, filter mask, a number for each axis, address."""
     return Struct(f"<II{rank}Q{FORMS[offset_size]}")
 
 
 @cache
-def _key_form(rank: int) -> Struct:
+def _make_key_form(rank: int) -> Struct:
     return Struct(f"<II{rank}Q")
 
 
-def _read_levels(file: FileBytes, address: int, root: bytes, dims: Sequence[int]) -> Table:
-    form = _node_form(len(dims), file.half, file.offset_size)
+def _read_levels(file: FileBytes, address: int, root: bytes, dims: Sequence[int]) -> ChunkTable:
+    form = _make_node_form(len(dims), file.half, file.offset_size)
     wide = np.array(dims, np.uint64)
-    nodes = _as_nodes(file, [root], form)
+    nodes = _to_nodes(file, [root], form)
     level, seen = int(nodes["level"][0]), {address}
     low: Keys | None = None
     high: Keys | None = None
@@ -112,9 +112,9 @@ def _read_levels(file: FileBytes, address: int, root: bytes, dims: Sequence[int]
         used = np.arange(nodes["entries"].shape[1]) < nodes["used"][:, None]
         entries = nodes["entries"][used]
         if level == 0:
-            return _leaves(file, entries)
+            return _list_chunks(file, entries)
         above = nodes["entries"][:, 1:][used[:, :-1]]
-        low, high = _scaled(entries, wide), _scaled(above, wide)
+        low, high = _scale_keys(entries, wide), _scale_keys(above, wide)
         if not all(map(operator.lt, low, high)):
             file.refuse("the keys of a B-tree are not in order")
         children = entries["child"].tolist()
@@ -126,7 +126,7 @@ def _read_levels(file: FileBytes, address: int, root: bytes, dims: Sequence[int]
 
 
 @lru_cache(64)
-def _node_form(rank: int, half: int, offset_size: int) -> np.dtype[Any]:
+def _make_node_form(rank: int, half: int, offset_size: int) -> np.dtype[Any]:
     """Return a node as a dtype; the last key is of an entry too, though no child follows it."""
     address = f"<u{offset_size}"
     # a key has 8 bytes for each axis, whatever the size of addresses
@@ -147,10 +147,10 @@ def _node_form(rank: int, half: int, offset_size: int) -> np.dtype[Any]:
 
 def _read_nodes(file: FileBytes, addresses: Sequence[int], form: np.dtype[Any]) -> Nodes:
     size = form.itemsize - file.offset_size
-    return _as_nodes(file, file.take_all([(address, size) for address in addresses]), form)
+    return _to_nodes(file, file.take_all([(address, size) for address in addresses]), form)
 
 
-def _as_nodes(file: FileBytes, parts: Iterable[bytes], form: np.dtype[Any]) -> Nodes:
+def _to_nodes(file: FileBytes, parts: Iterable[bytes], form: np.dtype[Any]) -> Nodes:
     filler = bytes(file.offset_size)
     return np.frombuffer(b"".join(part + filler for part in parts), form)
 
@@ -185,9 +185,9 @@ def _check_keys(
     keys = nodes["entries"]["place"][np.arange(nodes["entries"].shape[1]) <= used[:, None]]
     if (keys % wide).any():
         file.refuse(BETWEEN)
-    first = _scaled(nodes["entries"][:, 0], wide)
-    last = _scaled(nodes["entries"][row, used - 1], wide)
-    closing = _scaled(nodes["entries"][row, used], wide)
+    first = _scale_keys(nodes["entries"][:, 0], wide)
+    last = _scale_keys(nodes["entries"][row, used - 1], wide)
+    closing = _scale_keys(nodes["entries"][row, used], wide)
     if not all(map(operator.lt, last, closing)):
         file.refuse("the last key of a node of a B-tree is not the greatest")
     if low is None or high is None:
@@ -196,15 +196,15 @@ def _check_keys(
         file.refuse("a node of a B-tree has keys that its parent places elsewhere")
 
 
-def _scaled(keys: Nodes, wide: npt.NDArray[np.uint64]) -> Keys:
+def _scale_keys(keys: Nodes, wide: npt.NDArray[np.uint64]) -> Keys:
     """Return keys as HDF5 compares them: counted in chunks, axis by axis."""
     found: Keys = (keys["place"] // wide).tolist()
     return found
 
 
-def _leaves(file: FileBytes, entries: Nodes) -> Table:
+def _list_chunks(file: FileBytes, entries: Nodes) -> ChunkTable:
     """Return the chunks that leaves list; their order is left to `checked`."""
     place = entries["place"]
     if place.size and (place[:, -1].any() or int(place.max()) >= 2**63):
         file.refuse("a key of a B-tree is no position of a chunk")
-    return as_table(file, place[:, :-1].T, entries["mask"], entries["child"], entries["length"])
+    return to_table(file, place[:, :-1].T, entries["mask"], entries["child"], entries["length"])

@@ -16,7 +16,7 @@ import numpy as np
 from virtualds.errors import UnsupportedError
 
 
-class Class(IntEnum):
+class TypeClass(IntEnum):
     """Datatype classes (HDF5 file format, IV.A.2.d, Datatype message)."""
 
     INTEGER = 0
@@ -33,10 +33,10 @@ class Class(IntEnum):
     COMPLEX = 11
 
 
-ATOMIC = frozenset({Class.INTEGER, Class.FLOAT, Class.STRING, Class.BITFIELD})
+ATOMIC = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.STRING, TypeClass.BITFIELD})
 """Classes of types that hold no others and have no names."""
 
-TEXT = np.dtype("O", metadata={"element_type": str})
+TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""
 
 
@@ -61,7 +61,7 @@ class StoredType(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-def stored_type(kind: Any) -> StoredType:
+def find_stored_type(kind: Any) -> StoredType:
     """Return how elements of an HDF5 type are stored.
 
     Raises
@@ -71,37 +71,37 @@ def stored_type(kind: Any) -> StoredType:
     """
     if kind.get_class() in ATOMIC:
         # its encoding says all there is to it
-        return _known_type(kind.encode())
-    return _stored_type(kind)
+        return _get_stored_type(kind.encode())
+    return _find_stored_type(kind)
 
 
 @lru_cache(1024)
-def _known_type(encoded: bytes) -> StoredType:
+def _get_stored_type(encoded: bytes) -> StoredType:
     import h5py
 
-    return _stored_type(h5py.h5t.decode(encoded))
+    return _find_stored_type(h5py.h5t.decode(encoded))
 
 
-def _stored_type(kind: Any) -> StoredType:
+def _find_stored_type(kind: Any) -> StoredType:
     import h5py
 
     of_class = kind.get_class()
-    if of_class == Class.ENUM:
-        return _enum(kind)
-    if of_class == Class.ARRAY:
-        base = stored_type(kind.get_super())
+    if of_class == TypeClass.ENUM:
+        return _find_enum_type(kind)
+    if of_class == TypeClass.ARRAY:
+        base = find_stored_type(kind.get_super())
         return base._replace(shape=(*kind.get_array_dims(), *base.shape))
-    if of_class == Class.REFERENCE and kind.equal(h5py.h5t.STD_REF_OBJ):
-        return StoredType(TEXT, str, in_chunks=False)
+    if of_class == TypeClass.REFERENCE and kind.equal(h5py.h5t.STD_REF_OBJ):
+        return StoredType(TEXT_DTYPE, str, in_chunks=False)
     check_values(kind)
     try:
         dtype = kind.dtype
     except (TypeError, ValueError) as error:
-        raise _unsupported(kind, str(error)) from error
+        raise _unsupported_error(kind, str(error)) from error
     if dtype.hasobject and h5py.check_string_dtype(dtype) is not None:
-        return StoredType(TEXT, str, in_chunks=False)
+        return StoredType(TEXT_DTYPE, str, in_chunks=False)
     if not dtype.itemsize:
-        raise _unsupported(kind, "its elements have no bytes")
+        raise _unsupported_error(kind, "its elements have no bytes")
     plain = dtype if dtype.names else np.dtype(dtype.str)
     declared = plain.newbyteorder("=") if plain.names else plain
     return StoredType(plain, declared, in_chunks=_is_plain(kind))
@@ -117,34 +117,38 @@ def check_values(kind: Any) -> None:
         order, whose numbers h5py does not turn.
     """
     if _holds_references(kind):
-        raise _unsupported(kind, "references to regions, or within other types, have no values")
+        raise _unsupported_error(
+            kind, "references to regions, or within other types, have no values"
+        )
     if _holds_foreign_sequences(kind):
-        raise _unsupported(kind, "h5py does not turn the byte order of arrays of varying length")
+        raise _unsupported_error(
+            kind, "h5py does not turn the byte order of arrays of varying length"
+        )
 
 
 def _holds_foreign_sequences(kind: Any) -> bool:
-    if kind.get_class() == Class.VLEN:
-        return any(map(_is_foreign, _parts(kind)))
-    return any(map(_holds_foreign_sequences, _parts(kind)))
+    if kind.get_class() == TypeClass.VLEN:
+        return any(map(_is_foreign, _list_parts(kind)))
+    return any(map(_holds_foreign_sequences, _list_parts(kind)))
 
 
 def _is_foreign(kind: Any) -> bool:
     """Say whether numbers of a type are in another byte order than this machine's."""
-    if kind.get_class() in (Class.INTEGER, Class.FLOAT):
+    if kind.get_class() in (TypeClass.INTEGER, TypeClass.FLOAT):
         return not kind.dtype.isnative
-    return any(map(_is_foreign, _parts(kind)))
+    return any(map(_is_foreign, _list_parts(kind)))
 
 
-def _unsupported(kind: Any, reason: str) -> UnsupportedError:
-    known = kind.get_class() in set(Class)
-    name = Class(kind.get_class()).name.lower() if known else str(kind.get_class())
+def _unsupported_error(kind: Any, reason: str) -> UnsupportedError:
+    known = kind.get_class() in set(TypeClass)
+    name = TypeClass(kind.get_class()).name.lower() if known else str(kind.get_class())
     return UnsupportedError(
         f"its type {name} cannot be read ({reason}); leave the variable out with drop_variables, "
         f"or pass on_error='skip'"
     )
 
 
-def _enum(kind: Any) -> StoredType:
+def _find_enum_type(kind: Any) -> StoredType:
     """Return an enum as its integers, with the names in the metadata as xarray holds them."""
     base = kind.get_super()
     dtype = np.dtype(base.dtype.str)
@@ -166,15 +170,15 @@ def _name_of(kind: Any) -> str:
 
 
 def _holds_references(kind: Any) -> bool:
-    return kind.get_class() == Class.REFERENCE or any(map(_holds_references, _parts(kind)))
+    return kind.get_class() == TypeClass.REFERENCE or any(map(_holds_references, _list_parts(kind)))
 
 
-def _parts(kind: Any) -> list[Any]:
+def _list_parts(kind: Any) -> list[Any]:
     """Return the types that a type is made of."""
     of_class = kind.get_class()
-    if of_class == Class.COMPOUND:
+    if of_class == TypeClass.COMPOUND:
         return [kind.get_member_type(i) for i in range(kind.get_nmembers())]
-    if of_class in (Class.ARRAY, Class.VLEN, Class.ENUM, Class.COMPLEX):
+    if of_class in (TypeClass.ARRAY, TypeClass.VLEN, TypeClass.ENUM, TypeClass.COMPLEX):
         return [kind.get_super()]
     return []
 
@@ -239,18 +243,18 @@ def _is_plain_compound(kind: Any) -> bool:
 
 
 def _is_made_of_plain(kind: Any) -> bool:
-    return all(map(_is_plain, _parts(kind)))
+    return all(map(_is_plain, _list_parts(kind)))
 
 
 PLAIN: dict[int, Callable[[Any], bool]] = {
-    Class.INTEGER: _is_plain_integer,
-    Class.BITFIELD: _is_plain_bitfield,
-    Class.FLOAT: _is_plain_float,
-    Class.STRING: _is_plain_string,
-    Class.OPAQUE: lambda kind: True,
-    Class.ENUM: _is_made_of_plain,
-    Class.ARRAY: _is_made_of_plain,
-    Class.COMPOUND: _is_plain_compound,
-    Class.COMPLEX: _is_made_of_plain,
+    TypeClass.INTEGER: _is_plain_integer,
+    TypeClass.BITFIELD: _is_plain_bitfield,
+    TypeClass.FLOAT: _is_plain_float,
+    TypeClass.STRING: _is_plain_string,
+    TypeClass.OPAQUE: lambda kind: True,
+    TypeClass.ENUM: _is_made_of_plain,
+    TypeClass.ARRAY: _is_made_of_plain,
+    TypeClass.COMPOUND: _is_plain_compound,
+    TypeClass.COMPLEX: _is_made_of_plain,
 }
 """What says of each class whether its bytes are its values; of classes not listed they are not."""

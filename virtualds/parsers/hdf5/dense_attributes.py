@@ -13,15 +13,15 @@ from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
 from virtualds.parsers.hdf5.object_header import MOST_BYTES, SHARED, Message
 from virtualds.parsers.hdf5.record_tree import read_records
-from virtualds.parsers.hdf5.shared_messages import shared_heap
+from virtualds.parsers.hdf5.shared_messages import find_shared_heap
 
 BY_NAME = 8
 """The type of records that are in the order of hashes of names."""
-RECORD = Struct("<8sBIxxxx")
+ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 """Identifier in the heap, flags of the message, order of creation, hash of the name."""
 
 
-def dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
+def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
     """Return the attributes that an Attribute Info message says where to find.
 
     Parameters
@@ -48,10 +48,10 @@ def dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
     shared: FractalHeap | None = None
     found, nbytes = [], 0
     index = file.address_at(data, place + file.offset_size)
-    for record in read_records(file, index, BY_NAME, RECORD.size):
-        identity, flags, order = RECORD.unpack(record)
+    for record in read_records(file, index, BY_NAME, ATTRIBUTE_RECORD.size):
+        identity, flags, order = ATTRIBUTE_RECORD.unpack(record)
         if flags & SHARED and shared is None:
-            shared = shared_heap(file, kind)
+            shared = find_shared_heap(file, kind)
         message = (shared if shared and flags & SHARED else heap).object(identity)
         nbytes += len(message)
         if nbytes > file.end + MOST_BYTES:

@@ -12,9 +12,9 @@ from math import prod
 import numpy as np
 
 from virtualds.errors import FormatError
-from virtualds.parsers.hdf5.data_types import Class
-from virtualds.parsers.hdf5.file_bytes import uint
-from virtualds.parsers.hdf5.global_heap import is_sequence, sequences
+from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.file_bytes import parse_uint
+from virtualds.parsers.hdf5.global_heap import is_sequence, read_sequences
 from virtualds.parsers.hdf5.netcdf_rules import Dataset
 
 SCALES = b"DIMENSION_LIST"
@@ -22,7 +22,7 @@ SCALES = b"DIMENSION_LIST"
 Names = list[tuple[Dataset, tuple[str | None, ...]]]
 
 
-def scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
+def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     """Return the address of the last scale of every axis, None where there is none.
 
     Of several scales of an axis the netCDF library takes the one that was attached last (netCDF-C,
@@ -39,26 +39,29 @@ def scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     listed = dataset.attributes.get(SCALES)
     if not rank or listed is None:
         return none
-    if listed.elements != rank or not _lists_references(listed.kind):
-        raise _no_list(dataset)
+    if listed.elements != rank or not _is_reference_list(listed.kind):
+        raise _no_list_error(dataset)
     width = dataset.file.offset_size
-    lists = sequences(dataset.file, listed)
-    return tuple(uint(one, len(one) - width, width) if one else None for one in lists) + none[rank:]
+    lists = read_sequences(dataset.file, listed)
+    return (
+        tuple(parse_uint(one, len(one) - width, width) if one else None for one in lists)
+        + none[rank:]
+    )
 
 
-def _lists_references(kind: bytes) -> bool:
+def _is_reference_list(kind: bytes) -> bool:
     """Say whether a type is that of sequences of references to objects (IV.A.2.d)."""
     base = kind[8:12]
-    return is_sequence(kind) and base[0] & 0x0F == Class.REFERENCE and base[1] & 0x0F == 0
+    return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
 
 
-def _name_elsewhere(dataset: Dataset, axis: int) -> str:
+def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
     """Return the name of the last scale of an axis, which lies in another group."""
     import h5py
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
     found = np.empty((dataset.id.rank,), dtype)
-    # HDF5 follows here what `scale_addresses` has looked at
+    # HDF5 follows here what `read_scale_addresses` has looked at
     h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
     reference = found[axis][-1]
     try:
@@ -74,7 +77,7 @@ def _name_elsewhere(dataset: Dataset, axis: int) -> str:
     return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
 
 
-def _no_list(dataset: Dataset) -> FormatError:
+def _no_list_error(dataset: Dataset) -> FormatError:
     return FormatError(
         f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is no list of "
         f"scales for each of {dataset.id.rank} axes; the file is damaged, fetch it again, or "
@@ -135,13 +138,13 @@ class NamedAxes:
             return (dataset.name, *([None] * (rank - 1)))[:rank]
         return tuple(
             None if address is None else self._scale_at(dataset, axis, address)
-            for axis, address in enumerate(scale_addresses(dataset))
+            for axis, address in enumerate(read_scale_addresses(dataset))
         )
 
     def _scale_at(self, dataset: Dataset, axis: int, address: int) -> str:
         """Return the name of the scale of an axis, which has some address in the file."""
         known = self._by_address.get((dataset.source.url, address))
-        return _name_elsewhere(dataset, axis) if known is None else known.name
+        return _find_name_elsewhere(dataset, axis) if known is None else known.name
 
 
 class Dimensions:

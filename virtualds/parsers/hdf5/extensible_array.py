@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.parsers.hdf5.chunk_table import Table, as_table
+from virtualds.parsers.hdf5.chunk_table import ChunkTable, to_table
 from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.object_header import SUM, is_sound
+from virtualds.parsers.hdf5.object_header import CHECKSUM_BYTES, is_sound
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -24,7 +24,7 @@ MASK = 4
 """Bytes of a filter mask."""
 
 
-class _Array(NamedTuple):
+class _ArrayHeader(NamedTuple):
     """What the header of an extensible array says (VII.D, "Extensible Array Header")."""
 
     has_filters: bool
@@ -63,7 +63,7 @@ class _Array(NamedTuple):
         return -(-self.max_bits // 8)
 
 
-class _Block(NamedTuple):
+class _DataBlock(NamedTuple):
     """A data block: the number of its first element, its address, and which pages are written."""
 
     first: int
@@ -76,7 +76,7 @@ def read_extensible_array(
     address: int,
     dims: Sequence[int],
     limits: Sequence[int | None],
-) -> Table:
+) -> ChunkTable:
     """Read an extensible array (VII.D).
 
     Parameters
@@ -101,24 +101,24 @@ def read_extensible_array(
     UnsupportedError
         It has a form that is not known.
     """
-    head = _array_header(file, address)
+    head = _read_header(file, address)
     numbers, rows = [np.empty(0, np.int64)], [np.empty((0, head.element), np.uint8)]
     if file.is_defined(head.block):
-        for first, elements in _stretches(file, address, head):
+        for first, elements in _read_stretches(file, address, head):
             count = min(len(elements), max(head.used - first, 0))
             numbers.append(np.arange(first, first + count))
             rows.append(elements[:count])
     number, raw = np.concatenate(numbers), np.concatenate(rows)
-    place, mask, length = _elements(file, head, raw, prod(dims))
+    place, mask, length = _parse_elements(file, head, raw, prod(dims))
     there = place != np.uint64((1 << 8 * file.offset_size) - 1)
-    position = _positions(file, number[there], dims[:-1], limits)
-    table = as_table(file, position, mask[there], place[there], length[there])
+    position = _find_positions(file, number[there], dims[:-1], limits)
+    table = to_table(file, position, mask[there], place[there], length[there])
     # numbers follow each other in the order of C only where the axis in front is the first
     return table[:, np.lexsort(position[::-1])]
 
 
-def _array_header(file: FileBytes, address: int) -> _Array:
-    size = 12 + 6 * file.length_size + file.offset_size + SUM
+def _read_header(file: FileBytes, address: int) -> _ArrayHeader:
+    size = 12 + 6 * file.length_size + file.offset_size + CHECKSUM_BYTES
     data = file.take(address, size)
     if data[:4] != b"EAHD" or not is_sound(data):
         file.refuse(f"there is no extensible array at {address}, or its checksum is wrong")
@@ -127,7 +127,7 @@ def _array_header(file: FileBytes, address: int) -> _Array:
     used = file.length_at(data, 12 + 4 * file.length_size)
     block = file.address_at(data, 12 + 6 * file.length_size)
     element, bits, in_index, least, pointers, page = data[6:12]
-    head = _Array(bool(data[5]), element, bits, in_index, least, pointers, page, used, block)
+    head = _ArrayHeader(bool(data[5]), element, bits, in_index, least, pointers, page, used, block)
     narrowest = file.offset_size + (MASK + 1) * head.has_filters
     powers = all(n and not n & (n - 1) for n in (head.least, head.pointers))
     if head.element < narrowest or head.element - narrowest > 7 or not powers:
@@ -137,20 +137,22 @@ def _array_header(file: FileBytes, address: int) -> _Array:
     return head
 
 
-def _stretches(file: FileBytes, address: int, head: _Array) -> Iterator[tuple[int, Bytes]]:
+def _read_stretches(
+    file: FileBytes, address: int, head: _ArrayHeader
+) -> Iterator[tuple[int, Bytes]]:
     """Yield the elements that were written: the number of the first of some, and their bytes."""
     start = 6 + file.offset_size
     begin = start + head.in_index * head.element
     in_supers = begin + head.blocks_in_index * file.offset_size
     count = head.supers - head.supers_in_index
-    size = in_supers + count * file.offset_size + SUM
+    size = in_supers + count * file.offset_size + CHECKSUM_BYTES
     data = file.take(head.block, size)
     _check_block(file, data, b"EAIB", address)
     yield 0, np.frombuffer(data[start:begin], np.uint8).reshape(-1, head.element)
-    blocks = _addresses(file, data, begin, head.blocks_in_index)
-    supers = _addresses(file, data, in_supers, count)
+    blocks = _read_addresses(file, data, begin, head.blocks_in_index)
+    supers = _read_addresses(file, data, in_supers, count)
     seen: set[int] = set()
-    for length, some in _data_blocks(file, address, head, blocks, supers).items():
+    for length, some in _list_data_blocks(file, address, head, blocks, supers).items():
         addresses = [block.address for block in some]
         if not seen.isdisjoint(addresses) or len(set(addresses)) < len(addresses):
             file.refuse("an extensible array has a data block twice")
@@ -158,14 +160,14 @@ def _stretches(file: FileBytes, address: int, head: _Array) -> Iterator[tuple[in
         yield from _read_blocks(file, address, head, length, some)
 
 
-def _data_blocks(
-    file: FileBytes, address: int, head: _Array, blocks: Sequence[int], supers: Sequence[int]
-) -> dict[int, list[_Block]]:
+def _list_data_blocks(
+    file: FileBytes, address: int, head: _ArrayHeader, blocks: Sequence[int], supers: Sequence[int]
+) -> dict[int, list[_DataBlock]]:
     """Return the data blocks that are there, by the number of their elements.
 
     Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.
     """
-    found: dict[int, list[_Block]] = {}
+    found: dict[int, list[_DataBlock]] = {}
     first, left = head.in_index, list(blocks)
     for number in range(head.supers):
         if first >= head.used:
@@ -178,24 +180,24 @@ def _data_blocks(
         else:
             place = supers[number - head.supers_in_index]
             if file.is_defined(place):
-                listed, pages = _super_block(file, address, head, place, count, length)
+                listed, pages = _read_super_block(file, address, head, place, count, length)
         for at, (where, which) in enumerate(zip(listed, pages, strict=False)):
             if file.is_defined(where):
-                found.setdefault(length, []).append(_Block(first + at * length, where, which))
+                found.setdefault(length, []).append(_DataBlock(first + at * length, where, which))
         first += count * length
     return found
 
 
-def _super_block(
-    file: FileBytes, address: int, head: _Array, place: int, count: int, length: int
+def _read_super_block(
+    file: FileBytes, address: int, head: _ArrayHeader, place: int, count: int, length: int
 ) -> tuple[Sequence[int], Iterable[Any]]:
     """Return the data blocks of a super block, and which of their pages were written."""
     pages = length // head.page if length > head.page else 0
     bits = 6 + file.offset_size + head.number_size
     begin = bits + count * -(-pages // 8)
-    data = file.take(place, begin + count * file.offset_size + SUM)
+    data = file.take(place, begin + count * file.offset_size + CHECKSUM_BYTES)
     _check_block(file, data, b"EASB", address)
-    listed = _addresses(file, data, begin, count)
+    listed = _read_addresses(file, data, begin, count)
     if not pages:
         return listed, repeat(None)
     # one stream of bits for all blocks, the most significant bit first
@@ -204,28 +206,28 @@ def _super_block(
 
 
 def _read_blocks(
-    file: FileBytes, address: int, head: _Array, length: int, blocks: Sequence[_Block]
+    file: FileBytes, address: int, head: _ArrayHeader, length: int, blocks: Sequence[_DataBlock]
 ) -> Iterator[tuple[int, Bytes]]:
     """Yield the elements of data blocks of one length, page by page where they have pages."""
     start = 6 + file.offset_size + head.number_size
     if length <= head.page:
-        size = start + length * head.element + SUM
+        size = start + length * head.element + CHECKSUM_BYTES
         taken = file.take_all([(block.address, size) for block in blocks])
         for block, data in zip(blocks, taken, strict=True):
             _check_block(file, data, b"EADB", address)
-            yield block.first, _rows(data[start:-SUM], head.element)
+            yield block.first, _split_rows(data[start:-CHECKSUM_BYTES], head.element)
         return
-    size = head.page * head.element + SUM
+    size = head.page * head.element + CHECKSUM_BYTES
     for block in blocks:
-        _check_block(file, file.take(block.address, start + SUM), b"EADB", address)
+        _check_block(file, file.take(block.address, start + CHECKSUM_BYTES), b"EADB", address)
         # a page that was not written holds anything
         written = np.flatnonzero(block.pages).tolist() if block.pages is not None else []
-        begin = block.address + start + SUM
+        begin = block.address + start + CHECKSUM_BYTES
         taken = file.take_all([(begin + page * size, size) for page in written])
         for page, data in zip(written, taken, strict=True):
             if not is_sound(data):
                 file.refuse("a page of an extensible array has a wrong checksum")
-            yield block.first + page * head.page, _rows(data[:-SUM], head.element)
+            yield block.first + page * head.page, _split_rows(data[:-CHECKSUM_BYTES], head.element)
 
 
 def _check_block(file: FileBytes, data: bytes, signature: bytes, address: int) -> None:
@@ -235,41 +237,41 @@ def _check_block(file: FileBytes, data: bytes, signature: bytes, address: int) -
         )
 
 
-def _addresses(file: FileBytes, data: bytes, begin: int, count: int) -> list[int]:
+def _read_addresses(file: FileBytes, data: bytes, begin: int, count: int) -> list[int]:
     found: list[int] = np.frombuffer(data, f"<u{file.offset_size}", count, begin).tolist()
     return found
 
 
-def _rows(data: bytes, width: int) -> Bytes:
+def _split_rows(data: bytes, width: int) -> Bytes:
     return np.frombuffer(data, np.uint8).reshape(-1, width)
 
 
-def _elements(
-    file: FileBytes, head: _Array, raw: Bytes, nbytes: int
+def _parse_elements(
+    file: FileBytes, head: _ArrayHeader, raw: Bytes, nbytes: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
     """Return the addresses, filter masks and lengths of chunks from the elements of an array.
 
     Chunks without filters have all the same length, and their elements are addresses alone.
     """
     at = file.offset_size
-    address = _uints(raw[:, :at])
+    address = _to_uints(raw[:, :at])
     if not head.has_filters:
         same = np.full(len(raw), nbytes, np.int64)
         return address, np.zeros(len(raw), np.int64), same
-    length = _uints(raw[:, at : head.element - MASK])
+    length = _to_uints(raw[:, at : head.element - MASK])
     if length.size and int(length.max()) >= 2**63:
         file.refuse("a chunk is longer than any file")
-    return address, _uints(raw[:, head.element - MASK :]), length.astype(np.int64)
+    return address, _to_uints(raw[:, head.element - MASK :]), length.astype(np.int64)
 
 
-def _uints(raw: Bytes) -> npt.NDArray[np.uint64]:
+def _to_uints(raw: Bytes) -> npt.NDArray[np.uint64]:
     """Return unsigned integers of up to eight bytes each."""
     wide = np.zeros((len(raw), 8), np.uint8)
     wide[:, : raw.shape[1]] = raw
     return wide.view("<u8")[:, 0]
 
 
-def _positions(
+def _find_positions(
     file: FileBytes,
     number: npt.NDArray[np.int64],
     chunks: Sequence[int],

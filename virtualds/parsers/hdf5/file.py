@@ -13,27 +13,27 @@ from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.object_header import read_extension
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FetchError
-from virtualds.stores.scan_cache import described, remote_file
+from virtualds.stores.scan_cache import describe_file, open_remote
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 """Variables of the environment that change where HDF5 looks for files."""
-COMPLAINTS = (OSError, RuntimeError, ValueError, OverflowError)
+HDF5_ERRORS = (OSError, RuntimeError, ValueError, OverflowError)
 """What h5py raises about damaged files."""
-KNOWN = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
+OWN_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
 """What among this says already what is wrong."""
 
 
 @contextmanager
-def opened(source: SourceFile) -> Iterator[Any]:
+def open_hdf5(source: SourceFile) -> Iterator[Any]:
     """Open a file with h5py; what HDF5 complains of within the block becomes `FormatError`."""
     import h5py
 
     local = scheme_of(source.url) == "file"
-    target: Any = local_path(source.url) if local else remote_file(source)
+    target: Any = local_path(source.url) if local else open_remote(source)
     try:
         with (
-            damage_of(source),
+            describe_damage(source),
             h5py.File(target, "r", locking="best-effort" if local else None) as file,
         ):
             yield file
@@ -42,7 +42,7 @@ def opened(source: SourceFile) -> Iterator[Any]:
             target.close()
 
 
-class damage_of:
+class describe_damage:
     """Turn what HDF5 complains of within the block into `FormatError`."""
 
     # many are entered for each variable, which a generator would make several times as dear
@@ -53,7 +53,7 @@ class damage_of:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or not isinstance(error, COMPLAINTS) or isinstance(error, KNOWN):
+        if error is None or not isinstance(error, HDF5_ERRORS) or isinstance(error, OWN_ERRORS):
             return
         if getattr(error, "errno", None) in (EMFILE, ENFILE):
             return
@@ -87,7 +87,7 @@ class HDF5Files:
     def open(self, source: SourceFile) -> Any:
         """Return a file opened with h5py, until the end of the block."""
         if source not in self._open:
-            self._open[source] = self._stack.enter_context(opened(source))
+            self._open[source] = self._stack.enter_context(open_hdf5(source))
         return self._open[source]
 
     def bytes_of(self, source: SourceFile) -> FileBytes:
@@ -105,7 +105,7 @@ class HDF5Files:
         if source in self._open:
             yield self._open[source]
             return
-        with opened(source) as file:
+        with open_hdf5(source) as file:
             self._open[source] = file
             try:
                 yield file
@@ -115,11 +115,11 @@ class HDF5Files:
                     self._bytes.pop(source).close()
 
 
-Places = Callable[[str, SourceFile], list[str]]
+ListCandidates = Callable[[str, SourceFile], list[str]]
 """From a name and the file that holds it to the urls where it may lie."""
 
 
-def beside(name: str, holder: SourceFile) -> list[str]:
+def list_beside(name: str, holder: SourceFile) -> list[str]:
     """Return the place beside the file that holds a name, and beside what that is a link to."""
     if scheme_of(holder.url) != "file":
         return [join_url(holder.url, name)]
@@ -127,18 +127,20 @@ def beside(name: str, holder: SourceFile) -> list[str]:
     return [normalise_url(os.path.join(place, name)) for place in dict.fromkeys((folder, real))]
 
 
-def absolute(name: str, holder: SourceFile) -> list[str]:
+def list_absolute(name: str, holder: SourceFile) -> list[str]:
     """Return an absolute name itself; another has no place."""
     return [normalise_url(name)] if os.path.isabs(name) else []
 
 
-def in_working_directory(name: str, holder: SourceFile) -> list[str]:
+def list_in_working_directory(name: str, holder: SourceFile) -> list[str]:
     """Return the place in the working directory; remote files have none."""
     return [normalise_url(name)] if scheme_of(holder.url) == "file" else []
 
 
-def find(
-    name: str, holder: SourceFile, places: Sequence[Places] = (beside, in_working_directory)
+def find_referenced_file(
+    name: str,
+    holder: SourceFile,
+    places: Sequence[ListCandidates] = (list_beside, list_in_working_directory),
 ) -> SourceFile:
     """Return the file that another one refers to by ``name``.
 
@@ -167,7 +169,7 @@ def find(
         )
     for place in dict.fromkeys(url for look in places for url in look(name, holder)):
         try:
-            return described(place, holder.options)
+            return describe_file(place, holder.options)
         except FileNotFoundError:
             continue
         except PermissionError as error:

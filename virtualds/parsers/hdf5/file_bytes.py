@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import fetch_ahead, remote_file
+from virtualds.stores.scan_cache import fetch_ahead, open_remote
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
-TOGETHER = 2**22
+READ_TOGETHER = 2**22
 """Bytes of a remote file that are asked for at a time, and then read."""
 LONGEST_SUPERBLOCK = 112
 """Bytes of a superblock of version 1 with addresses of 8 bytes."""
@@ -63,7 +63,7 @@ class FileBytes:
             self._handle = os.open(local_path(source.url), flags)
             self.end = os.fstat(self._handle).st_size
         else:
-            self._remote = remote_file(source)
+            self._remote = open_remote(source)
             self.end = source.size or 0
         self.collections: dict[int, Any] = {}
         try:
@@ -99,7 +99,7 @@ class FileBytes:
         if self._handle is not None:
             yield from (self.take(*one) for one in ranges)
             return
-        for some in _portions(ranges):
+        for some in _split_ranges(ranges):
             fetch_ahead({self.source: [(self.base + begin, n) for begin, n in some]})
             yield from (self.take(*one) for one in some)
 
@@ -115,11 +115,11 @@ class FileBytes:
 
     def address_at(self, data: bytes, place: int) -> int:
         """Return the address at a place of a piece of metadata."""
-        return uint(data, place, self.offset_size)
+        return parse_uint(data, place, self.offset_size)
 
     def length_at(self, data: bytes, place: int) -> int:
         """Return the length at a place of a piece of metadata."""
-        return uint(data, place, self.length_size)
+        return parse_uint(data, place, self.length_size)
 
     def is_defined(self, address: int) -> bool:
         """Say whether an address is one: all bits set means that there is none (II.A)."""
@@ -149,9 +149,9 @@ class FileBytes:
         self.offset_size, self.length_size = sizes
         if self.offset_size not in FORMS or self.length_size not in FORMS:
             self.unknown = f"addresses of {sizes[0]} bytes and lengths of {sizes[1]}"
-        self.half = uint(data, 24, 2) if version == 1 else DEFAULT_HALF
+        self.half = parse_uint(data, 24, 2) if version == 1 else DEFAULT_HALF
         undefined = (1 << 8 * self.offset_size) - 1
-        self.extension = undefined if version < 2 else uint(data, 12 + sizes[0], sizes[0])
+        self.extension = undefined if version < 2 else parse_uint(data, 12 + sizes[0], sizes[0])
         if not 0 < self.half < 2**15:
             self.refuse(f"nodes of {2 * self.half} chunks")
 
@@ -164,17 +164,17 @@ class FileBytes:
         self.refuse("it has no superblock")
 
 
-def uint(data: bytes, place: int, size: int) -> int:
+def parse_uint(data: bytes, place: int, size: int) -> int:
     """Return the unsigned integer at a place of a piece of metadata, which is little-endian."""
     return int.from_bytes(data[place : place + size], "little")
 
 
-def _portions(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Cut a list of ranges into lists of not too many bytes."""
     some: list[Range] = []
     nbytes = 0
     for one in ranges:
-        if some and nbytes + one[1] > TOGETHER:
+        if some and nbytes + one[1] > READ_TOGETHER:
             yield some
             some, nbytes = [], 0
         some.append(one)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
-from virtualds.parsers.hdf5.object_header import SUM, is_sound
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.object_header import CHECKSUM_BYTES, is_sound
 from virtualds.parsers.hdf5.record_tree import read_records
 
 MANAGED, HUGE, TINY = range(3)
@@ -40,29 +40,29 @@ class FractalHeap:
     def __init__(self, file: FileBytes, address: int) -> None:
         self.file, self.address = file, address
         offset, length = file.offset_size, file.length_size
-        data = file.take(address, 22 + 12 * length + 3 * offset + SUM)
+        data = file.take(address, 22 + 12 * length + 3 * offset + CHECKSUM_BYTES)
         if data[:4] != b"FRHP" or data[4] or not is_sound(data):
             # with filters the header is longer
-            if data[:4] == b"FRHP" and uint(data, 7, 2):
+            if data[:4] == b"FRHP" and parse_uint(data, 7, 2):
                 file.decline("a fractal heap with filters")
             file.refuse(f"there is no fractal heap at {address}, or its checksum is wrong")
-        self._identity = uint(data, 5, 2)
+        self._identity = parse_uint(data, 5, 2)
         self._has_checksums = bool(data[9] & HAS_CHECKSUMS)
-        most = uint(data, 10, 4)
+        most = parse_uint(data, 10, 4)
         self._huge_tree = file.address_at(data, 14 + length)
         table = 14 + 10 * length + 2 * offset
-        self._width = uint(data, table, 2)
+        self._width = parse_uint(data, table, 2)
         self._start = file.length_at(data, table + 2)
         self._longest = file.length_at(data, table + 2 + length)
-        bits = uint(data, table + 2 + 2 * length, 2)
+        bits = parse_uint(data, table + 2 + 2 * length, 2)
         self._root = file.address_at(data, table + 6 + 2 * length)
-        self._rows = uint(data, table + 6 + 2 * length + offset, 2)
+        self._rows = parse_uint(data, table + 6 + 2 * length + offset, 2)
         powers = (self._width, self._start, self._longest)
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
             file.refuse(f"the fractal heap at {address} contradicts itself")
         self._place_size = -(-bits // 8)
         # of the longest block and of the longest object, the one whose length takes fewer bytes
-        self._length_size = min(_log2(self._longest) + 7, _log2(most | 1) + 8) // 8
+        self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
         self._blocks: dict[tuple[int, int], bytes] = {}
         self._children: dict[int, list[int]] = {}
 
@@ -81,8 +81,8 @@ class FractalHeap:
             return identity[1 : 2 + (identity[0] & 0x0F)]
         if kind == HUGE:
             return self.file.take(*self._huge_object(identity))
-        place = uint(identity, 1, self._place_size)
-        length = uint(identity, 1 + self._place_size, self._length_size)
+        place = parse_uint(identity, 1, self._place_size)
+        length = parse_uint(identity, 1 + self._place_size, self._length_size)
         block, first = self._block_of(place)
         begin = place - first
         if begin < self._head or begin + length > len(block):
@@ -94,7 +94,7 @@ class FractalHeap:
         offset, length = self.file.offset_size, self.file.length_size
         if self._identity - 1 >= offset + length:
             return self.file.address_at(identity, 1), self.file.length_at(identity, 1 + offset)
-        number = uint(identity, 1, min(length, self._identity - 1))
+        number = parse_uint(identity, 1, min(length, self._identity - 1))
         if number not in self._huge_objects:
             self.file.refuse(f"the fractal heap at {self.address} has no huge object {number}")
         return self._huge_objects[number]
@@ -115,7 +115,7 @@ class FractalHeap:
     @property
     def _head(self) -> int:
         """Bytes of a direct block before its objects (III.G.2)."""
-        return 5 + self.file.offset_size + self._place_size + SUM * self._has_checksums
+        return 5 + self.file.offset_size + self._place_size + CHECKSUM_BYTES * self._has_checksums
 
     def _block_of(self, place: int) -> tuple[bytes, int]:
         """Return the direct block of a place in the heap, and where in the heap it begins.
@@ -135,7 +135,7 @@ class FractalHeap:
             column = (place - first - before) // size
             address = children[row * self._width + column]
             first += before + column * size
-            rows = _log2(size) - _log2(row_0) + 1 if size > self._longest else 0
+            rows = _compute_log2(size) - _compute_log2(row_0) + 1 if size > self._longest else 0
             if rows < 0 or not self.file.is_defined(address):
                 self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
         return self._direct_block(address, size, first), first
@@ -145,7 +145,7 @@ class FractalHeap:
         if address not in self._children:
             offset = self.file.offset_size
             begin, count = 5 + offset + self._place_size, rows * self._width
-            data = self.file.take(address, begin + count * offset + SUM)
+            data = self.file.take(address, begin + count * offset + CHECKSUM_BYTES)
             self._check(data, b"FHIB", first)
             if not is_sound(data):
                 self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
@@ -157,9 +157,9 @@ class FractalHeap:
         if (address, first) not in self._blocks:
             data = self.file.take(address, size)
             self._check(data, b"FHDB", first)
-            place = self._head - SUM
+            place = self._head - CHECKSUM_BYTES
             # the checksum is that of the whole block, with zeros where the checksum lies
-            blank = data[:place] + bytes(SUM) + data[self._head :]
+            blank = data[:place] + bytes(CHECKSUM_BYTES) + data[self._head :]
             if self._has_checksums and not is_sound(blank + data[place : self._head]):
                 self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
             self._blocks[address, first] = data
@@ -168,10 +168,10 @@ class FractalHeap:
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
         """Refuse a block that is none of this heap, or of another place in it."""
         offset = self.file.offset_size
-        heap, place = self.file.address_at(data, 5), uint(data, 5 + offset, self._place_size)
+        heap, place = self.file.address_at(data, 5), parse_uint(data, 5 + offset, self._place_size)
         if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
             self.file.refuse(f"a block {signature.decode()} of a fractal heap is none of it")
 
 
-def _log2(power: int) -> int:
+def _compute_log2(power: int) -> int:
     return power.bit_length() - 1

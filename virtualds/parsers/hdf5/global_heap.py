@@ -16,20 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.parsers.hdf5.attribute_messages import Attribute
-from virtualds.parsers.hdf5.data_types import Class
-from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes, uint
+from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes, parse_uint
 from virtualds.parsers.hdf5.object_header import MOST_BYTES
-from virtualds.parsers.hdf5.type_messages import Type
+from virtualds.parsers.hdf5.type_messages import HDF5Type
 
-REFERENCES = {
+REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
     for size in FORMS
 }
 """By the bytes of an address: how many elements a sequence has, the address of a collection of the
 heap, and the number of the sequence in it (IV.B)."""
-SORTS = (0, 1)
+SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
-OBJECTS = {size: Struct(f"<H6x{form}") for size, form in FORMS.items()}
+OBJECT_STRUCTS = {size: Struct(f"<H6x{form}") for size, form in FORMS.items()}
 """By the bytes of a length: what comes before an object in a collection, its number and length."""
 
 Elements = npt.NDArray[np.uint8]
@@ -80,10 +80,10 @@ class Budget:
 
 def is_sequence(kind: bytes) -> bool:
     """Say whether elements of a type are strings or sequences of varying length (IV.A.2.d)."""
-    return len(kind) >= 16 and kind[0] & 0x0F == Class.VLEN and kind[1] & 0x0F in SORTS
+    return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
 
 
-def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
+def read_sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
     """Yield the bytes of each element of an attribute of sequences.
 
     Raises
@@ -93,10 +93,10 @@ def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
     """
     kind, data, count = attribute.kind, attribute.data, attribute.elements
     budget = Budget(file)
-    form = REFERENCES[file.offset_size]
-    if uint(kind, 4, 4) != form.itemsize or count * form.itemsize > len(data):
+    form = REFERENCE_DTYPES[file.offset_size]
+    if parse_uint(kind, 4, 4) != form.itemsize or count * form.itemsize > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
-    size = uint(kind, 12, 4)
+    size = parse_uint(kind, 12, 4)
     for length, address, number in np.frombuffer(data, form, count).tolist():
         if not address and not length:
             yield b""
@@ -108,7 +108,7 @@ def sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
         yield collection.data[begin : begin + length * size]
 
 
-def check_elements(file: FileBytes, kind: Type, elements: Elements) -> None:
+def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
     """Refuse elements of a type that refer to what the heap does not hold.
 
     Parameters
@@ -123,24 +123,24 @@ def check_elements(file: FileBytes, kind: Type, elements: Elements) -> None:
     FormatError
         The heap is damaged, or does not hold something.
     """
-    _check(Budget(file), kind, elements)
+    _check_within_budget(Budget(file), kind, elements)
 
 
-def _check(budget: Budget, kind: Type, elements: Elements) -> None:
-    if kind.kind == Class.VLEN:
+def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+    if kind.kind == TypeClass.VLEN:
         _check_references(budget, kind, elements)
         return
     for offset, part in kind.parts:
         if part.refers:
-            width = kind.size if kind.kind == Class.ARRAY else part.size
+            width = kind.size if kind.kind == TypeClass.ARRAY else part.size
             within = elements[:, offset : offset + width]
-            _check(budget, part, within.reshape(-1, part.size))
+            _check_within_budget(budget, part, within.reshape(-1, part.size))
 
 
-def _check_references(budget: Budget, kind: Type, elements: Elements) -> None:
+def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
     file = budget.file
-    form = REFERENCES[file.offset_size]
-    if kind.sort not in SORTS or kind.size != form.itemsize:
+    form = REFERENCE_DTYPES[file.offset_size]
+    if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
         file.refuse(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
     there = (references["length"] != 0) | (references["address"] != 0)
@@ -151,7 +151,7 @@ def _check_references(budget: Budget, kind: Type, elements: Elements) -> None:
         _check_in_collection(budget, kind.parts[0][1], some)
 
 
-def _check_in_collection(budget: Budget, base: Type, references: npt.NDArray[Any]) -> None:
+def _check_in_collection(budget: Budget, base: HDF5Type, references: npt.NDArray[Any]) -> None:
     """Refuse references into one collection that do not lie in it."""
     address = int(references["address"][0])
     collection = read_collection(budget.file, address)
@@ -160,7 +160,7 @@ def _check_in_collection(budget: Budget, base: Type, references: npt.NDArray[Any
     if base.refers:
         for begin, length in zip(begins, nbytes, strict=True):
             within = np.frombuffer(collection.data, np.uint8, length, begin)
-            _check(budget, base, within.reshape(-1, base.size))
+            _check_within_budget(budget, base, within.reshape(-1, base.size))
 
 
 def read_collection(file: FileBytes, address: int) -> Collection:
@@ -179,7 +179,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     data = file.take(address, size)
     begins: dict[int, int] = {}
     lengths: dict[int, int] = {}
-    form = OBJECTS[file.length_size]
+    form = OBJECT_STRUCTS[file.length_size]
     prefix, unpack, count, stop = form.size, form.unpack_from, 0, begin
     # what is left is too little to be free space
     last = size - prefix

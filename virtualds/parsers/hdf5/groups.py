@@ -14,22 +14,22 @@ from typing import NamedTuple
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.dimensions import Dimensions, NamedAxes
-from virtualds.parsers.hdf5.file import HDF5Files, damage_of
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, Members, Place, members
+from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, GroupMembers, HDF5Location, members
 
 MOST_GROUPS = 100_000
 """Groups that are looked at: links can make more of a small file."""
 
-Where = tuple[str, ...]
+PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""
 
 
-class Group(NamedTuple):
+class HDF5Group(NamedTuple):
     """A group, what it holds, and the scales of the groups above it, the outermost first."""
 
-    where: Where
-    place: Place
-    found: Members
+    where: PathParts
+    place: HDF5Location
+    found: GroupMembers
     above: tuple[Dataset, ...] = ()
 
     @property
@@ -38,14 +38,14 @@ class Group(NamedTuple):
         return NamedAxes(self.found.datasets.values(), self.above)
 
 
-def groups_below(
-    place: Place,
+def read_groups_below(
+    place: HDF5Location,
     files: HDF5Files,
-    where: Where = (),
+    where: PathParts = (),
     above: tuple[Dataset, ...] = (),
     skip: Collection[str] = (),
     around: Collection[tuple[str, int]] = (),
-) -> Iterator[Group]:
+) -> Iterator[HDF5Group]:
     """Yield every group below one, inner groups first, and last the group itself.
 
     A group that cannot be read, or that a link leads back to, is broken in the one that holds it.
@@ -55,17 +55,17 @@ def groups_below(
     around = {*around, place.address}
     for name, child in list(found.groups.items()):
         try:
-            with damage_of(child.source):
+            with describe_damage(child.source):
                 if child.address in around:
-                    raise _leads_back(place, name)
-                yield from groups_below(child, files, (*where, name), scales, skip, around)
+                    raise _loop_error(place, name)
+                yield from read_groups_below(child, files, (*where, name), scales, skip, around)
         except VirtualdsError as error:
             found.broken[name] = error
             del found.groups[name]
-    yield Group(where, place, found, above)
+    yield HDF5Group(where, place, found, above)
 
 
-def _leads_back(place: Place, name: str) -> FormatError:
+def _loop_error(place: HDF5Location, name: str) -> FormatError:
     return FormatError(
         f"{place.source.url}: the link {name!r} leads back to a group that it lies in, so that "
         f"there is no end; open one group with group=, or leave the link out with drop_variables"
@@ -83,37 +83,39 @@ class FileGroups:
         All of them, where they have been looked at already.
     """
 
-    def __init__(self, root: Place, files: HDF5Files, known: list[Group] | None = None) -> None:
+    def __init__(
+        self, root: HDF5Location, files: HDF5Files, known: list[HDF5Group] | None = None
+    ) -> None:
         self._root, self._files = root, files
         self._known = known
 
     @cached_property
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[HDF5Group]:
         """All groups, in the order in which netCDF numbers what it invents for them."""
         if self._known is not None:
             return self._known
-        return list(islice(groups_below(self._root, self._files), MOST_GROUPS))
+        return list(islice(read_groups_below(self._root, self._files), MOST_GROUPS))
 
     @cached_property
-    def _axes(self) -> dict[Where, NamedAxes]:
+    def _axes(self) -> dict[PathParts, NamedAxes]:
         return {group.where: group.axes for group in self._groups}
 
-    def axes(self, group: Group) -> NamedAxes:
+    def axes(self, group: HDF5Group) -> NamedAxes:
         """Return the datasets of a group with the names of their axes."""
         known = self._axes.get(group.where) if self._known is not None else None
         return known or group.axes
 
     @cached_property
-    def _lengths(self) -> dict[tuple[Where, str], int]:
+    def _lengths(self) -> dict[tuple[PathParts, str], int]:
         """How long every unlimited dimension is, by the group that defines it."""
-        longest: dict[tuple[Where, str], int] = {}
+        longest: dict[tuple[PathParts, str], int] = {}
         for where, axes in self._axes.items():
             for name, n in axes.lengths.items():
                 key = self._defining(where, name), name
                 longest[key] = max(n, longest.get(key, 0))
         return longest
 
-    def _defining(self, where: Where, name: str) -> Where:
+    def _defining(self, where: PathParts, name: str) -> PathParts:
         """Return the group of the dimension that a name means in a group."""
         for depth in range(len(where), 0, -1):
             axes = self._axes.get(where[:depth])
@@ -121,13 +123,13 @@ class FileGroups:
                 return where[:depth]
         return ()
 
-    def lengths(self, where: Where, axes: NamedAxes) -> dict[str, int]:
+    def lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
         """Return how long the unlimited dimensions are that a group sees."""
         keys = {name: (self._defining(where, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
 
     @cached_property
-    def _first(self) -> dict[Where, int]:
+    def _first(self) -> dict[PathParts, int]:
         count = sum(len(axes.scales) for axes in self._axes.values())
         first = {}
         for where, axes in self._axes.items():
@@ -135,7 +137,7 @@ class FileGroups:
             count += Dimensions(axes, lambda: 0, self.lengths(where, axes)).invented
         return first
 
-    def first(self, where: Where) -> int:
+    def first(self, where: PathParts) -> int:
         """Return how many dimensions netCDF has numbered before those it invents for a group.
 
         First all those of the file; then it invents, for the groups within a group before the

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.attributes import path_of
-from virtualds.parsers.hdf5.data_types import TEXT, StoredType
+from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.heap_check import check_heap
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, Place, fill_beyond
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, HDF5Location, find_fill_beyond
 from virtualds.source_file import SourceFile
-from virtualds.stores import store_for
+from virtualds.stores import find_store
 
 Values = npt.NDArray[Any]
 
@@ -59,10 +59,10 @@ class HDF5Array:
         ReadError
             The file is gone, has changed, or is damaged.
         """
-        box, within = zip(*map(_bounds, key, self.shape), strict=True) if key else ((), ())
+        box, within = zip(*map(_find_bounds, key, self.shape), strict=True) if key else ((), ())
         try:
             for file in (self.source, *self.needs):
-                _check(file)
+                _check_source(file)
             with HDF5Files(self.source) as files:
                 values = self._read(files, box)
         except (FormatError, OSError, KeyError) as error:
@@ -78,11 +78,11 @@ class HDF5Array:
     def _read(self, files: HDF5Files, box: Sequence[slice]) -> Values:
         dataset = files.open(self.source)[self.path]
         if dataset.dtype.hasobject:
-            check_heap(Dataset(self.path, Place(dataset.id, self.source, files)), files, box)
+            check_heap(Dataset(self.path, HDF5Location(dataset.id, self.source, files)), files, box)
         return read_box(dataset, box, self.dtype)
 
 
-def _bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
+def _find_bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
     """Return the stretch of an axis that an index lies in, and its positions there."""
     places = np.atleast_1d(np.arange(size)[key])
     if not places.size:
@@ -91,9 +91,9 @@ def _bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
     return slice(first, int(places.max()) + 1), places - first
 
 
-def _check(source: SourceFile) -> None:
+def _check_source(source: SourceFile) -> None:
     """Refuse a file that is gone, or not the one that was scanned."""
-    found = store_for(source.url).describe(source.url, source.options)
+    found = find_store(source.url).describe(source.url, source.options)
     if not get_options().check_sources:
         return
     for name in ("size", "mtime", "etag"):
@@ -112,26 +112,26 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
         slice(min(k.start, n), min(k.stop, n))
         for k, n in zip(box[:rank], dataset.shape or (), strict=True)
     )
-    found = _values(dataset, inside, dtype)
+    found = _read_values(dataset, inside, dtype)
     within: Any = (*(slice(None),) * rank, *box[rank:], ...)
     found = np.asarray(found[within], dtype)
     shape = tuple(k.stop - k.start for k in box)
     if found.shape == shape:
         return found
     plist = dataset.id.get_create_plist()
-    whole = np.full(shape, fill_beyond(plist, dtype), dtype)
+    whole = np.full(shape, find_fill_beyond(plist, dtype), dtype)
     whole[tuple(slice(0, n) for n in found.shape)] = found
     return whole
 
 
-def _values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Values:
+def _read_values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Values:
     """Read a box that lies inside: strings as str, references as paths."""
     import h5py
 
     if h5py.check_string_dtype(dataset.dtype) is not None and dataset.dtype.hasobject:
         return np.asarray(dataset.asstr(errors="replace")[(*box, ...)], dtype)
     found = np.asarray(dataset[(*box, ...)])
-    if dtype != TEXT or h5py.check_ref_dtype(dataset.dtype) is None:
+    if dtype != TEXT_DTYPE or h5py.check_ref_dtype(dataset.dtype) is None:
         return found.astype(dtype.newbyteorder("="), copy=False)
     paths = np.empty(found.shape, dtype)
     for place in np.ndindex(found.shape):
@@ -139,7 +139,7 @@ def _values(dataset: Any, box: tuple[slice, ...], dtype: np.dtype[Any]) -> Value
     return paths
 
 
-def values_of(
+def load_or_defer(
     dataset: Dataset,
     stored: StoredType,
     shape: tuple[int, ...],

@@ -11,14 +11,14 @@ from math import prod
 
 import numpy as np
 
-from virtualds.parsers.hdf5.data_types import Class
+from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.global_heap import check_elements
 from virtualds.parsers.hdf5.netcdf_rules import Dataset
-from virtualds.parsers.hdf5.storage import raw_elements
-from virtualds.parsers.hdf5.virtual_datasets import is_virtual, mapped_sources
+from virtualds.parsers.hdf5.storage import build_raw_array
+from virtualds.parsers.hdf5.virtual_datasets import is_virtual, list_mapped_sources
 
-AT_ONCE = 2**26
+BYTES_AT_ONCE = 2**26
 """Bytes of references that are looked at in one go."""
 
 
@@ -44,18 +44,20 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
     if kind is None:
         return
     if is_virtual(dataset):
-        for _, source in mapped_sources(dataset, files):
+        for _, source in list_mapped_sources(dataset, files):
             check_heap(source, files)
         return
-    while kind.kind == Class.ARRAY:
+    while kind.kind == TypeClass.ARRAY:
         _, kind = kind.parts[0]
-    array = raw_elements(dataset, kind.size)
-    for part in _cut(array.shape, box, kind.size):
+    array = build_raw_array(dataset, kind.size)
+    for part in _cut_box(array.shape, box, kind.size):
         raw = np.ascontiguousarray(array.read(part))
         check_elements(dataset.file, kind, raw.view(np.uint8).reshape(-1, kind.size))
 
 
-def _cut(shape: tuple[int, ...], box: Sequence[slice] | None, size: int) -> list[tuple[slice, ...]]:
+def _cut_box(
+    shape: tuple[int, ...], box: Sequence[slice] | None, size: int
+) -> list[tuple[slice, ...]]:
     """Cut what of a box lies in an array into parts of not too many bytes, along the first axis."""
     whole = box or tuple(slice(0, n) for n in shape)
     inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(whole, shape, strict=True)]
@@ -65,6 +67,6 @@ def _cut(shape: tuple[int, ...], box: Sequence[slice] | None, size: int) -> list
     row = size * prod(k.stop - k.start for k in rest)
     if not row:
         return []
-    step = max(AT_ONCE // row, 1)
+    step = max(BYTES_AT_ONCE // row, 1)
     starts = range(first.start, first.stop, step)
     return [(slice(n, min(n + step, first.stop)), *rest) for n in starts]

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.parsers.hdf5.attribute_messages import Attributes, read_attributes, string_size
-from virtualds.parsers.hdf5.data_types import Class
-from virtualds.parsers.hdf5.file import HDF5Files, damage_of, find
+from virtualds.parsers.hdf5.attribute_messages import Attributes, find_string_size, read_attributes
+from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.file import HDF5Files, describe_damage, find_referenced_file
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.global_heap import check_elements
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message, read_messages
-from virtualds.parsers.hdf5.shared_messages import fill_values, unshared
-from virtualds.parsers.hdf5.type_messages import Type, read_type
+from virtualds.parsers.hdf5.shared_messages import read_fill_values, read_unshared
+from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type
 from virtualds.source_file import SourceFile
 
 DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
@@ -60,16 +60,16 @@ def has_fill(plist: Any) -> bool:
     return bool(plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
 
 
-def fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
+def find_fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
     """Return what netCDF reads past the end of a dataset that is shorter than its dimension."""
     if dtype.hasobject:
         return ""
     if not has_fill(plist):
         return np.array(NETCDF_FILLS.get(dtype.str[1:], np.zeros((), dtype)), dtype)[()]
-    return chosen_fill(plist, dtype)[0]
+    return find_chosen_fill(plist, dtype)[0]
 
 
-def chosen_fill(plist: Any, dtype: np.dtype[Any]) -> Any:
+def find_chosen_fill(plist: Any, dtype: np.dtype[Any]) -> Any:
     """Return the storage fill value that somebody chose, as an array of one element."""
     # numpy's dates are opaque bytes to HDF5
     known = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
@@ -129,7 +129,7 @@ class Dataset(HDF5Object):
         What a link leads to.
     """
 
-    def __init__(self, name: str, place: Place) -> None:
+    def __init__(self, name: str, place: HDF5Location) -> None:
         import h5py
 
         self.name = name
@@ -140,28 +140,28 @@ class Dataset(HDF5Object):
         self._check_fill()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
-        self._within = _axes_within(self.kind)
+        self._within = _find_inner_axes(self.kind)
         self.shape: tuple[int, ...] = (found.shape or ()) + self._within
-        self.is_scale = _text(self, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
+        self.is_scale = _read_text(self, b"CLASS", (h5py.h5t.STR_NULLTERM,)) == SCALE
 
     @cached_property
-    def referring(self) -> Type | None:
+    def referring(self) -> HDF5Type | None:
         """The type of its elements if they refer to the global heap, else None."""
         of_class = self.kind.get_class()
-        is_text = of_class == Class.STRING and self.kind.is_variable_str()
-        if not is_text and of_class not in (Class.COMPOUND, Class.VLEN, Class.ARRAY):
+        is_text = of_class == TypeClass.STRING and self.kind.is_variable_str()
+        if not is_text and of_class not in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY):
             return None
         found = [m for m in self.messages if m.kind == DATATYPE]
         if len(found) != 1:
             self.file.refuse(f"a dataset has {len(found)} types")
-        kind = read_type(self.file, unshared(self.file, found[0]))
+        kind = parse_type(self.file, read_unshared(self.file, found[0]))
         return kind if kind.refers else None
 
     def _check_fill(self) -> None:
         """Refuse a fill value that refers to what the heap does not hold."""
         if self.referring is None:
             return
-        for raw in fill_values(self.file, self.messages):
+        for raw in read_fill_values(self.file, self.messages):
             if len(raw) != self.referring.size:
                 self.file.refuse(f"a fill value has {len(raw)} bytes of {self.referring.size}")
             check_elements(self.file, self.referring, np.frombuffer(raw, np.uint8)[None])
@@ -169,7 +169,7 @@ class Dataset(HDF5Object):
     @property
     def is_bare(self) -> bool:
         """Whether it is a scale that stands for a dimension without a variable."""
-        return self.is_scale and _text(self, b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
+        return self.is_scale and _read_text(self, b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
     @property
     def is_unlimited(self) -> bool:
@@ -188,7 +188,7 @@ class Dataset(HDF5Object):
         return tuple(None if n == UNLIMITED else n for n in limits)
 
 
-def _text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
+def _read_text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
     """Return an attribute that is one string of fixed length, padded so; empty if it is not.
 
     HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
@@ -196,23 +196,23 @@ def _text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
     found = owner.attributes.get(name)
     if found is None:
         return b""
-    size = string_size(found.kind, paddings)
+    size = find_string_size(found.kind, paddings)
     if found.elements != 1 or not 0 < size <= min(LONGEST_TEXT, len(found.data)):
         return b""
     return found.data[:size].partition(b"\0")[0]
 
 
-def _axes_within(kind: Any) -> tuple[int, ...]:
+def _find_inner_axes(kind: Any) -> tuple[int, ...]:
     """Return the axes that every element of an array type has."""
     axes: tuple[int, ...] = ()
-    while kind.get_class() == Class.ARRAY:
+    while kind.get_class() == TypeClass.ARRAY:
         axes += kind.get_array_dims()
         kind = kind.get_super()
     return axes
 
 
 @dataclass(frozen=True)
-class Place(HDF5Object):
+class HDF5Location(HDF5Object):
     """A group, or what a link leads to."""
 
     id: Any
@@ -222,7 +222,7 @@ class Place(HDF5Object):
 
 
 @dataclass(frozen=True)
-class Members:
+class GroupMembers:
     """What a group holds, in the order of creation.
 
     Parameters
@@ -234,7 +234,7 @@ class Members:
     """
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
-    groups: dict[str, Place] = field(default_factory=dict)
+    groups: dict[str, HDF5Location] = field(default_factory=dict)
     broken: dict[str, VirtualdsError] = field(default_factory=dict)
 
     @property
@@ -247,20 +247,20 @@ class Members:
         return list(distinct.values())
 
 
-def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Members:
+def members(place: HDF5Location, files: HDF5Files, skip: Collection[str] = ()) -> GroupMembers:
     """Look at everything in a group, but for links of the names to skip."""
     import h5py
 
-    result = Members()
+    result = GroupMembers()
     # without it, HDF5 would complain
     tracked = bool(place.id.get_create_plist().get_link_creation_order())
-    for raw, link, address in _in_order(partial(_list_links, place.id), tracked=tracked):
+    for raw, link, address in _list_in_order(partial(_list_links, place.id), tracked=tracked):
         name = raw.decode("utf-8", "surrogateescape")
         if link != h5py.h5l.TYPE_HARD and name in skip:
             continue
         try:
-            with damage_of(place.source):
-                found = follow(place, raw, link, files)
+            with describe_damage(place.source):
+                found = follow_link(place, raw, link, files)
                 if link == h5py.h5l.TYPE_HARD:
                     found = replace(found, linked=address)
                 if isinstance(found.id, h5py.h5d.DatasetID):
@@ -272,7 +272,7 @@ def members(place: Place, files: HDF5Files, skip: Collection[str] = ()) -> Membe
     return result
 
 
-def descend(root: Place, path: str, files: HDF5Files) -> list[Place]:
+def descend_to(root: HDF5Location, path: str, files: HDF5Files) -> list[HDF5Location]:
     """Return the groups from the root to the one at a path.
 
     Raises
@@ -287,7 +287,7 @@ def descend(root: Place, path: str, files: HDF5Files) -> list[Place]:
         raw, links = part.encode("utf-8", "surrogateescape"), places[-1].id.links
         there = links.exists(raw)
         if there:
-            places.append(follow(places[-1], raw, links.get_info(raw).type, files))
+            places.append(follow_link(places[-1], raw, links.get_info(raw).type, files))
         if not there or not isinstance(places[-1].id, h5py.h5g.GroupID):
             raise FileNotFoundError(
                 f"{root.source.url}: there is no group {path!r}; look at its groups with h5py or "
@@ -296,7 +296,7 @@ def descend(root: Place, path: str, files: HDF5Files) -> list[Place]:
     return places
 
 
-def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
+def follow_link(place: HDF5Location, raw: bytes, link: int, files: HDF5Files) -> HDF5Location:
     """Return what a link leads to, and the file that it lies in.
 
     Raises
@@ -309,7 +309,7 @@ def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
     base, path, source = place.id, raw, place.source
     if link == h5py.h5l.TYPE_EXTERNAL:
         name, path = base.links.get_val(raw)
-        source = find(os.fsdecode(name), source)
+        source = find_referenced_file(os.fsdecode(name), source)
         base = files.open(source).id
     try:
         found = h5py.h5o.open(base, path)
@@ -322,7 +322,7 @@ def follow(place: Place, raw: bytes, link: int, files: HDF5Files) -> Place:
         ) from error
     if link != h5py.h5l.TYPE_HARD:
         source = file_of(found, base, source)
-    return Place(found, source, files)
+    return HDF5Location(found, source, files)
 
 
 def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
@@ -332,7 +332,7 @@ def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
     name = h5py.h5f.get_name(found)
     if name == h5py.h5f.get_name(base):
         return source
-    return find(os.fsdecode(name), source)
+    return find_referenced_file(os.fsdecode(name), source)
 
 
 def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> None:
@@ -342,7 +342,7 @@ def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> 
     )
 
 
-def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True) -> list[Any]:
+def _list_in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True) -> list[Any]:
     """Return what is listed in the order of creation where the file kept it, else by name."""
     import h5py
 
@@ -358,6 +358,6 @@ def _in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True
     raise FormatError("HDF5 cannot list a group; the file is damaged")
 
 
-def attribute_names(owner: HDF5Object) -> list[str]:
+def list_attribute_names(owner: HDF5Object) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
     return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]

@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 
 DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
 SHARED = 0b10
 """The flag of a message that lies elsewhere (IV.A.1)."""
-GUESS = 512
+HEADER_GUESS = 512
 """Bytes that are read of a header before its length is known, as HDF5 does."""
 MOST_BYTES = 2**26
 """Bytes that all messages of an object may have."""
-SUM = 4
+CHECKSUM_BYTES = 4
 """Bytes of a checksum."""
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
@@ -45,7 +45,7 @@ class Message(NamedTuple):
     order: int = 0
 
 
-class ChunkIndex(NamedTuple):
+class ChunkIndexInfo(NamedTuple):
     """Where the index of a chunked dataset lies.
 
     Parameters
@@ -68,7 +68,10 @@ def is_sound(block: bytes) -> bool:
     # only some files have checksums, and importing it takes long
     from numcodecs.jenkins import jenkins_lookup3
 
-    return bool(jenkins_lookup3(block[:-SUM]) == uint(block, len(block) - SUM, SUM))
+    return bool(
+        jenkins_lookup3(block[:-CHECKSUM_BYTES])
+        == parse_uint(block, len(block) - CHECKSUM_BYTES, CHECKSUM_BYTES)
+    )
 
 
 def read_messages(file: FileBytes, address: int) -> list[Message]:
@@ -83,14 +86,14 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
     """
     if file.unknown:
         file.decline(file.unknown)
-    head = file.take_some(address, GUESS)
-    first, form = _first_block(file, address, head)
+    head = file.take_some(address, HEADER_GUESS)
+    first, form = _read_first_block(file, address, head)
     seen, nbytes = {address}, 0
     found: list[Message] = []
     blocks = [first]
     for block in blocks:
         nbytes += len(block)
-        messages = _messages(file, block, form)
+        messages = _parse_messages(file, block, form)
         found += [message for message in messages if message.kind != CONTINUATION]
         for message in messages:
             if message.kind != CONTINUATION:
@@ -100,14 +103,14 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
             if place in seen or nbytes + length > MOST_BYTES:
                 file.refuse(f"the header of the object at {address} has no end")
             seen.add(place)
-            blocks.append(_continuation(file, place, length, form))
+            blocks.append(_read_continuation(file, place, length, form))
     return found
 
 
-def _first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
+def _read_first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
     """Return the bytes of the first messages, and what comes before each."""
     if head[:4] == b"OHDR":
-        return _first_of_version_2(file, address, head)
+        return _read_first_of_version_2(file, address, head)
     if len(head) < HEAD_V1.size or head[0] != 1:
         file.refuse(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
@@ -115,30 +118,30 @@ def _first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Str
     return whole[HEAD_V1.size : stop], MESSAGE_V1
 
 
-def _first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
+def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
     if head[4] != 2:
         file.decline(f"an object header of version {head[4]}")
     flags = head[5]
     # times, and the numbers of attributes at which their storage changes
     begin = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
-    stop = begin + width + uint(head, begin, width) + SUM
+    stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
     whole = head[:stop] if stop <= len(head) else file.take(address, stop)
     if not is_sound(whole):
         file.refuse(f"the header of the object at {address} has a wrong checksum")
-    return whole[begin + width : -SUM], MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
+    return whole[begin + width : -CHECKSUM_BYTES], MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
 
 
-def _continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
+def _read_continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
     block = file.take(address, length)
     if form is MESSAGE_V1:
         return block
     if block[:4] != b"OCHK" or not is_sound(block):
         file.refuse(f"part of an object header at {address} is none, or has a wrong checksum")
-    return block[4:-SUM]
+    return block[4:-CHECKSUM_BYTES]
 
 
-def _messages(file: FileBytes, block: bytes, form: Struct) -> list[Message]:
+def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> list[Message]:
     found = []
     place, step = 0, form.size
     # what is left is a gap
@@ -162,12 +165,12 @@ def read_extension(file: FileBytes) -> None:
             file.unknown = "a metadata cache image"
         if message.kind == SHARED_TABLE:
             table = file.address_at(message.data, 1)
-            file.shared_messages = table, uint(message.data, 1 + file.offset_size, 1)
+            file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
-            file.half = uint(message.data, 1, 2) or file.half
+            file.half = parse_uint(message.data, 1, 2) or file.half
 
 
-def chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkIndex:
+def parse_chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkIndexInfo:
     """Return where the chunks of a dataset are listed: its Data Layout message (IV.A.2.i).
 
     Raises
@@ -186,7 +189,7 @@ def chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkIndex:
     return LAYOUTS[data[0]](file, data)
 
 
-def compact_data(file: FileBytes, messages: Sequence[Message]) -> bytes:
+def parse_compact_data(file: FileBytes, messages: Sequence[Message]) -> bytes:
     """Return the values that lie in the Data Layout message of a dataset (IV.A.2.i).
 
     Raises
@@ -202,27 +205,27 @@ def compact_data(file: FileBytes, messages: Sequence[Message]) -> bytes:
     begin, width = (8 + 4 * data[1], 4) if data[0] < 3 else (2, 2)
     if data[2 if data[0] < 3 else 1] != COMPACT:
         file.refuse("a compact dataset has another layout")
-    return data[begin + width : begin + width + uint(data, begin, width)]
+    return data[begin + width : begin + width + parse_uint(data, begin, width)]
 
 
-def filters_edges(messages: Sequence[Message]) -> bool:
+def is_filtering_edges(messages: Sequence[Message]) -> bool:
     """Say whether chunks that reach past the end are filtered (IV.A.2.i, version 4, "Flags")."""
     return not any(m.data[0] >= 4 and m.data[2] & 1 for m in messages if m.kind == LAYOUT)
 
 
-def _layout_1(file: FileBytes, data: bytes) -> ChunkIndex:
+def _parse_layout_1(file: FileBytes, data: bytes) -> ChunkIndexInfo:
     """Read versions 1 and 2: dimensionality, class, five bytes of nothing, address, dimensions."""
     place = 8 + file.offset_size
-    return _index(file, B_TREE_1, file.address_at(data, 8), data, place, 4, data[1])
+    return _make_index(file, B_TREE_1, file.address_at(data, 8), data, place, 4, data[1])
 
 
-def _layout_3(file: FileBytes, data: bytes) -> ChunkIndex:
+def _parse_layout_3(file: FileBytes, data: bytes) -> ChunkIndexInfo:
     """Read version 3: class, dimensionality, address, dimensions."""
     place = 3 + file.offset_size
-    return _index(file, B_TREE_1, file.address_at(data, 3), data, place, 4, data[2])
+    return _make_index(file, B_TREE_1, file.address_at(data, 3), data, place, 4, data[2])
 
 
-def _layout_4(file: FileBytes, data: bytes) -> ChunkIndex:
+def _parse_layout_4(file: FileBytes, data: bytes) -> ChunkIndexInfo:
     """Read versions 4 and 5: class, flags, dimensionality, width, dimensions, index, address."""
     flags, rank, width = data[2:5]
     place = 5 + width * rank
@@ -236,26 +239,26 @@ def _layout_4(file: FileBytes, data: bytes) -> ChunkIndex:
         file.decline(f"a chunk index of type {kind}")
     if place + 1 + file.offset_size > len(data):
         file.refuse("a layout is cut short")
-    return _index(file, kind, file.address_at(data, place + 1), data, 5, width, rank)
+    return _make_index(file, kind, file.address_at(data, place + 1), data, 5, width, rank)
 
 
-def _index(
+def _make_index(
     file: FileBytes, kind: int, address: int, data: bytes, place: int, width: int, rank: int
-) -> ChunkIndex:
+) -> ChunkIndexInfo:
     if place + width * rank > len(data):
         file.refuse("a layout is cut short")
-    dims = tuple(uint(data, place + width * axis, width) for axis in range(rank))
+    dims = tuple(parse_uint(data, place + width * axis, width) for axis in range(rank))
     if not all(dims):
         file.refuse(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
-    return ChunkIndex(kind, address, dims)
+    return ChunkIndexInfo(kind, address, dims)
 
 
-LAYOUTS: dict[int, Callable[[FileBytes, bytes], ChunkIndex]] = {
-    1: _layout_1,
-    2: _layout_1,
-    3: _layout_3,
-    4: _layout_4,
+LAYOUTS: dict[int, Callable[[FileBytes, bytes], ChunkIndexInfo]] = {
+    1: _parse_layout_1,
+    2: _parse_layout_1,
+    3: _parse_layout_3,
+    4: _parse_layout_4,
     # of the form of version 4; only lengths in the indexes have other widths
-    5: _layout_4,
+    5: _parse_layout_4,
 }
 """Versions of the Data Layout message."""

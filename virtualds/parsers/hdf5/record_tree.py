@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
-from virtualds.parsers.hdf5.object_header import SUM, is_sound
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.object_header import CHECKSUM_BYTES, is_sound
 
 HEAD = Struct("<4sBBIHH")
 """Signature, version, type, bytes of a node and of a record, levels below the root (III.A.2)."""
-NODE = 6
+NODE_OVERHEAD = 6
 """Bytes of a node before its records: signature, version and type."""
 DEEPEST = 32
 """Levels that no tree has: one of so many would hold more records than there are addresses."""
 
 
-class _Tree(NamedTuple):
+class _TreeHeader(NamedTuple):
     """What the header of a tree says, and how many records each level may have."""
 
     file: FileBytes
@@ -34,7 +34,7 @@ class _Tree(NamedTuple):
     @property
     def count_size(self) -> int:
         """Bytes of the number of records of a node."""
-        return _width(self.most[0])
+        return _count_bytes(self.most[0])
 
 
 def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[bytes]:
@@ -54,54 +54,56 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
         The tree is damaged, or has other records.
     """
     begin = HEAD.size + 2
-    data = file.take(address, begin + file.offset_size + 2 + file.length_size + SUM)
+    data = file.take(address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES)
     signature, version, found, node, record, depth = HEAD.unpack_from(data)
     if signature != b"BTHD" or version or (found, record) != (kind, size) or not is_sound(data):
         file.refuse(f"there is no B-tree of type {kind} at {address}, or its checksum is wrong")
     root = file.address_at(data, begin)
-    count = uint(data, begin + file.offset_size, 2)
+    count = parse_uint(data, begin + file.offset_size, 2)
     if not file.is_defined(root):
         return []
-    tree = _tree(file, kind, node, record, depth)
-    records = list(_records(tree, root, depth, count))
+    tree = _make_tree(file, kind, node, record, depth)
+    records = list(_read_records(tree, root, depth, count))
     if len(records) != file.length_at(data, begin + file.offset_size + 2):
         file.refuse(f"the B-tree at {address} has {len(records)} records, and says otherwise")
     return records
 
 
-def _tree(file: FileBytes, kind: int, node: int, record: int, depth: int) -> _Tree:
+def _make_tree(file: FileBytes, kind: int, node: int, record: int, depth: int) -> _TreeHeader:
     """Return a tree with what is known of its levels, the leaves first."""
-    most, pointers = [(node - NODE - SUM) // record], [0]
+    most, pointers = [(node - NODE_OVERHEAD - CHECKSUM_BYTES) // record], [0]
     below = most[0]
     if depth > DEEPEST or most[0] < 1:
         file.refuse(f"a B-tree has nodes of {node} bytes on {depth} levels")
     for level in range(1, depth + 1):
         # the number of all records below is told of nodes that are no leaves
-        total = _width(below) if level > 1 else 0
-        pointers.append(file.offset_size + _width(most[0]) + total)
-        most.append((node - NODE - SUM - pointers[level]) // (record + pointers[level]))
+        total = _count_bytes(below) if level > 1 else 0
+        pointers.append(file.offset_size + _count_bytes(most[0]) + total)
+        most.append(
+            (node - NODE_OVERHEAD - CHECKSUM_BYTES - pointers[level]) // (record + pointers[level])
+        )
         if most[level] < 1:
             file.refuse(f"a B-tree has nodes of {node} bytes on {depth} levels")
         below = (most[level] + 1) * below + most[level]
-    return _Tree(file, kind, node, record, most, pointers, set())
+    return _TreeHeader(file, kind, node, record, most, pointers, set())
 
 
-def _width(number: int) -> int:
+def _count_bytes(number: int) -> int:
     """Return the bytes that a number takes."""
     return -(-number.bit_length() // 8)
 
 
-def _records(tree: _Tree, address: int, level: int, count: int) -> Iterator[bytes]:
+def _read_records(tree: _TreeHeader, address: int, level: int, count: int) -> Iterator[bytes]:
     """Yield the records of a node and of those below it, each between its two children."""
     file = tree.file
-    stop = NODE + count * tree.record
+    stop = NODE_OVERHEAD + count * tree.record
     children = stop + (count + 1) * tree.pointers[level] if level else stop
     if count > tree.most[level] or address in tree.seen:
         file.refuse(f"a node of a B-tree at {address} has {count} records, or is there twice")
     tree.seen.add(address)
     if len(tree.seen) * tree.node > file.end:
         file.refuse("a B-tree has more bytes than the file")
-    data = file.take(address, children + SUM)
+    data = file.take(address, children + CHECKSUM_BYTES)
     if data[:4] != (b"BTIN" if level else b"BTLF") or data[4] or data[5] != tree.kind:
         file.refuse(f"there is no node of a B-tree at {address}")
     if not is_sound(data):
@@ -109,8 +111,8 @@ def _records(tree: _Tree, address: int, level: int, count: int) -> Iterator[byte
     for number in range(count + 1):
         if level:
             place = stop + number * tree.pointers[level]
-            below = uint(data, place + file.offset_size, tree.count_size)
-            yield from _records(tree, file.address_at(data, place), level - 1, below)
+            below = parse_uint(data, place + file.offset_size, tree.count_size)
+            yield from _read_records(tree, file.address_at(data, place), level - 1, below)
         if number < count:
-            begin = NODE + number * tree.record
+            begin = NODE_OVERHEAD + number * tree.record
             yield data[begin : begin + tree.record]

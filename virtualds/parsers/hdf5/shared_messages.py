@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
 from virtualds.parsers.hdf5.object_header import (
+    CHECKSUM_BYTES,
     FILL,
     OLD_FILL,
     SHARED,
-    SUM,
     Message,
     is_sound,
     read_messages,
@@ -26,7 +26,7 @@ INDEX = Struct("<BBHIHHH")
 """Version, type, kinds of messages, the least of their bytes, two lengths of lists, messages."""
 
 
-def unshared(file: FileBytes, message: Message) -> bytes:
+def read_unshared(file: FileBytes, message: Message) -> bytes:
     """Return the data of a message, wherever they lie.
 
     Raises
@@ -36,35 +36,39 @@ def unshared(file: FileBytes, message: Message) -> bytes:
     UnsupportedError
         The message says so in a form that is not known.
     """
-    return shared_data(file, message.kind, message.data) if message.flags & SHARED else message.data
+    return (
+        read_shared_data(file, message.kind, message.data)
+        if message.flags & SHARED
+        else message.data
+    )
 
 
-def shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
+def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
     """Return the data of a message of some kind from what says where they lie."""
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
         file.decline("a shared message of another version than 1 to 3")
     if data[0] == 3 and data[1] == IN_HEAP:
-        return shared_heap(file, kind).object(data[2:10])
+        return find_shared_heap(file, kind).object(data[2:10])
     # before version 2 the place of the name of the object comes first
     place = 8 + file.length_size if data[0] == 1 else 2
-    return _committed(file, kind, file.address_at(data, place))
+    return _read_committed(file, kind, file.address_at(data, place))
 
 
-def _committed(file: FileBytes, kind: int, address: int) -> bytes:
+def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
     """Return the one message of a kind that the object at an address has."""
     found = [m for m in read_messages(file, address) if m.kind == kind]
     if len(found) != 1 or (found[0].flags & SHARED and found[0].data[1:2] != bytes([IN_HEAP])):
         file.refuse(f"the object at {address} has {len(found)} messages of type {kind} to share")
-    return unshared(file, found[0])
+    return read_unshared(file, found[0])
 
 
-def shared_heap(file: FileBytes, kind: int) -> FractalHeap:
+def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
     """Return the heap in which messages of a kind lie that objects share."""
     address, count = file.shared_messages
     if not count:
         file.refuse("it has shared messages, and no table of them")
     step = INDEX.size + 2 * file.offset_size
-    data = file.take(address, 4 + count * step + SUM)
+    data = file.take(address, 4 + count * step + CHECKSUM_BYTES)
     if data[:4] != b"SMTB" or not is_sound(data):
         file.refuse(f"there is no table of shared messages at {address}, or its checksum is wrong")
     for place in range(4, 4 + count * step, step):
@@ -73,15 +77,15 @@ def shared_heap(file: FileBytes, kind: int) -> FractalHeap:
     file.refuse(f"its table of shared messages has none of type {kind}")
 
 
-def fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[bytes]:
+def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield the fill values of a dataset as they lie in the file (IV.A.2.e and IV.A.2.f)."""
     for message in messages:
         if message.kind not in (FILL, OLD_FILL):
             continue
-        data = unshared(file, message)
+        data = read_unshared(file, message)
         # before its length: nothing, four bytes, or a version and flags
         begin = 0 if message.kind == OLD_FILL else 4 if data[0] < 3 else 2
-        size = uint(data, begin, 4)
+        size = parse_uint(data, begin, 4)
         raw = data[begin + 4 : begin + 4 + size]
         # there may be none, and then what follows is none of it
         if raw and len(raw) == size:

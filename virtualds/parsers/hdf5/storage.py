@@ -21,17 +21,22 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, c_strides
+from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf5.chunk_indexes import read_chunks
-from virtualds.parsers.hdf5.chunk_table import FEW, Table
+from virtualds.parsers.hdf5.chunk_table import FEW_CHUNKS, ChunkTable
 from virtualds.parsers.hdf5.data_types import StoredType
-from virtualds.parsers.hdf5.file import Places, beside, find, in_working_directory
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, chosen_fill, has_fill
-from virtualds.parsers.hdf5.object_header import COMPACT, compact_data, filters_edges
+from virtualds.parsers.hdf5.file import (
+    ListCandidates,
+    find_referenced_file,
+    list_beside,
+    list_in_working_directory,
+)
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, find_chosen_fill, has_fill
+from virtualds.parsers.hdf5.object_header import COMPACT, is_filtering_edges, parse_compact_data
 from virtualds.source_file import SourceFile
 
 CHUNKED = 2
@@ -42,7 +47,7 @@ Filter = tuple[int, tuple[int, ...]]
 """The number of a filter, and what it was told."""
 
 
-def stored_array(
+def build_stored_array(
     dataset: Dataset, stored: StoredType, dims: tuple[str, ...], encoding: dict[str, Any]
 ) -> ManifestArray | None:
     """Return the values of a dataset as references; ``encoding`` learns how they are stored.
@@ -69,19 +74,21 @@ def stored_array(
     if not stored.in_chunks or (stored.shape and has_fill(plist)):
         return None
     try:
-        pipeline = _pipeline(dataset, stored, _filters(plist) if chunks is not None else ())
+        pipeline = _find_pipeline(
+            dataset, stored, _list_filters(plist) if chunks is not None else ()
+        )
     except UnsupportedError:
         if _can_read(plist):
             return None
         raise
     if chunks is None:
-        return _unchunked(dataset, pipeline)
+        return _build_unchunked(dataset, pipeline)
     for codec in pipeline.codecs:
         encoding |= codec.encoding
-    return _chunked(dataset, pipeline, chunks)
+    return _build_chunked(dataset, pipeline, chunks)
 
 
-def raw_elements(dataset: Dataset, size: int) -> ManifestArray:
+def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
     """Return elements as the bytes that lie in the file, of some size; zeros where none lie.
 
     Raises
@@ -91,32 +98,34 @@ def raw_elements(dataset: Dataset, size: int) -> ManifestArray:
     """
     plist, within = dataset.plist, dataset.shape[dataset.id.rank :]
     chunks = plist.get_chunk() + within if plist.get_layout() == CHUNKED else None
-    filters = () if chunks is None else _filters(plist)
+    filters = () if chunks is None else _list_filters(plist)
     dtype = np.dtype(f"V{size}")
-    pipeline = _known_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
+    pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
     if chunks is not None:
-        return _chunked(dataset, pipeline, chunks)
-    found = _unchunked(dataset, pipeline)
+        return _build_chunked(dataset, pipeline, chunks)
+    found = _build_unchunked(dataset, pipeline)
     if found is None:
         dataset.file.decline("references to the heap that lie in other files")
     return found
 
 
-def _unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+def _build_unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
     compact = dataset.plist.get_layout() == COMPACT
     elsewhere = not compact and dataset.plist.get_external_count() and prod(dataset.shape)
-    return (_in_external_files if elsewhere else _in_one_piece)(dataset, pipeline)
+    return (_build_external if elsewhere else _build_contiguous)(dataset, pipeline)
 
 
-def _pipeline(dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]) -> CodecPipeline:
+def _find_pipeline(
+    dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]
+) -> CodecPipeline:
     """Return how chunks of a dataset become values: one object for all that are alike."""
-    made = _known_pipeline if stored.dtype.names is None else _known_pipeline.__wrapped__
+    made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
     fill = fill_of(dataset.plist, stored.dtype)
     return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
 
 
 @lru_cache(1024)
-def _known_pipeline(
+def _make_pipeline(
     dtype: np.dtype[Any], elements: int, rank: int, fill: bytes | None, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
     codecs = tuple(codec_from_hdf5(n, values, dtype.itemsize * elements) for n, values in filters)
@@ -134,7 +143,7 @@ def _can_read(plist: Any) -> bool:
     )
 
 
-def _filters(plist: Any) -> tuple[Filter, ...]:
+def _list_filters(plist: Any) -> tuple[Filter, ...]:
     """Return the filters of a dataset, in the order in which they encoded."""
     found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
     return tuple((number, values) for number, _, values, _ in found)
@@ -144,24 +153,26 @@ def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
     """Return the storage fill value as bytes, None for zero; it is not the attribute."""
     if not has_fill(plist):
         return None
-    raw: bytes = chosen_fill(plist, dtype).tobytes()
+    raw: bytes = find_chosen_fill(plist, dtype).tobytes()
     return raw
 
 
-def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> ManifestArray:
-    axes, grid = _cut(dataset.shape, chunks)
+def _build_chunked(
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
+) -> ManifestArray:
+    axes, grid = _cut_axes(dataset.shape, chunks)
     index = read_chunks(dataset)
-    if manifest := _plain_manifest(dataset, pipeline, chunks, index):
-        return _array(dataset.name, axes, manifest, (pipeline,))
+    if manifest := _build_plain_manifest(dataset, pipeline, chunks, index):
+        return _build_array(dataset.name, axes, manifest, (pipeline,))
     if not index.size:
-        return _array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
+        return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
     demand_table(grid, index.shape[1], f"dataset {dataset.name!r}")
     place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
-    mask = np.where(_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
-    pipelines, number = _by_mask(pipeline, mask)
+    mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
+    pipelines, number = _split_by_mask(pipeline, mask)
     flat = np.zeros(mask.size, np.int64)
     # the axes within elements, of array types, are never cut
-    for first, chunk, stride in zip(place, chunks, c_strides(grid), strict=False):
+    for first, chunk, stride in zip(place, chunks, compute_strides(grid), strict=False):
         flat += first // chunk * stride
 
     def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
@@ -177,11 +188,11 @@ def _chunked(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...])
         length=spread(length, 0, np.int64),
         pipeline=spread(number, 0, np.uint16),
     )
-    return _array(dataset.name, axes, manifest, pipelines)
+    return _build_array(dataset.name, axes, manifest, pipelines)
 
 
 @lru_cache(1024)
-def _cut(
+def _cut_axes(
     shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
     """Return how axes are cut, and the chunks of each."""
@@ -189,17 +200,17 @@ def _cut(
     return axes, tuple(axis.nchunks for axis in axes)
 
 
-def _plain_manifest(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: Table
+def _build_plain_manifest(
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkTable
 ) -> ChunkManifest | None:
     """Return a small manifest of chunks that are all there, all filtered alike.
 
     None is any other dataset, and one of which a chunk at the edge may be without filters: all
-    that `_chunked` looks into.
+    that `_build_chunked` looks into.
     """
-    grid = _cut(dataset.shape, chunks)[1]
+    grid = _cut_axes(dataset.shape, chunks)[1]
     count = index.shape[1]
-    if not 0 < count == prod(grid) <= FEW or index[-3].any():
+    if not 0 < count == prod(grid) <= FEW_CHUNKS or index[-3].any():
         return None
     offset, length = index[-2].tolist(), index[-1].tolist()
     if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
@@ -213,7 +224,7 @@ def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...
     return bool(pipeline.codecs) and reach
 
 
-def _bare_edges(
+def _find_bare_edges(
     dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: Ints
 ) -> npt.NDArray[np.bool_]:
     """Return which chunks reach past the end and were written without filters.
@@ -221,14 +232,14 @@ def _bare_edges(
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
     none = np.zeros(index.shape[1], bool)
-    if not _has_edges(dataset, pipeline, chunks) or filters_edges(dataset.messages):
+    if not _has_edges(dataset, pipeline, chunks) or is_filtering_edges(dataset.messages):
         return none
     past = [p + c > n for p, c, n in zip(index[:-3], chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
     return bare
 
 
-def _by_mask(
+def _split_by_mask(
     pipeline: CodecPipeline, masks: npt.NDArray[np.int64]
 ) -> tuple[tuple[CodecPipeline, ...], npt.NDArray[np.int64]]:
     """Return a pipeline per filter mask: bit ``i`` says that filter ``i`` was skipped.
@@ -248,13 +259,13 @@ def _by_mask(
     return pipelines, number.ravel()
 
 
-def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
+def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
     """Return a compact or contiguous dataset as one chunk."""
-    axes, grid = _cut(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
+    axes, grid = _cut_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     if dataset.plist.get_layout() == COMPACT:
         # it lies in the object header, at no address that HDF5 tells
-        raw = compact_data(dataset.file, dataset.messages)[:nbytes]
+        raw = parse_compact_data(dataset.file, dataset.messages)[:nbytes]
         if len(raw) < nbytes:
             dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")
         manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(raw,))
@@ -265,12 +276,12 @@ def _in_one_piece(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:
         manifest = ChunkManifest.in_file(
             grid, dataset.source, (offset,) * chunks, (nbytes,) * chunks
         )
-    return _array(dataset.name, axes, manifest, (pipeline,))
+    return _build_array(dataset.name, axes, manifest, (pipeline,))
 
 
-def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
+def _build_external(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
     """Return a dataset whose bytes lie in other files; None where a file ends within a row."""
-    segments = external_segments(dataset)
+    segments = list_external_segments(dataset)
     files, offsets, lengths = zip(*segments, strict=True)
     manifest = ChunkManifest.build(
         (len(files),), files=files, file=np.arange(len(files)), offset=offsets, length=lengths
@@ -283,11 +294,11 @@ def _in_external_files(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArr
     cut = (ChunkAxis.from_slabs(counts, counts, np.zeros_like(counts)),) if dataset.shape else ()
     rest = tuple(ChunkAxis.regular(n, max(n, 1)) for n in dataset.shape[1:])
     grid = (counts.size,) * len(cut) + tuple(axis.nchunks for axis in rest)
-    return _array(dataset.name, (*cut, *rest), manifest.reshape(grid), (pipeline,))
+    return _build_array(dataset.name, (*cut, *rest), manifest.reshape(grid), (pipeline,))
 
 
-def external_segments(
-    dataset: Dataset, places: Sequence[Places] = (in_working_directory, beside)
+def list_external_segments(
+    dataset: Dataset, places: Sequence[ListCandidates] = (list_in_working_directory, list_beside)
 ) -> list[tuple[SourceFile, int, int]]:
     """Return where the bytes of a dataset with external files lie: file, offset, length.
 
@@ -303,7 +314,7 @@ def external_segments(
     segments = []
     for number in range(dataset.plist.get_external_count()):
         name, offset, size = dataset.plist.get_external(number)
-        file = find(os.fsdecode(name), dataset.source, places)
+        file = find_referenced_file(os.fsdecode(name), dataset.source, places)
         length = min(size, left)
         left -= length
         if length and file.size is not None and offset + length > file.size:
@@ -316,7 +327,7 @@ def external_segments(
     return segments
 
 
-def _array(
+def _build_array(
     name: str,
     axes: tuple[ChunkAxis, ...],
     manifest: ChunkManifest,

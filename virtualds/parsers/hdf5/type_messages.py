@@ -9,8 +9,8 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.data_types import Class
-from virtualds.parsers.hdf5.file_bytes import FileBytes, uint
+from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 
 HEAD = 8
 """Bytes of what all types have: version and class, bits of the class, bytes of an element."""
@@ -18,18 +18,18 @@ REGION = 1
 """The sort of references to regions."""
 DEEPEST = 64
 """Types within types that are followed."""
-LENGTHS = {
-    Class.INTEGER: 12,
-    Class.FLOAT: 20,
-    Class.TIME: 10,
-    Class.STRING: 8,
-    Class.BITFIELD: 12,
-    Class.REFERENCE: 8,
+TYPE_LENGTHS = {
+    TypeClass.INTEGER: 12,
+    TypeClass.FLOAT: 20,
+    TypeClass.TIME: 10,
+    TypeClass.STRING: 8,
+    TypeClass.BITFIELD: 12,
+    TypeClass.REFERENCE: 8,
 }
 """Bytes of the messages of types that hold no others."""
 
 
-class Type(NamedTuple):
+class HDF5Type(NamedTuple):
     """A type, and the types that it holds.
 
     Parameters
@@ -50,20 +50,20 @@ class Type(NamedTuple):
     size: int
     length: int
     sort: int = 0
-    parts: tuple[tuple[int, Type], ...] = ()
+    parts: tuple[tuple[int, HDF5Type], ...] = ()
 
     @property
     def refers(self) -> bool:
         """Whether elements refer to the heap."""
-        return self.kind == Class.VLEN or any(part.refers for _, part in self.parts)
+        return self.kind == TypeClass.VLEN or any(part.refers for _, part in self.parts)
 
 
 def is_region(kind: bytes) -> bool:
     """Say whether elements of a type are references to regions of datasets."""
-    return len(kind) >= HEAD and kind[0] & 0x0F == Class.REFERENCE and kind[1] & 0x0F == REGION
+    return len(kind) >= HEAD and kind[0] & 0x0F == TypeClass.REFERENCE and kind[1] & 0x0F == REGION
 
 
-def read_type(file: FileBytes, data: bytes, depth: int = 0) -> Type:
+def parse_type(file: FileBytes, data: bytes, depth: int = 0) -> HDF5Type:
     """Return the type at the beginning of some bytes.
 
     Raises
@@ -75,40 +75,42 @@ def read_type(file: FileBytes, data: bytes, depth: int = 0) -> Type:
     """
     if len(data) < HEAD or depth > DEEPEST:
         file.refuse("a type is cut short, or holds types without end")
-    kind, size = data[0] & 0x0F, uint(data, 4, 4)
+    kind, size = data[0] & 0x0F, parse_uint(data, 4, 4)
     if not size:
         file.refuse("a type has elements without bytes")
-    if kind in LENGTHS:
-        return Type(kind, size, LENGTHS[Class(kind)])
-    if kind == Class.OPAQUE:
-        return Type(kind, size, HEAD + data[1])
-    if kind not in HOLDING:
+    if kind in TYPE_LENGTHS:
+        return HDF5Type(kind, size, TYPE_LENGTHS[TypeClass(kind)])
+    if kind == TypeClass.OPAQUE:
+        return HDF5Type(kind, size, HEAD + data[1])
+    if kind not in COMPOSITE_PARSERS:
         file.decline(f"a type of class {kind}")
-    found = HOLDING[Class(kind)](file, data, depth + 1)
+    found = COMPOSITE_PARSERS[TypeClass(kind)](file, data, depth + 1)
     if found.length > len(data):
         file.refuse("a type is longer than the message that it lies in")
-    if any(offset + part.size > size for offset, part in found.parts) and kind != Class.VLEN:
+    if any(offset + part.size > size for offset, part in found.parts) and kind != TypeClass.VLEN:
         file.refuse(f"a type of {size} bytes holds types that do not lie in it")
     return found
 
 
-def _around(file: FileBytes, data: bytes, depth: int) -> Type:
+def _parse_wrapper(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
     """Read a type that is made of one other: of varying length, or a complex number."""
-    base = read_type(file, data[HEAD:], depth)
+    base = parse_type(file, data[HEAD:], depth)
     part = (0, base)
-    return Type(data[0] & 0x0F, uint(data, 4, 4), HEAD + base.length, data[1] & 0x0F, (part,))
+    return HDF5Type(
+        data[0] & 0x0F, parse_uint(data, 4, 4), HEAD + base.length, data[1] & 0x0F, (part,)
+    )
 
 
-def _enum(file: FileBytes, data: bytes, depth: int) -> Type:
+def _parse_enum(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
     """Read names of integers: the type of these, all names, all values."""
-    base = read_type(file, data[HEAD:], depth)
-    place, count = HEAD + base.length, uint(data, 1, 2)
+    base = parse_type(file, data[HEAD:], depth)
+    place, count = HEAD + base.length, parse_uint(data, 1, 2)
     for _ in range(count):
-        place = _after_name(file, data, place)
-    return Type(Class.ENUM, uint(data, 4, 4), place + count * base.size)
+        place = _skip_name(file, data, place)
+    return HDF5Type(TypeClass.ENUM, parse_uint(data, 4, 4), place + count * base.size)
 
 
-def _after_name(file: FileBytes, data: bytes, place: int) -> int:
+def _skip_name(file: FileBytes, data: bytes, place: int) -> int:
     """Return where the name at a place ends; before version 3, names are filled up to 8 bytes."""
     end = data.find(b"\0", place)
     if end < 0:
@@ -116,43 +118,43 @@ def _after_name(file: FileBytes, data: bytes, place: int) -> int:
     return end + 1 if data[0] >> 4 >= 3 else place + -(-(end + 1 - place) // 8) * 8
 
 
-def _array(file: FileBytes, data: bytes, depth: int) -> Type:
-    version, rank = data[0] >> 4, uint(data, HEAD, 1)
+def _parse_array(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
+    version, rank = data[0] >> 4, parse_uint(data, HEAD, 1)
     # in version 2 bytes of nothing follow, and after the lengths of axes their order
     place = HEAD + (4 if version < 3 else 1)
-    dims = [uint(data, place + 4 * axis, 4) for axis in range(rank)]
+    dims = [parse_uint(data, place + 4 * axis, 4) for axis in range(rank)]
     place += 4 * rank * (2 if version < 3 else 1)
-    base = read_type(file, data[place:], depth)
-    size = uint(data, 4, 4)
+    base = parse_type(file, data[place:], depth)
+    size = parse_uint(data, 4, 4)
     if not all(dims) or base.size * prod(dims) != size:
         file.refuse(f"a type is an array of {dims} elements of {base.size} bytes in {size}")
-    return Type(Class.ARRAY, size, place + base.length, parts=((0, base),))
+    return HDF5Type(TypeClass.ARRAY, size, place + base.length, parts=((0, base),))
 
 
-def _compound(file: FileBytes, data: bytes, depth: int) -> Type:
-    version, count, size = data[0] >> 4, uint(data, 1, 2), uint(data, 4, 4)
+def _parse_compound(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
+    version, count, size = data[0] >> 4, parse_uint(data, 1, 2), parse_uint(data, 4, 4)
     width = 4 if version < 3 else -(-size.bit_length() // 8)
     place, parts = HEAD, []
     for _ in range(count):
-        place = _after_name(file, data, place)
-        offset = uint(data, place, width)
+        place = _skip_name(file, data, place)
+        offset = parse_uint(data, place, width)
         dims = data[place + 16 : place + 32] if version == 1 else b""
-        rank = min(uint(data, place + 4, 1), 4) if version == 1 else 0
+        rank = min(parse_uint(data, place + 4, 1), 4) if version == 1 else 0
         place += width + (28 if version == 1 else 0)
-        part = read_type(file, data[place:], depth)
+        part = parse_type(file, data[place:], depth)
         place += part.length
-        repeats = prod(uint(dims, 4 * axis, 4) for axis in range(rank))
+        repeats = prod(parse_uint(dims, 4 * axis, 4) for axis in range(rank))
         if repeats != 1:
-            part = Type(Class.ARRAY, repeats * part.size, part.length, parts=((0, part),))
+            part = HDF5Type(TypeClass.ARRAY, repeats * part.size, part.length, parts=((0, part),))
         parts.append((offset, part))
-    return Type(Class.COMPOUND, size, place, parts=tuple(parts))
+    return HDF5Type(TypeClass.COMPOUND, size, place, parts=tuple(parts))
 
 
-HOLDING: dict[Class, Callable[[FileBytes, bytes, int], Type]] = {
-    Class.COMPOUND: _compound,
-    Class.ENUM: _enum,
-    Class.VLEN: _around,
-    Class.ARRAY: _array,
-    Class.COMPLEX: _around,
+COMPOSITE_PARSERS: dict[TypeClass, Callable[[FileBytes, bytes, int], HDF5Type]] = {
+    TypeClass.COMPOUND: _parse_compound,
+    TypeClass.ENUM: _parse_enum,
+    TypeClass.VLEN: _parse_wrapper,
+    TypeClass.ARRAY: _parse_array,
+    TypeClass.COMPLEX: _parse_wrapper,
 }
 """What reads types that hold others."""

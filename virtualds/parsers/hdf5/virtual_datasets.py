@@ -17,23 +17,23 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.data_types import StoredType, stored_type
+from virtualds.parsers.hdf5.data_types import StoredType, find_stored_type
 from virtualds.parsers.hdf5.file import (
     HDF5Files,
-    Places,
-    absolute,
-    beside,
-    find,
-    in_working_directory,
+    ListCandidates,
+    find_referenced_file,
+    list_absolute,
+    list_beside,
+    list_in_working_directory,
 )
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, Place, file_of
-from virtualds.parsers.hdf5.storage import external_segments, fill_of, stored_array
+from virtualds.parsers.hdf5.netcdf_rules import Dataset, HDF5Location, file_of
+from virtualds.parsers.hdf5.storage import build_stored_array, fill_of, list_external_segments
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 
-VIRTUAL = 3
+VIRTUAL_LAYOUT = 3
 """Layout class of virtual datasets."""
-PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
+FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Names of files that are counted (HDF5 reference manual, `H5Pset_virtual`)."""
 MOST_CELLS = 10**8
 """Cells into which the edges of all boxes may cut a virtual dataset to be told apart."""
@@ -41,7 +41,7 @@ SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
 
-class Box(NamedTuple):
+class HyperslabBox(NamedTuple):
     """A box of a dataset."""
 
     start: tuple[int, ...]
@@ -56,18 +56,18 @@ class Box(NamedTuple):
 class Mapping(NamedTuple):
     """What part of which dataset stands where; None is no box."""
 
-    target: Box | None
+    target: HyperslabBox | None
     file: SourceFile
     path: bytes
-    source: Box | None
+    source: HyperslabBox | None
 
 
 def is_virtual(dataset: Dataset) -> bool:
     """Say whether a dataset is put together from others."""
-    return bool(dataset.plist.get_layout() == VIRTUAL)
+    return bool(dataset.plist.get_layout() == VIRTUAL_LAYOUT)
 
 
-def mapped_array(
+def build_mapped_array(
     dataset: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any] = frozenset()
 ) -> ManifestArray | None:
     """Return a virtual dataset as references into the files that it is put together from.
@@ -98,10 +98,10 @@ def mapped_array(
             f"virtual dataset {dataset.name!r} of {dataset.source.url} is part of itself; leave it "
             f"out with drop_variables"
         )
-    mappings = list(_mappings(dataset))
-    parts = _parts(mappings, stored, files, above | {dataset.address})
+    mappings = list(_list_mappings(dataset))
+    parts = _build_parts(mappings, stored, files, above | {dataset.address})
     boxes = [m.target for m in mappings if m.target is not None]
-    if any(part is None for part in parts) or _overlap(boxes):
+    if any(part is None for part in parts) or _is_overlapping(boxes):
         return None
     fill = fill_of(dataset.plist, stored.dtype)
     rest = np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
@@ -111,7 +111,7 @@ def mapped_array(
     return assemble(dataset.shape, native, np.asarray(rest, native)[()], placed, axes)
 
 
-def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
+def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """Return the other files that h5py needs to read a dataset.
 
     HDF5 fills what it misses of them without a word. It looks for the parts of a virtual dataset
@@ -127,11 +127,13 @@ def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """
     needed: dict[SourceFile, None] = {}
     if is_virtual(dataset):
-        for file, source in mapped_sources(dataset, files):
+        for file, source in list_mapped_sources(dataset, files):
             needed[file] = needed[source.source] = None
-            needed |= dict.fromkeys(needed_files(source, files))
+            needed |= dict.fromkeys(list_needed_files(source, files))
     else:
-        needed = dict.fromkeys(one for one, _, _ in external_segments(dataset, (absolute,)))
+        needed = dict.fromkeys(
+            one for one, _, _ in list_external_segments(dataset, (list_absolute,))
+        )
     needed.pop(dataset.source, None)
     if needed and scheme_of(dataset.source.url) != "file":
         raise UnsupportedError(
@@ -142,38 +144,40 @@ def needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     return tuple(needed)
 
 
-def mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[SourceFile, Dataset]]:
+def list_mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[SourceFile, Dataset]]:
     """Yield each dataset that a virtual one is made of, and the file in which it is named.
 
     That file is open for as long as it takes.
     """
     # many boxes may come from one dataset, which is looked at once
-    distinct = {(m.file, m.path): m for m in _mappings(dataset, (beside,))}
+    distinct = {(m.file, m.path): m for m in _list_mappings(dataset, (list_beside,))}
     for mapping in distinct.values():
         with files.lent(mapping.file) as file:
-            yield mapping.file, _source(mapping, file, files)
+            yield mapping.file, _find_source(mapping, file, files)
 
 
-def _mappings(
-    dataset: Dataset, places: Sequence[Places] = (beside, in_working_directory)
+def _list_mappings(
+    dataset: Dataset, places: Sequence[ListCandidates] = (list_beside, list_in_working_directory)
 ) -> Iterator[Mapping]:
     found: dict[str, SourceFile] = {".": dataset.source}
     for number in range(dataset.plist.get_virtual_count()):
         name = os.fsdecode(dataset.plist.get_virtual_filename(number))
         path = os.fsencode(dataset.plist.get_virtual_dsetname(number))
-        if PATTERN.search(name) or PATTERN.search(os.fsdecode(path)):
+        if FILE_NUMBER_PATTERN.search(name) or FILE_NUMBER_PATTERN.search(os.fsdecode(path)):
             raise UnsupportedError(
                 f"it is a virtual dataset of files named by the pattern {name!r}, of which HDF5 "
                 f"fills those that are missing; open the files and combine them with xarray, or "
                 f"leave the variable out with drop_variables"
             )
         if name not in found:
-            found[name] = find(name, dataset.source, places)
-        target = _box(dataset.plist.get_virtual_vspace(number))
-        yield Mapping(target, found[name], path, _box(dataset.plist.get_virtual_srcspace(number)))
+            found[name] = find_referenced_file(name, dataset.source, places)
+        target = _to_box(dataset.plist.get_virtual_vspace(number))
+        yield Mapping(
+            target, found[name], path, _to_box(dataset.plist.get_virtual_srcspace(number))
+        )
 
 
-def _parts(
+def _build_parts(
     mappings: Sequence[Mapping], stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> list[ManifestArray | None]:
     """Return what every mapping shows, with each file open for as long as it takes."""
@@ -187,18 +191,18 @@ def _parts(
             for number in numbers:
                 mapping = mappings[number]
                 if mapping.path not in arrays:
-                    arrays[mapping.path] = _source_array(
-                        _source(mapping, file, files), stored, files, above
+                    arrays[mapping.path] = _build_source_array(
+                        _find_source(mapping, file, files), stored, files, above
                     )
-                parts[number] = _part(mapping, arrays[mapping.path], stored)
+                parts[number] = _build_part(mapping, arrays[mapping.path], stored)
     return parts
 
 
-def _box(space: Any) -> Box | None:
+def _to_box(space: Any) -> HyperslabBox | None:
     """Return the box that a selection is, None if it is none."""
     if space.get_select_type() == SELECT_ALL:
         shape = space.get_simple_extent_dims()
-        return Box((0,) * len(shape), tuple(shape))
+        return HyperslabBox((0,) * len(shape), tuple(shape))
     if space.get_select_type() != SELECT_HYPERSLABS:
         return None
     try:
@@ -206,10 +210,10 @@ def _box(space: Any) -> Box | None:
     except RuntimeError:
         return None  # a selection without end has no bounds
     shape = tuple(b - a + 1 for a, b in zip(start, last, strict=True))
-    return Box(tuple(start), shape) if prod(shape) == space.get_select_npoints() else None
+    return HyperslabBox(tuple(start), shape) if prod(shape) == space.get_select_npoints() else None
 
 
-def _part(
+def _build_part(
     mapping: Mapping, source: ManifestArray | None, stored: StoredType
 ) -> ManifestArray | None:
     """Return what one mapping shows of its source, with the axes of the virtual dataset."""
@@ -220,10 +224,10 @@ def _part(
         return None
     for axis, (start, stop) in enumerate(zip(box.start, box.stop, strict=True)):
         source = source.crop(axis, start, stop)
-    return _reshaped(source, target.shape + stored.shape)
+    return _reshape(source, target.shape + stored.shape)
 
 
-def _source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
+def _find_source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
     """Return the dataset that a mapping shows, in whatever file links lead to."""
     import h5py
 
@@ -237,22 +241,22 @@ def _source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
             f"virtual dataset is put together from; restore it, or use drop_variables"
         )
     source = file_of(found, file.id, mapping.file)
-    return Dataset(os.fsdecode(mapping.path), Place(found, source, files))
+    return Dataset(os.fsdecode(mapping.path), HDF5Location(found, source, files))
 
 
-def _source_array(
+def _build_source_array(
     source: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> ManifestArray | None:
     """Return a source as references, None if HDF5 would have to read or to convert it."""
-    kind = stored_type(source.kind)
+    kind = find_stored_type(source.kind)
     if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
         return None
     if is_virtual(source):
-        return mapped_array(source, kind, files, above)
-    return stored_array(source, kind, ("",) * len(source.shape), {})
+        return build_mapped_array(source, kind, files, above)
+    return build_stored_array(source, kind, ("",) * len(source.shape), {})
 
 
-def _reshaped(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | None:
+def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | None:
     """Insert and remove axes of one element, so that an array has a shape; None if that is it not.
 
     A mapping pairs the elements of both selections in the order of C.
@@ -268,7 +272,7 @@ def _reshaped(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | N
     return array
 
 
-def _overlap(boxes: list[Box]) -> bool:
+def _is_overlapping(boxes: list[HyperslabBox]) -> bool:
     """Say whether any two boxes share an element, or lie too irregularly to tell."""
     if len(boxes) < 2 or not boxes[0].shape:
         return len(boxes) > 1
