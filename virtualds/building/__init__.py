@@ -1,1 +1,0 @@
-"""Building one dataset out of many files: who opens them, what is done about those that fail."""

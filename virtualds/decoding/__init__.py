@@ -1,1 +1,0 @@
-"""How stored variables decode, asked of xarray once for all groups that are alike."""

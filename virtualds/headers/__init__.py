@@ -1,1 +1,0 @@
-"""What files say of themselves: where their values lie, and of what kind they are."""

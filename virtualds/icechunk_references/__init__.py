@@ -1,1 +1,0 @@
-"""References as Icechunk keeps them, and its library."""

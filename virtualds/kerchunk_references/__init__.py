@@ -1,1 +1,0 @@
-"""References as kerchunk writes them: entries of JSON, records of Parquet, templates."""
