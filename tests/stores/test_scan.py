@@ -5,8 +5,9 @@ import json
 import shutil
 import threading
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ import virtualds
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.parsers import hdf5
 from virtualds.source_file import SourceFile
-from virtualds.stores import find_store, put_in_front
+from virtualds.stores import STORES, find_store
 from virtualds.stores.block_cache import (
     HELD_PAGES,
     LEAST,
@@ -385,11 +386,20 @@ class Bytes:
         return [self.data[offset : offset + length] for offset, length in ranges]
 
 
+@contextmanager
+def served(data: bytes) -> Iterator[Bytes]:
+    """Bytes are what lies at every url of the scheme `bytes`."""
+    store = Bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STORES, "bytes", store)  # type: ignore[arg-type]
+        yield store
+
+
 def group_over(data: bytes) -> Any:
     """What the parser finds in a file of which little is fetched at a time."""
     url = "bytes://a"
-    with put_in_front(url, Bytes(data)), hold_scan(url, None):  # type: ignore[arg-type]
-        source, _ = find_store(url).head(url, None, PAGE)
+    with served(data) as store, hold_scan(url, None):
+        source, _ = store.head(url, None, PAGE)
         return hdf5.read(source)
 
 
@@ -416,10 +426,7 @@ def test_an_attempt_with_nothing_missing_raises_what_it_raised() -> None:
         calls.append(1)
         raise KeyError("its own")
 
-    with (
-        put_in_front("bytes://a", Bytes(bytes(9))),  # type: ignore[arg-type]
-        pytest.raises(KeyError, match="its own"),
-    ):
+    with served(bytes(9)), pytest.raises(KeyError, match="its own"):
         read_remote(SourceFile("bytes://a", 9), work)
     assert calls == [1]
 
@@ -437,7 +444,7 @@ def test_an_attempt_in_which_something_was_missing_is_void_even_if_it_was_hidden
         found.append(part)
         return part
 
-    with put_in_front("bytes://a", Bytes(data)):  # type: ignore[arg-type]
+    with served(data):
         assert read_remote(SourceFile("bytes://a", len(data)), work) == data[:10]
     assert found == [b"nothing", data[:10]]
 
@@ -451,7 +458,7 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
             held.append(weakref.ref(self))
 
     with pytest.MonkeyPatch.context() as patch, counting_server(folder) as (url, _):
-        patch.setattr("virtualds.stores.block_cache.Blocks", Watched)
+        patch.setattr("virtualds.stores.scan_cache.Blocks", Watched)
         found = virtualds.open_virtual_dataset(f"{url}/typical.nc")
         with pytest.raises(FileNotFoundError, match="no group"):
             virtualds.open_virtual_dataset(f"{url}/typical.nc", group="no")
@@ -554,9 +561,8 @@ def test_a_block_that_cannot_be_had_says_which(data: bytes) -> None:
 
 
 def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
-    store = Bytes(data)
     other = SourceFile("bytes://other", 10)
-    with put_in_front("bytes://a", store):  # type: ignore[arg-type]
+    with served(data) as store:
         file = SourceFile("bytes://a", len(data))
         fetch_ahead({file: [(MIB, 5)]})
         assert not store.ranges

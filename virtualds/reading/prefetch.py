@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cache
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -126,7 +127,8 @@ class _Window(Generic[Item, Data]):
 
     def ask(self, item: Item, way: HostSlot) -> None:
         pool = _get_threads(os.getpid(), way.host, way.at_once)
-        future = pool.submit(self._fetch, item)
+        # of a file that is being scanned, the context tells which blocks are held
+        future = pool.submit(copy_context().run, self._fetch, item)
         self.asked[future] = item, way.nbytes
         self._nbytes += way.nbytes
         future.add_done_callback(self._answers.put)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -41,7 +42,8 @@ class _Crew:
         with self._lock:
             count = max(0, cores() - 1 - self._busy)
             self._busy += 1 + count
-        started = [self._pool.submit(work) for _ in range(count)]
+        # what is read while a file is scanned is also read of the blocks that are held of it
+        started = [self._pool.submit(copy_context().run, work) for _ in range(count)]
         try:
             yield
         finally:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Protocol
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveStore
@@ -22,16 +22,22 @@ ARCHIVES: dict[str, ArchiveStore] = {}
 
 _ANY_OTHER = FsspecStore()
 
-_IN_FRONT: dict[str, tuple[Store, ...]] = {}
-"""Stores of single urls, the last one in front."""
 
-_LOCK = threading.Lock()
+class StoreOfOneFile(Store, Protocol):
+    """A store that answers for a single url."""
+
+    url: str
+
+
+SCANNED: ContextVar[StoreOfOneFile | None] = ContextVar("virtualds_scanned", default=None)
+"""The store of the file that is being scanned: in the thread that scans it, and in those that read
+for it, which work in a copy of its context. No other thread sees it."""
 
 
 def find_store(url: str) -> Store:
     """Return the store that answers for a url."""
-    if (front := _IN_FRONT.get(url)) is not None:
-        return front[-1]
+    if (scanned := SCANNED.get()) is not None and scanned.url == url:
+        return scanned
     return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
 
 
@@ -94,23 +100,8 @@ def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, 
     return [] if store is None else store.beginnings(files)
 
 
-@contextmanager
-def put_in_front(url: str, store: Store) -> Iterator[None]:
-    """Let a store answer for one url, whoever asks, until the end of the block."""
-    with _LOCK:
-        _IN_FRONT[url] = (*_IN_FRONT.get(url, ()), store)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            rest = tuple(other for other in _IN_FRONT[url] if other is not store)
-            if rest:
-                _IN_FRONT[url] = rest
-            else:
-                del _IN_FRONT[url]
-
-
 __all__ = [
+    "SCANNED",
     "STORES",
     "FsspecStore",
     "LocalStore",
@@ -118,5 +109,4 @@ __all__ = [
     "find_archive_headers",
     "find_store",
     "locate_outside_archives",
-    "put_in_front",
 ]

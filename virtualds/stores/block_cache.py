@@ -206,6 +206,10 @@ class BlockFile(io.RawIOBase):
         self._place = start + offset
         return self._place
 
+    def fetch_together(self, ranges: Iterable[Range]) -> None:
+        """Fetch what is going to be read, as `Blocks.fetch_together` does."""
+        self._blocks.fetch_together(ranges)
+
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, as far as there is something to fill it with."""
         view = memoryview(buffer).cast("B")

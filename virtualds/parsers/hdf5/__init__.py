@@ -121,7 +121,8 @@ def _walk_file(
         with HDF5Files(source) as files:
             return walk(files, skipped, group or "")
 
-    return read_remote(source, attempt)
+    is_local = scheme_of(source.url) == "file"
+    return attempt() if is_local else read_remote(source, attempt)
 
 
 def _read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
