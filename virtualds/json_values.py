@@ -52,8 +52,8 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
             plain[name] = _encode_attribute(value, notes)
         except _NoForm as error:
             raise UnsupportedError(
-                f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change it with "
-                f"ds.attrs, or drop it"
+                f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change "
+                f"it with ds.attrs, or drop it"
             ) from None
         if notes:
             types[name] = notes.get("", notes)
