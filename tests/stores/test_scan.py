@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.parsers import hdf5
+from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile
 from virtualds.stores import STORES, find_store
 from virtualds.stores.block_cache import (
@@ -470,12 +473,81 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
     assert found.sizes["time"] == 12
 
 
-# ---------------------------------------------------------------------- blocks
+# ---------------------------------------------------------------------- who sees what is held
+
+
+URL = "bytes://a"
 
 
 @pytest.fixture
 def data() -> bytes:
     return np.random.default_rng(5).bytes(3 * MIB + 77)
+
+
+def read_beginning() -> bytes:
+    """The first bytes of what is at the url now."""
+    store = find_store(URL)
+    file, _ = store.head(URL, None, PAGE)
+    return bytes(store.get_ranges(file, [(0, 9)])[0])
+
+
+def test_a_scan_changes_what_a_url_means_in_its_own_thread_alone(data: bytes) -> None:
+    with served(data) as store, ThreadPoolExecutor(1) as other:
+        with hold_scan(URL, None):
+            assert find_store(URL) is not store
+            assert find_store("bytes://b") is store
+            assert other.submit(find_store, URL).result() is store
+            inherited = copy_context()
+        assert find_store(URL) is store
+        assert inherited.run(find_store, URL) is store
+
+
+def test_threads_that_scan_one_url_hold_the_blocks_of_their_own_version(data: bytes) -> None:
+    with served(data) as store, ThreadPoolExecutor(1) as other, hold_scan(URL, None):
+        assert read_beginning() == data[:9]
+        store.data = data[::-1]
+
+        def scan_again() -> bytes:
+            with hold_scan(URL, None):
+                return read_beginning()
+
+        assert other.submit(scan_again).result() == data[::-1][:9]
+        asked = len(store.ranges)
+        [found] = find_store(URL).get_ranges(SourceFile(URL, len(data)), [(0, 9)])
+        assert found == data[:9]
+        assert len(store.ranges) == asked
+
+
+def test_threads_that_read_for_a_scan_read_what_it_holds(data: bytes) -> None:
+    threads, places = set(), [n * PAGE for n in range(64)]
+
+    def read(place: int) -> bytes:
+        threads.add(threading.current_thread())
+        [found] = find_store(URL).get_ranges(SourceFile(URL, len(data)), [(place, 9)])
+        return bytes(found)
+
+    with served(data) as store, hold_scan(URL, None):
+        fetch_ahead({SourceFile(URL, len(data)): [(0, len(data))]})
+        asked = len(store.ranges)
+        # those that wait for a host, and those that decode
+        assert fetch_many(places, lambda _: URL, read) == [data[n : n + 9] for n in places]
+        run_all(iter(places), read)
+        assert len(store.ranges) == asked
+    assert threads - {threading.current_thread()}
+
+
+def test_a_local_file_is_opened_without_a_scan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise AssertionError(f"a scan of {given}")
+
+    monkeypatch.setattr("virtualds.stores.scan_cache.Scan.__init__", refuse)
+    found = virtualds.open_virtual_dataset(folder / "typical.nc")
+    assert found.sizes["time"] == 12
+
+
+# ---------------------------------------------------------------------- blocks
 
 
 def blocks_of(data: bytes, head: int = 0) -> tuple[Blocks, Bytes]:

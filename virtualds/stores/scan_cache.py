@@ -3,6 +3,9 @@
 HDF5 may be used by one thread at a time, and waits within its lock for the bytes it asks for. So
 none are fetched there, or many files could not be scanned at once: where bytes are missing the
 attempt to read is given up, they are fetched outside of the lock, and it is made again.
+
+A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
+context (`docs/decisions/0028-a-scan-belongs-to-its-context.md`).
 """
 
 from __future__ import annotations
