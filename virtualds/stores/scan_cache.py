@@ -5,7 +5,7 @@ none are fetched there, or many files could not be scanned at once: where bytes 
 attempt to read is given up, they are fetched outside of the lock, and it is made again.
 
 A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
-context (`docs/decisions/0028-a-scan-belongs-to-its-context.md`).
+context (`docs/decisions/0029-a-scan-belongs-to-its-context.md`).
 """
 
 from __future__ import annotations
