@@ -199,15 +199,15 @@ def deep(levels: int = 200) -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "an object of Python": (lambda: {"a": [object()]}, "object is no type of it"),
-    "a set": (lambda: {"a": {1, 2}}, "set is no type of it"),
+    "an object of Python": (lambda: {"a": [object()]}, "object is no JSON type"),
+    "a set": (lambda: {"a": {1, 2}}, "set is no JSON type"),
     "keys that are numbers": (lambda: {"a": {1: "one"}}, "1 is none"),
     "a list that holds itself": (endless, "lie in each other"),
     "too many objects in each other": (deep, "lie in each other"),
     "an integer without end": (lambda: {"a": 10**5000}, "an integer of"),
     "a long double": (lambda: {"a": np.longdouble(1)}, "no type of it"),
     "a compound value": (lambda: {"a": np.zeros((), "i4,f4")[()]}, "no type of it"),
-    "a complex number of Python": (lambda: {"a": 1j}, "complex is no type of it"),
+    "a complex number of Python": (lambda: {"a": 1j}, "complex is no JSON type"),
 }
 
 
