@@ -1,4 +1,4 @@
-"""The stores: one file per way to get bytes, and here the table of who answers for which url."""
+"""The stores: where bytes come from; a table of stores by url scheme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtualds.stores.store import Store
 from virtualds.urls import scheme_of
 
 STORES: dict[str, Store] = {"file": LocalStore()}
-"""Stores by scheme; any other scheme is fsspec's."""
+"""Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}
 """Stores of files in archives, by the scheme before the url of the archive."""
@@ -23,13 +23,13 @@ ARCHIVES: dict[str, ArchiveStore] = {}
 _ANY_OTHER = FsspecStore()
 
 _IN_FRONT: dict[str, tuple[Store, ...]] = {}
-"""Stores of single urls, the last one in front."""
+"""Stores that replace the usual one for single urls; the last one serves."""
 
 _LOCK = threading.Lock()
 
 
 def find_store(url: str) -> Store:
-    """Return the store that answers for a url."""
+    """Return the store that serves a url."""
     if (front := _IN_FRONT.get(url)) is not None:
         return front[-1]
     return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
@@ -51,7 +51,7 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for every file the plain file that its bytes lie in, and where they begin there.
+    """Return for each file the plain file that holds its bytes, and their offset in it.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
 
 
 def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
-    """Return the checksum of every file as a whole that its archive has, 0 where there is none.
+    """Return the checksum of each whole file from its archive, 0 where there is none.
 
     Raises
     ------
@@ -86,9 +86,9 @@ def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
 
 
 def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for members of one archive where it lies, and where in it their headers begin.
+    """Return for each member of one archive the archive, and the offset of the member's header.
 
-    What they hold follows within few bytes. Files that lie in no archive have none.
+    The data follow within few bytes. The list is empty for files outside archives.
     """
     store = _archives_of(files[0].url) if files else None
     return [] if store is None else store.beginnings(files)
@@ -96,7 +96,7 @@ def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, 
 
 @contextmanager
 def put_in_front(url: str, store: Store) -> Iterator[None]:
-    """Let a store answer for one url, whoever asks, until the end of the block."""
+    """Let a store serve one url, in all threads, until the end of the block."""
     with _LOCK:
         _IN_FRONT[url] = (*_IN_FRONT.get(url, ()), store)
     try:
