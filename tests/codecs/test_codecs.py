@@ -315,7 +315,7 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
     "a dtype that there is not": (DELTA | {"dtype": "<f\x14"}, "not understood"),
     "a dtype that is not closed": (DELTA | {"dtype": "<u2,("}, "never closed"),
     "tables that are a number": ({"id": "imagecodecs_jpeg", "tables": 0.5}, "tables"),
-    "colours that are a list": ({"id": "imagecodecs_jpeg", "colorspace_data": [1]}, "colour spaces"),
+    "colours that are a list": ({"id": "imagecodecs_jpeg", "colorspace_data": [1]}, "colour"),
     "offsets of text": (SCALED | {"dtype": "<U1"}, "cannot be scaled"),
     "offsets of a dtype that there is not": (SCALED | {"dtype": "<i4\0"}, "not understood"),
     "bits of objects": (NBIT | {"dtype": "|O"}, "no unsigned integers"),
