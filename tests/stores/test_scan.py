@@ -347,7 +347,7 @@ def test_a_server_that_fails_on_the_way_is_no_damage_of_a_variable(large: Path) 
 
     with counting_server(large, Failing) as (url, _), pytest.raises(FormatError) as caught:
         virtualds.open_virtual_dataset(f"{url}/scattered.h5", on_error="skip")
-    assert "it cannot be opened (bytes " in str(caught.value)
+    assert "cannot be opened (bytes " in str(caught.value)
     assert "500" in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""The stores: one file per way to get bytes, and here the table of who answers for which url."""
+"""The stores: where bytes come from; a table of stores by url scheme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from virtualds.stores.store import Store
 from virtualds.urls import scheme_of
 
 STORES: dict[str, Store] = {"file": LocalStore()}
-"""Stores by scheme; any other scheme is fsspec's."""
+"""Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}
 """Stores of files in archives, by the scheme before the url of the archive."""
@@ -57,7 +57,7 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for every file the plain file that its bytes lie in, and where they begin there.
+    """Return for each file the plain file that holds its bytes, and their offset in it.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
 
 
 def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
-    """Return the checksum of every file as a whole that its archive has, 0 where there is none.
+    """Return the checksum of each whole file from its archive, 0 where there is none.
 
     Raises
     ------
@@ -92,9 +92,9 @@ def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
 
 
 def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for members of one archive where it lies, and where in it their headers begin.
+    """Return for each member of one archive the archive, and the offset of the member's header.
 
-    What they hold follows within few bytes. Files that lie in no archive have none.
+    The data follow within few bytes. The list is empty for files outside archives.
     """
     store = _archives_of(files[0].url) if files else None
     return [] if store is None else store.beginnings(files)

@@ -1,8 +1,8 @@
-"""Scanning a remote file: what was fetched of it serves all who read it until it is scanned.
+"""The cache of a scan: fetched bytes of a remote file are shared until the scan ends.
 
-HDF5 may be used by one thread at a time, and waits within its lock for the bytes it asks for. So
-none are fetched there, or many files could not be scanned at once: where bytes are missing the
-attempt to read is given up, they are fetched outside of the lock, and it is made again.
+One thread at a time may use HDF5, and would wait within its lock for bytes. So that many files can
+be scanned at once, an attempt to read is given up where bytes are missing; they are fetched outside
+of the lock, and the read is tried again.
 
 A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
 context (`docs/decisions/0029-a-scan-belongs-to-its-context.md`).
@@ -24,14 +24,32 @@ from virtualds.stores.block_cache import FIRST_PAGES, MOST, PAGE, BlockFile, Blo
 from virtualds.stores.store import Range, Store, StoreError
 
 ATTEMPTS = 16
-"""Attempts that may be given up; the next one fetches where it stands, inside of HDF5's lock."""
-
+"""Attempts that may be given up; the next one fetches inside of HDF5's lock."""
 
 OTHERS = 64
-"""Files that the scanned one refers to of which blocks are held, the latest used ones."""
+"""Other files, referred to by the scanned one, whose blocks are held; the latest used ones."""
 
+NODE = struct.Struct("<4sBBH16x")
+"""Signature, type, level and number of entries of a node; then its neighbours."""
+
+OF_GROUP, OF_CHUNKS = 0, 1
+"""Types of nodes: of a group's names, of a dataset's chunks."""
+
+CHILDREN = 64
+"""Children that a node of chunks has room for by default."""
+
+ADDRESS = 8
+"""Bytes of an address, and of a key of a node of names."""
+
+SYMBOLS, SYMBOL = struct.Struct("<4sBxH"), 40
+"""Head of a table of symbols, and bytes of each symbol."""
+
+HEADER = 512
+"""Bytes of an object's header that are read first (HDF5's own guess)."""
 
 Result = TypeVar("Result")
+
+_CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)
 
 
 class MissingError(Exception):
@@ -275,28 +293,7 @@ def _begin_blocks(store: Store, file: SourceFile) -> Blocks:
     return blocks
 
 
-NODE = struct.Struct("<4sBBH16x")
-"""Signature, type and level of a node, and how many entries it has; then its neighbours."""
-
-
-OF_GROUP, OF_CHUNKS = 0, 1
-"""Types of nodes: of a group's names, of a dataset's chunks."""
-
-
-CHILDREN = 64
-"""Children that a node of chunks has room for, unless somebody chose another number."""
-
-
-ADDRESS = 8
-"""Bytes of an address, and of a key of a node of names."""
-
-
-SYMBOLS, SYMBOL = struct.Struct("<4sBxH"), 40
-"""Head of a table of symbols, and bytes of each of them."""
-
-
-HEADER = 512
-"""Bytes of an object's header that are read first (HDF5's own guess)."""
+# ---------------------------------------------------------------------- metadata of HDF5
 
 
 def find_pointed_ranges(data: bytes) -> list[Range]:
