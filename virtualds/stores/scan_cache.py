@@ -49,8 +49,6 @@ HEADER = 512
 
 Result = TypeVar("Result")
 
-_CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)
-
 
 class MissingError(Exception):
     """Bytes that are not held; it ends an attempt, and goes no further."""
