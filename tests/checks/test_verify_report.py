@@ -67,7 +67,7 @@ def test_the_table_has_a_row_for_every_problem() -> None:
 
 
 def test_there_is_no_problem_of_no_kind() -> None:
-    with pytest.raises(ValueError, match="no problem is of kind"):
+    with pytest.raises(ValueError, match="unknown kinds of problems"):
         Verification("native", problems=(BAD._replace(kind="odd"),))
     assert set(KINDS) >= {"missing", "size", "modified", "etag", "range", "not compared"}
 

@@ -382,5 +382,5 @@ def test_a_set_does_not_begin_along_a_dimension_that_the_dataset_lacks(tmp_path:
 
 def test_a_sample_is_a_number_of_files(tmp_path: Path) -> None:
     for wrong in (0, 1.5, "x", True):
-        with pytest.raises(ValueError, match=r"sample .* it is a number of files"):
+        with pytest.raises(ValueError, match=r"sample .* give a number of files"):
             virtualds.diagnose(archive(tmp_path), sample=wrong)  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ def test_what_only_virtualds_can_describe_is_copied_by_content(tmp_path: Path) -
     native = xr.concat([first, second], "time", **how).isel(time=slice(2, 19), lat=slice(1, 5))
     with pytest.raises(UnsupportedError, match=r"(?s)t: .*layout='content'") as caught:
         virtual.virtual.materialize(tmp_path / "plain.zarr", layout="chunks")
-    assert "decode in 2 ways" in str(caught.value)
+    assert "use 2 encodings" in str(caught.value)
     assert not (tmp_path / "plain.zarr").exists()
     copy = virtual.virtual.materialize(tmp_path / "copy.zarr")
     for folder in ("one", "two"):
