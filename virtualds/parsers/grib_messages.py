@@ -150,8 +150,8 @@ def _find_next(file: BinaryIO, place: int, size: int) -> int:
     at = found.find(BEGIN)
     if at < 0 and (len(found) + place < size or found.strip(PADDING)):
         raise FormatError(
-            f"GRIB file: no message begins within {SEARCH_BYTES} bytes of byte {place}; it is damaged or "
-            f"truncated"
+            f"GRIB file: no message begins within {SEARCH_BYTES} bytes of byte {place}; it is "
+            f"damaged or truncated"
         )
     return place + at if at >= 0 else size
 

@@ -1,7 +1,7 @@
 """netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
 
-The header is read by `virtualds.parsers.netcdf3_header`, by one request where it is not very long. A
-variable without records is one chunk, which readers cut as they need; of one with records each
+The header is read by `virtualds.parsers.netcdf3_header`, by one request where it is not very long.
+A variable without records is one chunk, which readers cut as they need; of one with records each
 record is a chunk, since the records of all variables lie interleaved
 (docs/decisions/0018-a-record-is-a-chunk.md).
 """

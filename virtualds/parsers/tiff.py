@@ -1,7 +1,7 @@
 """TIFF files, BigTIFF, GeoTIFF and cloud optimised ones among them, through tifffile.
 
-tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff_pages` turns them
-into references. Overviews are groups ``"1"``, ``"2"`` ..., further images ``"series_1"`` ...
+tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff_pages` turns
+them into references. Overviews are groups ``"1"``, ``"2"`` ..., further images ``"series_1"`` ...
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group, or over all groups below one (`virtualds.parsers.hdf5.groups`). What netCDF
-makes of HDF5's structure is `virtualds.parsers.hdf5.netcdf_rules`. The values of a dataset are references into
-chunks (`virtualds.parsers.hdf5.storage`) or into the datasets that it is put together from
-(`virtualds.parsers.hdf5.virtual_datasets`); what neither can hold is read through h5py (`virtualds.parsers.hdf5.h5py_values`).
+This is the walk over a group, or over all groups below one (`virtualds.parsers.hdf5.groups`). What
+netCDF makes of HDF5's structure is `virtualds.parsers.hdf5.netcdf_rules`. The values of a dataset
+are references into chunks (`virtualds.parsers.hdf5.storage`) or into the datasets that it is put
+together from (`virtualds.parsers.hdf5.virtual_datasets`); what neither can hold is read through
+h5py (`virtualds.parsers.hdf5.h5py_values`).
 """
 
 from __future__ import annotations
