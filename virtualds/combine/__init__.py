@@ -131,7 +131,7 @@ def open_virtual_mfdataset(
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
     to : str or path, optional
-        The reference set to write, in the format zarr-v3. The workers that open the files write their
+        The reference set to write, in the format zarr-v3. The workers that open files write their
         references, and this process only commits, so that no process holds all references. The
         opened set is returned. An interrupted build has committed nothing and can be repeated.
     mode : {"w-", "w"}

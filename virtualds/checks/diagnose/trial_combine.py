@@ -1,13 +1,7 @@
 """What a difference means for combining: a trial with two files decides, not a guess.
 
-<<<<<<< HEAD
 `EXPLANATIONS` says in words what a difference does. `open_virtual_mfdataset` shows whether that is
 true: it combines the two files that differ, and its result shows the costs.
-=======
-`EXPLANATIONS` says in words what becomes of a difference. Whether that is so,
-`open_virtual_mfdataset` says: it combines the two files that differ, and its result tells the
-price.
->>>>>>> main
 """
 
 from __future__ import annotations

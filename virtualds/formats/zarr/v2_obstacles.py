@@ -76,9 +76,10 @@ def _describe_pipelines(array: ManifestArray) -> str:
     }
     a, b = array.pipelines[:2]
     names = _list_differing(a, b)
+    verb = "change" if len(names) > 1 or names[0].endswith("s") else "changes"
     return (
-        f"its chunks use {len(array.pipelines)} encodings ({', '.join(names)} "
-        f"change{'s' * (len(names) == 1)} at {first[1]}, unlike {first[0]})"
+        f"its chunks use {len(array.pipelines)} encodings "
+        f"({', '.join(names)} {verb} at {first[1]}, unlike {first[0]})"
     )
 
 
