@@ -195,7 +195,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("which", HOSTILE)
-def test_what_somebody_put_there_makes_no_other_objects(which: str, entry: bytes) -> None:
+def test_a_foreign_entry_makes_no_other_objects(which: str, entry: bytes) -> None:
     group = HOSTILE[which]
     if isinstance(group, tuple):
         path, value = group

@@ -54,7 +54,7 @@ def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("form", few_quick(WITHOUT, ("at the top", "beside a guard")))
-def test_a_script_that_processes_would_run_again_is_told_so_at_once(
+def test_a_script_that_processes_would_run_again_is_refused_at_once(
     form: str, folder: Path
 ) -> None:
     (folder / "script.py").write_text(WITHOUT[form])

@@ -101,7 +101,7 @@ def test_a_missing_file_is_not_found(url: str) -> None:
         open_one(url)
 
 
-def test_an_unknown_protocol_is_said() -> None:
+def test_an_unknown_protocol_is_named() -> None:
     with pytest.raises(FormatError, match="nonsense"):
         open_one("nonsense://bucket/a.nc")
 

@@ -223,7 +223,7 @@ opened.virtual.materialize(sys.argv[2])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
-def test_a_copy_that_was_killed_is_taken_up_where_it_stopped(
+def test_a_killed_copy_resumes_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))

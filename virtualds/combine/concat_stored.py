@@ -77,13 +77,13 @@ class Concatenator:
     rises: bool
 
     def __post_init__(self) -> None:
-        said = self.combination
-        if said.combine == "nested" and not isinstance(said.concat_dim, str):
-            raise UnlikeError(f"they are joined along {said.concat_dim!r}")
-        for name, value in said.options.items():
+        given = self.combination
+        if given.combine == "nested" and not isinstance(given.concat_dim, str):
+            raise UnlikeError(f"they are joined along {given.concat_dim!r}")
+        for name, value in given.options.items():
             if not isinstance(value, str) or value not in CERTAIN.get(name, ()):
                 raise UnlikeError(f"{name}={value!r}")
-        if missing := CERTAIN.keys() - said.options.keys():
+        if missing := CERTAIN.keys() - given.options.keys():
             raise UnlikeError(f"nothing is said of {min(missing)}")
 
     def joined(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
@@ -196,10 +196,10 @@ class Concatenator:
     def _counts_once(self, part: VariableDecoding) -> bool:
         """Say whether a variable without the dimension is taken from the first file."""
         if part.is_index:
-            said = self.combination.combine == "nested" and self.combination.options["join"]
+            choice = self.combination.combine == "nested" and self.combination.options["join"]
         else:
-            said = self.combination.options["compat"]
-        return bool(said == "override")
+            choice = self.combination.options["compat"]
+        return bool(choice == "override")
 
     def _check_same(self, name: str, files: Sequence[StoredFile]) -> None:
         """Refuse a variable without the dimension that differs between files."""

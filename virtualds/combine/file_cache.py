@@ -193,7 +193,7 @@ def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> 
     if array is not None:
         return stored if refusal(array) is None else replace(stored, data=array)
     if found is not None and is_unread(found):
-        raise UnsupportedError("values that are read when somebody asks for them")
+        raise UnsupportedError("values that are lazy")
     return replace(stored, data=stored.read(), encoding=encoding_of(stored))
 
 

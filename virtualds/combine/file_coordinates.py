@@ -107,10 +107,10 @@ class FromName:
                 f"file out"
             )
         if len(found) > 1:
-            told = ", ".join(repr(match[0]) for match in found.values())
+            shown = ", ".join(repr(match[0]) for match in found.values())
             raise CombineError(
-                f"the pattern {self.pattern!r} is found several times in {text!r}, as {told}; make "
-                f"it longer, so that one is left"
+                f"the pattern {self.pattern!r} is found several times in {text!r}, as {shown}; "
+                f"make it longer, so that one is left"
             )
         return next(iter(found.values()))
 
@@ -332,8 +332,8 @@ def _check_length(values: xr.Variable, size: int, found: str) -> None:
 
 
 def _spread_along(dim: str, values: xr.Variable, size: int) -> xr.Variable:
-    told = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
-    return xr.Variable((dim,), told, values.attrs)
+    spread = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
+    return xr.Variable((dim,), spread, values.attrs)
 
 
 def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:

@@ -168,20 +168,20 @@ class _Grid:
         """
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
-        told = f"{first.file} and {last.file} have the same coordinates"
+        same = f"{first.file} and {last.file} have the same coordinates"
         bare = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
         if bare or not first.indexes:
             lacking = f"none along {', '.join(map(repr, bare))}" if bare else "that is none"
             raise CombineError(
-                f"{told}, but {lacking} to tell where they lie; give them one (coordinates=...), "
+                f"{same}, but {lacking} to tell where they lie; give them one (coordinates=...), "
                 f"or name the dimension to join along (combine='nested', concat_dim=...)"
             )
         dims = ", ".join(map(repr, first.indexes))
         if self.overlap not in CROPPING_OVERLAPS:
-            raise CombineError(f"overlap along {dims}: {told}; {REMEDY}")
+            raise CombineError(f"overlap along {dims}: {same}; {REMEDY}")
         if any(extent.variables != first.variables for extent in extents):
             raise CombineError(
-                f"overlap={self.overlap!r} along {dims}: {told}, but not the same variables, so "
+                f"overlap={self.overlap!r} along {dims}: {same}, but not the same variables, so "
                 f"that data would be lost; drop variables before (preprocess=...)"
             )
         return files[0] if self.overlap == "first" else files[-1]

@@ -44,9 +44,9 @@ def check_script(number: int) -> None:
 def _find_imported_script() -> str | None:
     """Return the script that processes import, if there is one; packages are not imported."""
     # raises in a process that is just starting
-    told = get_preparation_data("virtualds")
-    if told.get("init_main_from_name", "__main__").endswith("__main__"):
-        return told.get("init_main_from_path")
+    data = get_preparation_data("virtualds")
+    if data.get("init_main_from_name", "__main__").endswith("__main__"):
+        return data.get("init_main_from_path")
     return getattr(sys.modules["__main__"], "__file__", None)
 
 

@@ -106,8 +106,8 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     choices = list(choices)
     if value not in choices:
-        told = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} {value!r}: there are {told}{format_suggestion(value, choices)}")
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} {value!r}: there are {known}{format_suggestion(value, choices)}")
 
 
 def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -139,9 +139,9 @@ def check_types(given: Mapping[str, Any]) -> None:
     TypeError
     """
     for name in given.keys() & KINDS.keys():
-        types, told = KINDS[name]
+        types, wanted = KINDS[name]
         if not isinstance(given[name], types):
-            raise TypeError(f"{name} {given[name]!r}: it is {told}")
+            raise TypeError(f"{name} {given[name]!r}: it is {wanted}")
 
 
 def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:

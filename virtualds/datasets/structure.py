@@ -172,10 +172,10 @@ def _format_codecs(codecs: Sequence[Codec]) -> str:
 def _format_codec(codec: Codec) -> str:
     """Return a codec with the parameters that matter for decoding."""
     compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
-    told = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
+    shown = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
     name = codec.to_zarr_v2()["id"]
     parameters = ", ".join(
-        f"{n}={value}" for n, value in told.items() if value not in (name, "", ())
+        f"{n}={value}" for n, value in shown.items() if value not in (name, "", ())
     )
     return f"{name}({parameters})" if parameters else name
 
@@ -245,13 +245,13 @@ def find_first_difference(
     for file, parts in zip(files, map(_list_shapes, opened), strict=True):
         facts = {f: text for f, text in parts.items() if not _is_free(f, parts, free)}
         first = facts if first is None else first
-        severity, told = _list_worst_differences(first, facts)
-        if told and (found is None or severity < found[0]):
-            found = severity, file, told
+        severity, texts = _list_worst_differences(first, facts)
+        if texts and (found is None or severity < found[0]):
+            found = severity, file, texts
     if found is None:
         return None
-    _, file, told = found
-    return f"{file} is the first file that differs from {files[0]}: {'; '.join(told[:3])}"
+    _, file, texts = found
+    return f"{file} is the first file that differs from {files[0]}: {'; '.join(texts[:3])}"
 
 
 def _list_shapes(opened: Opened) -> dict[Fact, str]:
@@ -279,7 +279,7 @@ def _is_free(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
 def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]:
     """Return the most severe differences of two files, and their severity."""
     for severity, aspect in enumerate(SEVERE):
-        told = [
+        texts = [
             f"{f.subject!r} is {other.get(f, ABSENT)}"
             if aspect == PRESENCE
             else f"{aspect} of {f.subject!r} is {other[f]}, not {first[f]}"
@@ -288,6 +288,6 @@ def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]
             and first.get(f) != other.get(f)
             and (aspect == PRESENCE or (f in first and f in other))
         ]
-        if told:
-            return severity, told
+        if texts:
+            return severity, texts
     return len(SEVERE), []

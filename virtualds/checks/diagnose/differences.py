@@ -198,11 +198,11 @@ def _find_fact_changes(
     survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
 ) -> Iterator[FoundChange]:
     counts = survey.courses.counts(fact)
-    told = {runs[0][1]}
+    seen = {runs[0][1]}
     for (_, before), (place, after) in pairwise(runs):
-        if after in told:
+        if after in seen:
             continue
-        told.add(after)
+        seen.add(after)
         count, text = counts[after], _to_text(after)
         if _is_collapsed(fact, len(counts)):
             count = survey.courses.count - counts[runs[0][1]]
