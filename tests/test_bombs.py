@@ -1,4 +1,4 @@
-"""A chunk that decodes to far more than belongs takes no memory for it, whatever its codec."""
+"""With any codec, a chunk that decodes to far too many bytes does not take their memory."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The command line does what Python does, and says so in ways that others can use."""
+"""The command line does what the library does, and reports it as text and JSON."""
 
 from __future__ import annotations
 

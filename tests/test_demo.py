@@ -1,4 +1,4 @@
-"""The demonstration does what it says, and says what is missing."""
+"""The demo does what it reports, and names missing packages."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What a set is, is told without its references."""
+"""A set is described without reading its references."""
 
 from __future__ import annotations
 

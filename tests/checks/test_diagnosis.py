@@ -1,4 +1,4 @@
-"""A diagnosis says the truth: what it says combines, combines; what it says blocks, raises."""
+"""A diagnosis is true: differences combine, cost or block as it says."""
 
 from __future__ import annotations
 

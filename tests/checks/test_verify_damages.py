@@ -1,4 +1,4 @@
-"""Every damage is found by the cheapest look that can find it, and called by its name."""
+"""Every damage is found by the cheapest check that can find it, and named."""
 
 from __future__ import annotations
 

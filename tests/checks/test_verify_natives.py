@@ -1,4 +1,4 @@
-"""What is read through references is what native readers read, of every kind of source."""
+"""References read what native readers read, for every kind of source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that may not be read is unreachable, not missing: tried by a process of another user."""
+"""A file without read permission is unreachable, not missing: a process of another user tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report says what was looked at and what was found, to people and to machines."""
+"""A report says what was checked and found, as text, HTML and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample is as large as was asked for, spread over everything, and the same every time."""
+"""A sample has the requested size, is spread over all chunks, and is the same every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files joined as they are stored are what their datasets are joined to, or left to xarray."""
+"""Files joined as stored equal their datasets joined by xarray, or are left to xarray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many files become one dataset: whoever opens them, whatever fails, however far it is."""
+"""Many files become one dataset: workers, failures and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was opened once is not opened again, by the next job or one that was interrupted."""
+"""A cached file is not opened again, by the next job or a resumed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a file is what opening it gave, in everything; damage is always noticed."""
+"""A cached group equals the opened file in everything; damage is always noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that start processes: at their top that is one clear error, elsewhere it works."""
+"""Scripts may start processes, but at their top level that is one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets that many processes write: all or nothing, and nobody holds the whole."""
+"""Sets that many processes write: all or nothing, and no process holds all references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening one file and many: how they are named, combined, and what errors say."""
+"""Opening one file and many: names, combinations and errors."""
 
 from __future__ import annotations
 

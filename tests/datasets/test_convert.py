@@ -1,4 +1,4 @@
-"""A set says the same in every format, and goes from one to the other without its data."""
+"""A set reads the same in every format, and is converted without reading its data."""
 
 from __future__ import annotations
 

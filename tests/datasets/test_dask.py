@@ -1,4 +1,4 @@
-"""Virtual arrays in dask: where it cuts them, what it carries about, and who reads at a time."""
+"""Virtual arrays in dask: blocks, the size of tasks, and simultaneous reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file decodes alike whether or not one of its structure was decoded before."""
+"""A file decodes alike whether or not an alike file was decoded before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that is there is replaced unless somebody says so, whichever way a set is written."""
+"""Every way of writing replaces an existing set only on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that do not exist are told before any file is opened, with what was meant."""
+"""Unknown arguments are refused before any file is opened, with a suggestion."""
 
 from __future__ import annotations
 

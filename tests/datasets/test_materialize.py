@@ -1,4 +1,4 @@
-"""Copies hold the bytes of their sources as they were, each once; the sources may go."""
+"""Copies hold the unchanged bytes of their sources, each once, and do not need the sources."""
 
 import json
 import os

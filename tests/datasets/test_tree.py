@@ -1,4 +1,4 @@
-"""Trees: what a file with groups becomes, and what becomes of it."""
+"""Trees: opening, combining and writing files with groups."""
 
 from __future__ import annotations
 

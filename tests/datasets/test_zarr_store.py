@@ -1,4 +1,4 @@
-"""zarr-python, and xarray's own engine for it, read whatever virtualds opens, through one store."""
+"""zarr-python, and xarray's zarr engine, read everything that virtualds opens, through one store."""
 
 from __future__ import annotations
 
