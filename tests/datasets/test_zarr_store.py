@@ -1,4 +1,4 @@
-"""zarr-python, and xarray's zarr engine, read everything that virtualds opens, through one store."""
+"""zarr-python, and the zarr engine of xarray, read everything that virtualds opens, in one store."""
 
 from __future__ import annotations
 
