@@ -1,4 +1,4 @@
-"""zarr-python, and the zarr engine of xarray, read everything that virtualds opens, in one store."""
+"""zarr-python, and the zarr engine of xarray, read everything that virtualds opens."""
 
 from __future__ import annotations
 
