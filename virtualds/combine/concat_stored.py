@@ -84,7 +84,7 @@ class Concatenator:
             if not isinstance(value, str) or value not in CERTAIN.get(name, ()):
                 raise UnlikeError(f"{name}={value!r}")
         if missing := CERTAIN.keys() - given.options.keys():
-            raise UnlikeError(f"nothing is said of {min(missing)}")
+            raise UnlikeError(f"{min(missing)} is not given")
 
     def joined(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
         """Return what combining the datasets of all files gives.

@@ -171,7 +171,7 @@ class _Grid:
         same = f"{first.file} and {last.file} have the same coordinates"
         bare = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
         if bare or not first.indexes:
-            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "that is none"
+            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "no coordinate"
             raise CombineError(
                 f"{same}, but {lacking} to tell where they lie; give them one (coordinates=...), "
                 f"or name the dimension to join along (combine='nested', concat_dim=...)"
