@@ -102,4 +102,4 @@ def test_of_a_parser_that_names_no_native_reader_nothing_is_compared(
     monkeypatch.setattr(toy_parser, "parser", replace(toy_parser.parser, natives=()))
     found = opened(file).virtual.verify(None, "native")
     assert found.counts == {"not compared": 4}, found
-    assert "no native reader is known of toy" in found.problems[0].message
+    assert "toy files have no known native reader" in found.problems[0].message

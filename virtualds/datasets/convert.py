@@ -31,10 +31,11 @@ def convert(
     target_options: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> None:
-    """Write the references of a file or a set, all its groups, as a set.
+    """Convert a source file or a reference set, with all groups, to a set of another format.
 
-    No data are opened but those that a set itself holds, and references that lie in records are
-    read record by record. Nothing is decoded: what `open_virtual_datatree` loads is referred to.
+    Only values that a set itself holds are read, and references in records are read record by
+    record. Nothing is decoded: coordinates that `open_virtual_datatree` would load are references,
+    too.
 
     Parameters
     ----------
@@ -43,24 +44,24 @@ def convert(
     target : str or path
         As for ``ds.virtual.to_manifest``.
     format : str, optional
-        Name of the format of the target, where the suffix does not say it.
+        Name of the target format, if the suffix does not give it.
     mode : {"w-", "w"}
         ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     drop_variables : str or iterable of str, optional
         Variables to leave out of every group that has them.
     allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options, target_options : dict, optional
         Access options of the source and of the target, for fsspec.
     **choices
-        What the format of the target lets one choose.
+        Options of the target format.
 
     Raises
     ------
     UnsupportedError
         The format cannot hold the set; nothing has been written.
     FormatError
-        The format of the source is not known, or it is damaged.
+        The format of the source is unknown, or the source is damaged.
     FileNotFoundError
         There is no such file or set.
     FileExistsError

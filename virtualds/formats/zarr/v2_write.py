@@ -115,7 +115,8 @@ class Hierarchy:
             found = []
             if isinstance(variable.data, ManifestArray):
                 array = unify_fill(variable.data)
-                variable, found = replace(variable, data=array), unsupported_reasons(array)
+                variable = replace(variable, data=array)
+                found = unsupported_reasons(array, variable.dims)
             try:
                 if not found:
                     self._add_variable(prefix + name, variable, sources)
