@@ -359,11 +359,11 @@ DAMAGED = {
     ),
     "another type": (
         _header(0, *NONE, 0x0C, 1, "a", 7, 1, 0, *NONE),
-        "type 7, of 1 to 6",
+        "type 7, not one of 1 to 6",
     ),
     "no such dimension": (
         _header(0, 0x0A, 1, "a", 1, *NONE, 0x0B, 1, "v", 1, 5, *NONE, 4, 4, 0),
-        r"dimensions \[5\], of 1",
+        r"dimensions \[5\], and there are only 1",
     ),
     "records within": (
         _header(0, 0x0A, 2, "a", 1, "t", 0, *NONE, 0x0B, 1, "v", 2, 0, 1, *NONE, 4, 4, 0),
