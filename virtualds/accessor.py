@@ -366,14 +366,9 @@ class VirtualDatasetAccessor:
         >>> ds.virtual.verify(against="native").ok
         True
         """
-        return verify_arrays(
-            {str(name): array for name, array in self.arrays.items()},
-            **self.not_virtual,
-            gaps=self.gaps,
-            sample=sample,
-            against=against,
-            seed=seed,
-        )
+        arrays = {str(name): array for name, array in self.arrays.items()}
+        others, gaps = self.not_virtual, self.gaps
+        return verify_arrays(arrays, **others, gaps=gaps, sample=sample, against=against, seed=seed)
 
     @property
     def not_virtual(self) -> dict[str, Any]:

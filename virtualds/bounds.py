@@ -80,8 +80,9 @@ def demand_chunk(nbytes: int, taken: int, what: str) -> None:
     if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
             f"{what}: its chunks have {nbytes} bytes once decoded, of which {taken} are wanted, "
-            f"and {_compute_limit()} may be taken for it; load all of it with ds.virtual.load(), raise the "
-            f"limit with virtualds.set_options(load_limit=...), or store it in smaller chunks"
+            f"and {_compute_limit()} may be taken for it; load all of it with ds.virtual.load(), "
+            f"raise the limit with virtualds.set_options(load_limit=...), or store it in smaller "
+            f"chunks"
         )
 
 
@@ -104,9 +105,9 @@ def demand_values(nbytes: int, what: str) -> None:
     """
     if not is_small_enough_to_load(nbytes):
         raise UnsupportedError(
-            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most {_compute_limit()}; "
-            f"leave it out with drop_variables or on_error='skip', or raise the limit with "
-            f"virtualds.set_options(load_limit=...)"
+            f"{what}: this coordinate has {nbytes} bytes, and opening loads at most "
+            f"{_compute_limit()}; leave it out with drop_variables or on_error='skip', or raise "
+            f"the limit with virtualds.set_options(load_limit=...)"
         )
 
 
@@ -228,7 +229,8 @@ def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
     Raises
     ------
     ValueError
-        It is another one than ``nbytes``, or, where that is None, more than `limit_decoded_size` allows.
+        It is another one than ``nbytes``, or, where that is None, more than `limit_decoded_size`
+        allows.
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(

@@ -52,8 +52,8 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
             plain[name] = _encode_attribute(value, notes)
         except _NoForm as error:
             raise UnsupportedError(
-                f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change it with "
-                f"ds.attrs, or drop it"
+                f"attribute {name!r}: {_format_value(value)} has no form in JSON{error}; change "
+                f"it with ds.attrs, or drop it"
             ) from None
         if notes:
             types[name] = notes.get("", notes)
@@ -266,7 +266,7 @@ def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
     Examples
     --------
-    >>> number("-Infinity", np.dtype(">f4")), number(7.0, np.dtype("i2"))
+    >>> to_scalar("-Infinity", np.dtype(">f4")), to_scalar(7.0, np.dtype("i2"))
     (np.float32(-inf), np.int16(7))
     """
     # Python reads what JSON has no number for, and true for 1; neither can be written again

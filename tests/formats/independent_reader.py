@@ -136,7 +136,7 @@ def row_of(folder: Path, number: int) -> dict[str, Any]:
 
 def zarr_key(node: Any, place: Any) -> str:
     encoding = node["chunk_key_encoding"]
-    if encoding["name"] == "virtualds.chunks.manifest":
+    if encoding["name"] == "virtualds.manifest":
         encoding = encoding["configuration"]["base_encoding"]
     default = encoding["name"] == "default"
     separator = encoding.get("configuration", {}).get("separator", "/" if default else ".")

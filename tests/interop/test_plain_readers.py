@@ -343,8 +343,8 @@ def test_every_change_of_a_set_marks_all_of_its_virtual_arrays(tmp_path: Path) -
     nodes = root_of(path)["consolidated_metadata"]["metadata"]
     named = {name: node["chunk_key_encoding"]["name"] for name, node in nodes.items()}
     assert named == {
-        "t": "virtualds.chunks.manifest",
-        "u": "virtualds.chunks.manifest",
+        "t": "virtualds.manifest",
+        "u": "virtualds.manifest",
         "lat": "default",
     }
 

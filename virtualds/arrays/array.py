@@ -1,8 +1,8 @@
 """The virtual array: shape, dtype, and fragments that say where its values lie.
 
 What keeps an array virtual (cropping, joining, permuting axes) are methods here; which numpy
-function does which of them is the table of `virtualds.arrays.numpy_functions`. Everything else reads the
-values that it needs.
+function does which of them is the table of `virtualds.arrays.numpy_functions`. Everything else
+reads the values that it needs.
 """
 
 from __future__ import annotations

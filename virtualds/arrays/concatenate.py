@@ -116,9 +116,9 @@ def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
         other = [n for i, n in enumerate(array.shape) if i != axis]
         if other != [n for i, n in enumerate(first.shape) if i != axis]:
             raise CombineError(
-                f"concatenate {first.name or 'arrays'} along axis {axis}: {_describe_place(first)} has "
-                f"shape {first.shape}, {_describe_place(array)} has {array.shape}; make their other axes "
-                f"equal (reindex, or isel the common part)"
+                f"concatenate {first.name or 'arrays'} along axis {axis}: {_describe_place(first)} "
+                f"has shape {first.shape}, {_describe_place(array)} has {array.shape}; make their "
+                f"other axes equal (reindex, or isel the common part)"
             )
     return axis
 

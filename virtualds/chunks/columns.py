@@ -222,8 +222,8 @@ SAMPLE = 2**16
 class PackedColumn(NamedTuple):
     """A column as differences from what was expected of it, less the least of them, compressed.
 
-    ``way`` counts `ENCODERS`; ``width`` is the bytes of a difference, whose first bytes stand before
-    all second ones.
+    ``way`` counts `ENCODERS`; ``width`` is the bytes of a difference, whose first bytes stand
+    before all second ones.
     """
 
     shape: tuple[int, ...]

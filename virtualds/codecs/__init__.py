@@ -1,6 +1,7 @@
 """The codecs: one file per family, and here the list of them.
 
-A codec knows its own names (`virtualds.codecs.codec.Codec`): a new one is a file and a line in `CODECS`.
+A codec knows its own names (`virtualds.codecs.codec.Codec`): a new one is a file and a line in
+`CODECS`.
 """
 
 from __future__ import annotations

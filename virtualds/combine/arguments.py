@@ -51,6 +51,7 @@ def build_dataset(
 
 
 def demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
+    """Return the number of the file whose attributes are wanted, None if none is."""
     return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
 
 

@@ -317,8 +317,8 @@ def _check_unique(combined: Extent, extents: Sequence[Extent]) -> None:
         if values.size:
             files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
             raise CombineError(
-                f"overlap along {dim!r}: {values.size} of its values, {_format_values(values)}, would be "
-                f"there several times, the first from {files[0]} and {files[-1]}; {REMEDY}"
+                f"overlap along {dim!r}: {values.size} of its values, {_format_values(values)}, "
+                f"would be there several times, the first from {files[0]} and {files[-1]}; {REMEDY}"
             )
 
 

@@ -24,6 +24,7 @@ Stretch = tuple[int, int]
 
 
 def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
+    """Return the part of a dataset that a stretch along a dimension covers."""
     return dataset.isel({dim: slice(*stretch)})
 
 

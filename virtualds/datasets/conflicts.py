@@ -46,6 +46,7 @@ def name_missing_set(location: Location) -> Iterator[None]:
 
 
 def check_conflict(conflict: str) -> None:
+    """Raise an error if there is no such way to settle conflicts."""
     if conflict not in ("raise", "retry"):
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 

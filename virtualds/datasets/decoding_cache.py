@@ -1,7 +1,8 @@
 """Outlines: how the variables of a group decode, kept for all groups that are alike.
 
-The files of an archive mostly decode alike. What xarray made of one group is noted in an `DecodingPlan`,
-which holds for every group whose names, shapes, types, attributes and encoding are the same.
+The files of an archive mostly decode alike. What xarray made of one group is noted in an
+`DecodingPlan`, which holds for every group whose names, shapes, types, attributes and encoding are
+the same.
 """
 
 from __future__ import annotations

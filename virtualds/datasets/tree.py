@@ -26,8 +26,8 @@ def to_lazy_datasets(
 ) -> dict[str, xr.Dataset]:
     """Return a group and all below it as datasets by path, which read as native backends do.
 
-    The group itself is ``""``. ``decoders`` are those of `to_lazy_dataset`; of variables that cannot
-    be decoded ``on_error`` decides.
+    The group itself is ``""``. ``decoders`` are those of `to_lazy_dataset`; of variables that
+    cannot be decoded ``on_error`` decides.
     """
     return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
 

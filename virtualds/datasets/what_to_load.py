@@ -109,4 +109,5 @@ def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
 
 
 def is_in_memory(variable: xr.Variable) -> bool:
+    """Say whether the values of a variable are in memory."""
     return get_virtual_array(variable) is None

@@ -278,6 +278,7 @@ def create_set(
     *,
     replace: bool,
 ) -> None:
+    """Write a new set, and settle what happens if there is one."""
     write: Callable[..., None] = target.write
     group = whole()
     rest, judge = split_choices(choices, location)

@@ -44,7 +44,7 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return as `find_filesystem` a filesystem for many requests at a time that leaves retries to us."""
+    """Return a filesystem for many requests at a time, as `find_filesystem`, without retries."""
     settings = _SETTINGS.get(scheme_of(url), dict)
     filesystem, path = _find_filesystem(url, settings(dict(options or {})))
     if _is_of_protocol(filesystem, "s3", "call_s3"):

@@ -1,4 +1,4 @@
-"""Local files by their paths: opened, checked against their fingerprint, written at once or not at all."""
+"""Local files: opened and checked against their fingerprint, written all at once or not at all."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> N
 
 
 def link_new(temporary: str, path: str) -> None:
+    """Give a temporary file its name, on condition that there is no such file."""
     try:
         os.link(temporary, path)
     except FileExistsError as error:
@@ -145,6 +146,7 @@ def put_in_place(temporary: str, path: str, replace: bool) -> None:
 
 @contextmanager
 def open_checked(file: SourceFile) -> Iterator[int]:
+    """Open a file, and check that it is the one that was scanned."""
     try:
         handle = open_regular(path_of(file.url), file.options)
     except StoreError:
@@ -185,6 +187,7 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
 
 
 def check_regular(found: os.stat_result) -> None:
+    """Refuse pipes, devices and sockets."""
     if not stat.S_ISREG(found.st_mode):
         raise StoreError("it is no regular file (a pipe, a device or a socket); name a file")
 
@@ -209,6 +212,7 @@ def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
 
 
 def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
+    """Read a range of bytes of an open file."""
     parts = []
     # one call returns at most 2 GiB on Linux
     while length:
@@ -224,4 +228,5 @@ def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
 
 
 def too_short_error(missing: int, item: int) -> StoreError:
+    """Return the error of a file that ends before a chunk does."""
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)

@@ -1,7 +1,8 @@
 """What a difference means for combining: tried out with the two files, not guessed.
 
-`EXPLANATIONS` says in words what becomes of a difference. Whether that is so, `open_virtual_mfdataset`
-says: it combines the two files that differ, and its result tells the price.
+`EXPLANATIONS` says in words what becomes of a difference. Whether that is so,
+`open_virtual_mfdataset` says: it combines the two files that differ, and its result tells the
+price.
 """
 
 from __future__ import annotations

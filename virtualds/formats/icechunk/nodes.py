@@ -40,6 +40,7 @@ class References(NamedTuple):
 
 
 async def fetch_documents(store: Any) -> dict[str, dict[str, Any]]:
+    """Return the metadata of all nodes, by path."""
     found: dict[str, dict[str, Any]] = {}
     level = [""]
     while level:
@@ -53,6 +54,7 @@ async def fetch_documents(store: Any) -> dict[str, dict[str, Any]]:
 
 
 async def fetch_document(store: Any, path: str) -> dict[str, Any] | None:
+    """Return the metadata of one node, None if there is no such node."""
     data = await store.get(_make_key(path, MARKER), default_buffer_prototype())
     if data is None:
         return None
@@ -72,6 +74,7 @@ def _make_key(path: str, name: str) -> str:
 
 
 async def fetch_references(store: Any, path: str) -> References:
+    """Return the references of one array."""
     numbers: dict[str, int] = {}
     inline: dict[int, bytes] = {}
     batches: list[tuple[Any, ...]] = []
@@ -90,6 +93,7 @@ async def fetch_references(store: Any, path: str) -> References:
 
 
 async def fetch_chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
+    """Return the bytes of chunks, in the order of their keys."""
     found: list[bytes] = []
     for start in range(0, len(keys), REQUESTS_AT_ONCE):
         some = keys[start : start + REQUESTS_AT_ONCE]
@@ -99,11 +103,13 @@ async def fetch_chunks(store: Any, keys: Sequence[str]) -> list[bytes]:
 
 
 async def remove_nodes(store: Any, paths: Sequence[str]) -> None:
+    """Remove nodes, and all below them."""
     for path in paths:
         await store.delete_dir(path)
 
 
 async def put_files(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
+    """Write files, many at a time."""
     buffer = default_buffer_prototype().buffer
     for key, data in files:
         some = [

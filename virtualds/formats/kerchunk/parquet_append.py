@@ -1,4 +1,4 @@
-"""Changing a kerchunk Parquet set: which records are written anew, and how they take their place."""
+"""Changing a kerchunk Parquet set: which records are written anew, and how they are replaced."""
 
 from __future__ import annotations
 

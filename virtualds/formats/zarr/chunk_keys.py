@@ -2,7 +2,8 @@
 
 ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
 ``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own, and stands
-in reference sets alone (``docs/formats/zarr-v3.md``, "Chunk key encoding `virtualds.chunks.manifest`").
+in reference sets alone (``docs/formats/zarr-v3.md``, "Chunk key encoding
+`virtualds.manifest`").
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
 """What what is put before and behind keys must not hold."""
 MOST_CHILDREN = 1001
 """Entries of a folder of ``fanout`` where nothing else is said."""
-MANIFEST_KEYS = "virtualds.chunks.manifest"
+MANIFEST_KEYS = "virtualds.manifest"
 """The encoding of an array whose chunks have no keys of their own: a manifest says where they lie.
 
 Readers may pass over storage transformers, and take such an array for one without chunks. None may
@@ -154,7 +155,7 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
     Examples
     --------
     >>> said = {"suffix": ".tiff", "base_encoding": "default"}
-    >>> keys = chunk_key({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
+    >>> keys = parse_chunk_keys({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
     >>> keys((1, 2)), keys.place("c/1/2.tiff", 2)
     ('c/1/2.tiff', (1, 2))
     """
@@ -167,8 +168,8 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     Examples
     --------
     >>> node = {"chunk_key_encoding": {"name": "v2"}, "storage_transformers": [{"name": "x"}]}
-    >>> with_manifest_keys(node)["chunk_key_encoding"]
-    {'name': 'virtualds.chunks.manifest', 'configuration': {'base_encoding': {'name': 'v2'}}}
+    >>> add_manifest_keys(node)["chunk_key_encoding"]
+    {'name': 'virtualds.manifest', 'configuration': {'base_encoding': {'name': 'v2'}}}
     """
     if not node.get("storage_transformers") or _has_manifest_keys(node):
         return dict(node)

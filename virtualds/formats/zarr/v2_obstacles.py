@@ -94,6 +94,7 @@ def _find_first_file(array: ManifestArray, pipeline: int) -> str:
 
 
 def describe_grids(array: ManifestArray) -> str:
+    """Say along which axis the chunks of an array are not alike, and in which files."""
     for axis in range(array.ndim):
         for fragment in array.fragments:
             if fragment.axes[axis].chunk is None:

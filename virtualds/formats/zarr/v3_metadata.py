@@ -1,8 +1,9 @@
 """Zarr v3 array metadata to and from our types.
 
 Zarr core specification version 3.0, "Array metadata", and what is registered in zarr-extensions.
-Data types and fill values are those of `virtualds.formats.zarr.data_types`, chains of codecs those of
-`virtualds.formats.zarr.codecs`; here are the chunk grids, and the check of the metadata as a whole.
+Data types and fill values are those of `virtualds.formats.zarr.data_types`, chains of codecs those
+of `virtualds.formats.zarr.codecs`; here are the chunk grids, and the check of the metadata as a
+whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Arrays as plain Zarr v3 shows them: passed on as they are stored, or decoded.
 
 What plain Zarr can describe is `StoredArray` on: its metadata say how to decode, its chunks are the
-bytes of the sources. Anything else is `DecodedArray` by our own reader, into chunks of bare numbers.
-What has no form in Zarr at all is `UnsupportedArray`, by name.
+bytes of the sources. Anything else is `DecodedArray` by our own reader, into chunks of bare
+numbers. What has no form in Zarr at all is `UnsupportedArray`, by name.
 """
 
 from __future__ import annotations

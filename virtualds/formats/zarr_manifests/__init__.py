@@ -107,7 +107,8 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
     Parameters
     ----------
     group : ManifestGroup
-        Arrays of it are what `virtualds.formats.zarr_manifests.parallel_write.write_parts` gave back.
+        Arrays of it are what `virtualds.formats.zarr_manifests.parallel_write.write_parts` gave
+        back.
     place : PartsFolder
     replace : bool
         As in `write`.

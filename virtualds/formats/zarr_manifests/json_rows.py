@@ -189,6 +189,7 @@ def _demand_natural(value: Any) -> int:
 
 
 def demand_text(value: Any) -> str:
+    """Return a path; raise an error if it is none."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is no path")
     return value

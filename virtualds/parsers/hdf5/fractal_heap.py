@@ -90,7 +90,7 @@ class FractalHeap:
         return block[begin : begin + length]
 
     def _huge_object(self, identity: bytes) -> tuple[int, int]:
-        """Return the place of a huge object: in its identifier if that is long enough, else in a tree."""
+        """Return the place of a huge object, from a long enough identifier or a tree."""
         offset, length = self.file.offset_size, self.file.length_size
         if self._identity - 1 >= offset + length:
             return self.file.address_at(identity, 1), self.file.length_at(identity, 1 + offset)
