@@ -230,9 +230,7 @@ def _read_blocks(
 
 def _check_block(file: FileBytes, data: bytes, signature: bytes, address: int) -> None:
     if data[:4] != signature or file.address_at(data, 6) != address or not is_sound(data):
-        file.refuse(
-            f"a block of an extensible array is no {signature.decode()}, or has a wrong checksum"
-        )
+        file.refuse(f"a block {signature.decode()} of an extensible array is missing or damaged")
 
 
 def _read_addresses(file: FileBytes, data: bytes, begin: int, count: int) -> list[int]:

@@ -170,7 +170,7 @@ class FractalHeap:
         offset = self.file.offset_size
         heap, place = self.file.address_at(data, 5), parse_uint(data, 5 + offset, self._place_size)
         if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
-            self.file.refuse(f"a block of a fractal heap is no {signature.decode()} of this heap")
+            self.file.refuse(f"a block {signature.decode()} of a fractal heap belongs elsewhere")
 
 
 def _compute_log2(power: int) -> int:
