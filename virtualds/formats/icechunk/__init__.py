@@ -31,12 +31,8 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 MARKERS = ("repo", "refs/branch.main/ref.json")
 """The files that make a folder a repository, of version 2 and of version 1."""
-
-
 FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
 """The folders of a repository (Icechunk specification, "File layout")."""
-
-
 MAGIC = "ICE🧊CHUNK".encode()
 """What files of Icechunk begin with (Icechunk specification, "File layout")."""
 
@@ -66,7 +62,7 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     snapshot : str, optional
         A branch, a tag, or the id of a snapshot; by default the branch ``main``.

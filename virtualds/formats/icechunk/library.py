@@ -34,8 +34,6 @@ from virtualds.source_file import SourceFile
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """What chunks are that do not lie in somebody else's file."""
-
-
 Result = TypeVar("Result")
 
 

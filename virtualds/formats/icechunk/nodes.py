@@ -18,8 +18,6 @@ from virtualds.source_file import SourceFile
 
 REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
-
-
 MARKER = "zarr.json"
 
 

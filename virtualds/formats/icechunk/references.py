@@ -56,7 +56,7 @@ class RepositoryReferences:
     options : StorageOptions, optional
     snapshot : str
         Id of the snapshot.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     """
 

@@ -40,7 +40,7 @@ class OpenedStore:
         Of the files that it refers to.
     noted : mapping
         Fingerprints of files, by their urls.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     """
 

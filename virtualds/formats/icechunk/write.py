@@ -112,7 +112,7 @@ def update(
         As in `write`; by default chunks may differ in length where some do already.
     change : callable
         Takes the whole set and returns what it is to be.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
 
     Raises

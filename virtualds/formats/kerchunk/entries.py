@@ -254,11 +254,7 @@ def _spread_values(
 
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of a file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
-
-
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
-
-
 BLOCK = 2**24
 
 

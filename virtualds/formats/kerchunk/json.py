@@ -81,7 +81,7 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
 
     Raises
@@ -238,7 +238,7 @@ def update(
         Takes the whole set and returns what it is to be.
     options : StorageOptions, optional
         Access options of the set.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     templates : bool, optional
         As in `write`; by default if there are templates in the set.

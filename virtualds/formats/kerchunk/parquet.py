@@ -72,7 +72,7 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie; records are judged when they are read.
 
     Raises

@@ -57,7 +57,7 @@ def update(
         Takes the whole set and returns what it is to be.
     options : StorageOptions, optional
         Access options of the set.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     record_size : int, optional
         References in a record; by default as many as there were.

@@ -42,16 +42,10 @@ from virtualds.stores.store import version_of
 
 MARKER = ".zmetadata"
 """The file that makes a folder a set."""
-
-
 FENCED = "virtualds"
 """Key of a marker that we note our writings under, and put up a fence by."""
-
-
 TOKEN = b"virtualds"
 """Key in the metadata of a record that names the set that it belongs to."""
-
-
 WRITER = b"virtualds-writer"
 """Key in the metadata of a record that names who wrote it: no two records are the same bytes."""
 
@@ -81,7 +75,7 @@ class Records:
         References in a record.
     notes : mapping
         Our notes; with them comes the name of the writing that records have to belong to.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that records refer to may lie.
     meaning : str
         What `hash_document` says of the set's marker.

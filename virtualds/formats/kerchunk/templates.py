@@ -27,56 +27,28 @@ from virtualds.errors import FormatError
 
 MOST_REFERENCES = 2**22
 """References that the generators of one document may stand for."""
-
-
 MOST_EFFORT = 2**30
 """Characters rendered and numbers computed for one document."""
-
-
 MOST_CHARACTERS = 2**13
 """Of a template, and of what it renders to."""
-
-
 MOST_PLACES = 64
-
-
 MOST_TOKENS = 256
-
-
 MOST_DEPTH = 16
-
-
 MOST_DIMENSIONS = 16
-
-
 LIMIT = 2**63
 """Integers lie below it, and above its negative."""
-
-
 Value = npt.NDArray[Any]
 """Integers of 64 bits, or texts as objects, along the axes of the generator's variables."""
-
-
 Variables = Mapping[str, Value]
-
-
 Expression = Callable[["Templates", Variables], Value]
-
-
 _TOKEN = re.compile(
     r"""\s*(?: (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<integer>[0-9]+)
     | (?P<text>'[^'\\]*'|"[^"\\]*") | (?P<sign>\}\}|//|[-+*/%(),=]) )""",
     re.VERBOSE | re.ASCII,
 )
-
-
 _REFUSED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
 """Jinja's statements, comments and trimming of blanks."""
-
-
 _SUMS = {"+": operator.add, "-": operator.sub}
-
-
 _PRODUCTS = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}
 
 

@@ -1,4 +1,4 @@
-"""Why an array cannot be described by Zarr v2, and so not by kerchunk."""
+"""Why Zarr v2, and so kerchunk, cannot describe an array."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build_fill_pipeline(array: ManifestArray) -> CodecPipeline:
 
 
 def memory_order(pipeline: CodecPipeline, ndim: int) -> str | None:
-    """Return the memory order that a layout is, or None if it is neither."""
+    """Return the memory order of a layout, ``C`` or ``F``, or None if it is neither."""
     shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
     if len(shown) != len(pipeline.layout):
         return None
@@ -57,7 +57,7 @@ def find_common_grid(array: ManifestArray) -> tuple[int, ...] | None:
 
 
 def _describe_packing(array: ManifestArray) -> str:
-    """Say why the packing of an array could not be told as attributes."""
+    """Say why attributes cannot express the packing of an array."""
     if len({p.packing for p in array.pipelines}) > 1:
         return "its CF packing differs between files"
     if array.has_gaps:
@@ -82,7 +82,7 @@ def _describe_pipelines(array: ManifestArray) -> str:
 
 
 def _find_first_file(array: ManifestArray, pipeline: int) -> str:
-    """Return the file of the first chunk that decodes by a pipeline, the first in a file if any."""
+    """Return the file of the first chunk of a pipeline, a chunk in a file if there is one."""
     is_inline = False
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()

@@ -167,7 +167,7 @@ def update(
         As in `write`; by default paths are written as they were.
     change : callable
         Takes the whole set and returns what it is to be.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
 
     Raises

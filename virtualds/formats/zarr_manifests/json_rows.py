@@ -18,12 +18,8 @@ from virtualds.source_file import PRESENT, SourceFile
 
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
-
-
 NO_ROWS: tuple[tuple[int, ...], ...] = ((),) * (1 + len(COLUMNS))
 """The columns of entries, when there are none."""
-
-
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 

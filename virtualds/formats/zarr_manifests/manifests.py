@@ -27,8 +27,6 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
-
-
 KEPT_RECORDS = 24
 """Records, of references and of sources, that one set keeps in memory."""
 
@@ -44,7 +42,7 @@ class StoredManifests:
     root : str
         Url of the folder of the set.
     options : StorageOptions, optional
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that the set refers to may lie.
     """
 

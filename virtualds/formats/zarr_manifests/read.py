@@ -45,7 +45,7 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     snapshot : str, optional
         Id of an earlier snapshot; by default the newest.
@@ -77,7 +77,7 @@ class SetReader:
     document : Document
     skip : set of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
     """
 
     def __init__(
