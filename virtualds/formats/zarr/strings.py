@@ -41,7 +41,6 @@ from virtualds.urls import host_of
 Objects = npt.NDArray[Any]
 ChunkIndex = tuple[int, ...]
 
-
 TEXT, BYTES = "vlen-utf8", "vlen-bytes"
 """Codecs of strings of varying length (zarr-extensions; ids of Zarr v2 too)."""
 SERIALISERS = {
