@@ -1,7 +1,7 @@
 """Icechunk repositories: references beside chunks of their own, in snapshots of plain Zarr v3.
 
-The format is Icechunk's own, and only its library reads and writes it. What is told to it, and how
-its references come back, is described in ``docs/formats/icechunk.md``.
+Only the library of Icechunk reads and writes the format. ``docs/formats/icechunk.md`` describes
+what this package passes to the library, and how references come back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MARKERS = ("repo", "refs/branch.main/ref.json")
 FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
 """The folders of a repository (Icechunk specification, "File layout")."""
 MAGIC = "ICE🧊CHUNK".encode()
-"""What files of Icechunk begin with (Icechunk specification, "File layout")."""
+"""The first bytes of files of Icechunk (Icechunk specification, "File layout")."""
 
 
 def detect(marker: bytes) -> bool:
@@ -52,7 +52,7 @@ def read(
     allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
-    """Read a snapshot: its metadata now, references when somebody needs them.
+    """Read a snapshot: its metadata now, references on demand.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def read(
     FileNotFoundError
         There is no such repository, group or snapshot.
     UnsupportedError
-        Icechunk is not installed, or cannot be told the options.
+        Icechunk is not installed, or does not know an option.
     """
     root = source.url.rstrip("/")
     repository = import_adapter().open_repository(find_storage(root, source.options), root)
@@ -93,7 +93,7 @@ def read_object(
     allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
-    """Read what somebody has opened, uncommitted changes of a session included.
+    """Read an object that the user opened, with uncommitted changes of a session.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 def make_reader(
     store: Any, root: str, manifest: Lookup, skip: frozenset[str] = frozenset()
 ) -> NodesReader:
-    """Return what makes groups of the nodes of a store."""
+    """Return the reader of the nodes of a store."""
     nodes = import_adapter().read_documents(store, root)
     if "" not in nodes:
         raise FileNotFoundError(f"{root}: nothing has been written to this snapshot")
@@ -166,7 +166,7 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
 def expire(
     url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
 ) -> list[str]:
-    """Refuse: branches and tags other than ``main`` may need what would go."""
+    """Refuse: other branches and tags may need the files that would be removed."""
     raise UnsupportedError(
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
         f"tags; use Repository.expire_snapshots and Repository.garbage_collect"

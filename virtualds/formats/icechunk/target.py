@@ -1,4 +1,4 @@
-"""What is written to: an Icechunk repository at a url, or a session that the user opened."""
+"""Targets of writing: an Icechunk repository at a url, or a session that the user opened."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAIN = "main"
 
 
 def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
-    """Say whether there is something where a set is to be created: on a branch, or in a session.
+    """Refuse a branch or session that holds nodes; return False if it is empty.
 
     Raises
     ------
     FileExistsError
-        There is; it says what.
+        It holds nodes, which the error lists.
     """
     target = Target.of(url, options, branch)
     if target.place is not None and not target.exists():
@@ -33,7 +33,7 @@ def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str 
 
 
 def occupied_error(target: Target, store: Any) -> FileExistsError:
-    """Return the error that says what is there, and so what would be removed."""
+    """Return the error that lists the existing arrays, which a write would remove."""
     nodes = import_adapter().read_documents(store, target.name)
     arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
     named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
@@ -47,7 +47,7 @@ def occupied_error(target: Target, store: Any) -> FileExistsError:
 
 @dataclass
 class Target:
-    """What is written to: a repository at a url, or an object of Icechunk."""
+    """A repository at a url, or an object of Icechunk, to write to."""
 
     place: ObjectLocation | None
     given: Any
@@ -70,14 +70,14 @@ class Target:
         return self.place is None or bool(import_adapter().is_repository(self.place, self.name))
 
     def opened(self, needed: Mapping[str, ObjectLocation], before: Any = None) -> Any:
-        """Return a store to write to, which may refer to what lies below some prefixes.
+        """Return a store to write to, which may refer to files below some prefixes.
 
         Parameters
         ----------
-        needed : mapping of str to Place
-            Prefixes, and how what lies there is read.
+        needed : mapping of str to ObjectLocation
+            Prefixes, and how to read files there.
         before : IcechunkStore, optional
-            One that was opened already: what is opened now begins with the same snapshot.
+            A store opened before: the new one must begin with the same snapshot.
         """
         if self.place is not None:
             if self.exists():
@@ -114,7 +114,7 @@ class Target:
             )
 
     def commit(self, store: Any, message: str) -> None:
-        """Commit what was written, unless that is for the owner of the session to do."""
+        """Commit the changes, unless the owner of the session does."""
         if self.place is not None or import_adapter().is_committed_here(self.given):
             import_adapter().commit(store, message, self.name)
 

@@ -1,4 +1,4 @@
-"""Writing a group into an Icechunk store: the nodes, and virtual references to their chunks."""
+"""Write a group into an Icechunk store: nodes, and virtual references to chunks."""
 
 from __future__ import annotations
 
@@ -57,12 +57,11 @@ def write(
     ----------
     group : ManifestGroup
     url : str, or Repository, Session or IcechunkStore of Icechunk
-        Of the repository, which is created if there is none. What goes to a session is for its
-        owner to commit.
+        Of the repository, which is created if there is none. The owner of a session commits it.
     options : StorageOptions, optional
         Access options of the target.
     replace : bool
-        Whether there may be something on the branch; earlier snapshots stay.
+        Whether the branch may hold nodes, which are replaced; earlier snapshots stay.
     message : str, optional
         Of the commit.
     branch : str
@@ -74,9 +73,9 @@ def write(
     Raises
     ------
     UnsupportedError
-        Variables that Icechunk cannot hold, or files that it cannot refer to; all are named.
+        Icechunk cannot hold some variables, or refer to some files; all are named.
     FileExistsError
-        There is something, and it may not be replaced.
+        The branch holds nodes, and they may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     """
@@ -104,14 +103,14 @@ def update(
     branch: str = MAIN,
     rectilinear: bool | None = None,
 ) -> None:
-    """Commit what becomes of a branch; chunks that stay where they are are not written again.
+    """Commit the changes of a branch; unchanged chunks are not written again.
 
     Parameters
     ----------
     url, options, message, branch, rectilinear
         As in `write`; by default chunks may differ in length where some do already.
     change : callable
-        Takes the whole set and returns what it is to be.
+        Takes the whole set and returns the new one.
     allow : AccessPolicy
         Where the files that it refers to may lie.
 
@@ -155,9 +154,9 @@ def _commit_change(
 
 
 class KnownChunks:
-    """What a store says of chunks before it is changed.
+    """The chunks of a store before it is changed.
 
-    Chunks of a repository of which nobody knows where it lies are read.
+    Chunks of a repository whose place is unknown are read.
     """
 
     def __init__(self, store: Any, target: Target, allow: AccessPolicy) -> None:
@@ -195,7 +194,7 @@ class KnownChunks:
 
 @dataclass
 class NodeWriter:
-    """Writes nodes to a store, and of those that are there what has changed."""
+    """Writes nodes to a store; of existing nodes, only the changes."""
 
     store: Any
     target: Target
@@ -203,7 +202,7 @@ class NodeWriter:
     nodes: Mapping[str, Any] | None = None
 
     def write_all(self, planned: WritePlan) -> None:
-        """Write what is planned, and note what references do not tell."""
+        """Write a plan, and note the fingerprints of files."""
         parts = [
             part
             for node in planned.nodes.values()
@@ -256,7 +255,7 @@ class NodeWriter:
             import_adapter().remove_paths(self.store, [path], self.target.name)
 
     def _changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
-        """Return which chunks are to be written, None if the array is to be written anew."""
+        """Return which chunks to write, None to write the array anew."""
         there = None if self.nodes is None else self.nodes.get(path)
         if there is None or self.known is None or there.get("node_type") != "array":
             return None
@@ -280,7 +279,7 @@ class NodeWriter:
         return changed
 
     def _put_held(self, path: str, manifest: ChunkManifest, changed: Any, key: Any) -> None:
-        """Write the chunks that the repository is to hold itself."""
+        """Write the chunks that the repository holds itself."""
         own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
         rows = changed & np.isin(manifest.file, [INLINE, *own])
 
