@@ -121,7 +121,9 @@ def check_values(kind: Any) -> None:
             kind, "references to regions, or within other types, have no values"
         )
     if _holds_foreign_sequences(kind):
-        raise _unsupported_error(kind, "h5py does not swap the byte order of arrays of varying length")
+        raise _unsupported_error(
+            kind, "h5py does not swap the byte order of arrays of varying length"
+        )
 
 
 def _holds_foreign_sequences(kind: Any) -> bool:
