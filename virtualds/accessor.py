@@ -18,12 +18,14 @@ from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.lazy import is_unread
+from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_lazy import to_lazy_copy
-from virtualds.datasets.write import write_manifest
+from virtualds.datasets.write import Destination, write_dataset
+from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
@@ -257,19 +259,11 @@ class VirtualDatasetAccessor:
         >>> xr.open_dataset("refs.json", engine="virtual").identical(ds)
         True
         """
-        write_manifest(
-            self._dataset,
-            url,
-            format=format,
-            mode=mode,
-            append_dim=append_dim,
-            position=position,
-            on_duplicate=on_duplicate,
-            conflict=conflict,
-            allow=allow,
-            storage_options=storage_options,
-            choices=choices,
+        options = WriteOptions(
+            format, mode, append_dim, position, on_duplicate, conflict, allow, choices
         )
+        location = Location.of(url, storage_options)
+        write_dataset(self._dataset, Destination.of(location, options, type(self).to_manifest))
 
     @make_strict("ds.virtual.materialize()")
     def materialize(

@@ -16,10 +16,12 @@ from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
 from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import write_tree
+from virtualds.datasets.write import Destination, write_tree
+from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import StorageOptions
 from virtualds.stores.errors import explain_write_errors
@@ -205,17 +207,10 @@ class VirtualDataTreeAccessor:
         >>> xr.open_datatree("refs.zarr", engine="virtual").identical(tree)
         True
         """
-        write_tree(
-            self._tree,
-            url,
-            format=format,
-            mode=mode,
-            append_dim=append_dim,
-            inherited=write_inherited_coords,
-            conflict=conflict,
-            storage_options=storage_options,
-            choices=choices,
-        )
+        options = WriteOptions(format, mode, append_dim, conflict=conflict, choices=choices)
+        location = Location.of(url, storage_options)
+        destination = Destination.of(location, options, type(self).to_manifest)
+        write_tree(self._tree, write_inherited_coords, destination)
 
     @make_strict("tree.virtual.materialize()")
     def materialize(
