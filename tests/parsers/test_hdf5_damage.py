@@ -17,8 +17,8 @@ from products import few_quick
 CHILD = """
 import sys, zlib
 from virtualds import VirtualdsError
-from virtualds.api import open_group
-from virtualds.detection import Location
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
 print("ready", flush=True)
 for line in sys.stdin:
     try:
