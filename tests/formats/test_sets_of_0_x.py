@@ -1,8 +1,8 @@
 """Sets that version 0.x wrote, with other names inside the library, are still read and grow.
 
 `tests/data/sets_of_0_x` holds them as text, with a placeholder for the folder of their sources.
-Classic netCDF files of scipy have the same bytes in every version: they are made anew here, with the
-time of change that the sets have noted.
+Classic netCDF files of scipy have the same bytes in every version: they are made anew here, with
+the time of change that the sets have noted.
 """
 
 from __future__ import annotations
