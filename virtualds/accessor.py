@@ -27,10 +27,7 @@ from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.datasets.write import Destination, write_dataset
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
-from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.errors import explain_write_errors
-from virtualds.urls import normalise_url
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
@@ -316,12 +313,10 @@ class VirtualDatasetAccessor:
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
-        target = normalise_url(url)
-        options = StorageOptions.of(storage_options)
+        location = Location.of_url(url, storage_options)
         group = group_from_dataset(self._dataset)
-        with explain_write_errors(target):
-            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
-        return open_virtual_dataset(target, storage_options=storage_options)
+        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        return open_virtual_dataset(location.url, storage_options=storage_options)
 
     @make_strict("ds.virtual.verify()")
     def verify(

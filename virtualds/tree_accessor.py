@@ -23,9 +23,6 @@ from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import Destination, write_tree
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
-from virtualds.source_file import StorageOptions
-from virtualds.stores.errors import explain_write_errors
-from virtualds.urls import normalise_url
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """What becomes of the dataset of a group."""
@@ -232,11 +229,10 @@ class VirtualDataTreeAccessor:
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
+        location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)
-        target, options = normalise_url(url), StorageOptions.of(storage_options)
-        with explain_write_errors(target):
-            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
-        return open_virtual_datatree(target, storage_options=storage_options)
+        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        return open_virtual_datatree(location.url, storage_options=storage_options)
 
     @make_strict("tree.virtual.verify()")
     def verify(
