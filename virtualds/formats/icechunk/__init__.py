@@ -79,8 +79,8 @@ def read(
         Icechunk is not installed, or cannot be told the options.
     """
     root = source.url.rstrip("/")
-    repository = import_adapter().repository_at(find_storage(root, source.options), root)
-    found = import_adapter().snapshot_of(repository, snapshot, root)
+    repository = import_adapter().open_repository(find_storage(root, source.options), root)
+    found = import_adapter().find_snapshot(repository, snapshot, root)
     references = RepositoryReferences(root, source.options, found, allow)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
@@ -119,7 +119,7 @@ def read_object(
         A snapshot is named of a session, which has one.
     """
     name = f"{type(opened).__name__} of Icechunk"
-    store, is_after = import_adapter().store_to_read(opened, snapshot, name)
+    store, is_after = import_adapter().open_readable_store(opened, snapshot, name)
     noted = read_noted_sources(store, name, is_after) if is_after else {}
     references = OpenedStore(store, name, options, noted, allow)
 
@@ -137,7 +137,7 @@ def make_reader(
     store: Any, root: str, manifest: Lookup, skip: frozenset[str] = frozenset()
 ) -> NodesReader:
     """Return what makes groups of the nodes of a store."""
-    nodes = import_adapter().documents(store, root)
+    nodes = import_adapter().read_documents(store, root)
     if "" not in nodes:
         raise FileNotFoundError(f"{root}: nothing has been written to this snapshot")
     notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
@@ -162,8 +162,8 @@ def make_reader(
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
     root = url.rstrip("/")
-    repository = import_adapter().repository_at(find_storage(root, options), root)
-    found: list[tuple[str, str]] = import_adapter().ancestry(repository, MAIN, root)
+    repository = import_adapter().open_repository(find_storage(root, options), root)
+    found: list[tuple[str, str]] = import_adapter().list_snapshots(repository, MAIN, root)
     return found
 
 

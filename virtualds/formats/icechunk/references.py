@@ -112,10 +112,10 @@ class RepositoryReferences:
         """Icechunk's store of the snapshot."""
 
         def opened() -> Any:
-            repository = import_adapter().repository_at(
+            repository = import_adapter().open_repository(
                 find_storage(self.root, self.options), self.root
             )
-            with import_adapter().told(self.root):
+            with import_adapter().describe_errors(self.root):
                 return repository.readonly_session(snapshot_id=self.snapshot).store
 
         return self._kept.get("store", opened)
@@ -125,10 +125,10 @@ class RepositoryReferences:
         """The files that the snapshot refers to, with the fingerprints that it has noted."""
 
         def noted() -> ReferencedFiles:
-            repository = import_adapter().repository_at(
+            repository = import_adapter().open_repository(
                 find_storage(self.root, self.options), self.root
             )
-            parent = import_adapter().parent_of(repository, self.snapshot, self.root)
+            parent = import_adapter().find_parent(repository, self.snapshot, self.root)
             return ReferencedFiles(
                 self._beginning, read_noted_sources(self.store, self.root, parent), self.allow
             )
@@ -141,7 +141,7 @@ class RepositoryReferences:
 
         def read() -> ChunkManifest:
             return to_manifest(
-                import_adapter().references(self.store, path, self.root), grid, self.file
+                import_adapter().read_references(self.store, path, self.root), grid, self.file
             )
 
         found: ChunkManifest = self._kept.get((path, grid), read)
@@ -160,7 +160,7 @@ def read_noted_sources(store: Any, root: str, parent: str | None = None) -> Mapp
     With ``parent``, those only that were noted right after that snapshot: what others have
     committed since may refer to files that have changed.
     """
-    notes = import_adapter().document(store, "", root).get(NOTES)
+    notes = import_adapter().read_document(store, "", root).get(NOTES)
     if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
         return {}
     found: Mapping[str, Any] = notes.get("sources") or {}

@@ -77,7 +77,7 @@ class OpenedStore:
 
         def read() -> ChunkManifest:
             return to_manifest(
-                import_adapter().references(self.store, path, self.name), grid, self._file
+                import_adapter().read_references(self.store, path, self.name), grid, self._file
             )
 
         return self._kept.get((path, grid), read)
@@ -85,7 +85,7 @@ class OpenedStore:
     def chunks(self, path: str, places: list[list[int]]) -> list[bytes]:
         """Return chunks that the store holds itself."""
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        found: list[bytes] = import_adapter().chunks(self.store, keys, self.name)
+        found: list[bytes] = import_adapter().read_chunks(self.store, keys, self.name)
         return found
 
     def _file(self, name: str, native: bool) -> SourceFile:

@@ -85,11 +85,11 @@ def write(
         planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     with exclude_other_writers(target.place, target.name, options):
         store = target.opened(containers_needed(planned, target))
-        there = bool(import_adapter().documents(store, target.name))
+        there = bool(import_adapter().read_documents(store, target.name))
         if there and not replace:
             raise occupied_error(target, store)
         if there:
-            import_adapter().cleared(store, target.name)
+            import_adapter().clear_store(store, target.name)
         NodeWriter(store, target).write_all(planned)
         target.commit(store, message or "Written by virtualds")
 
@@ -141,7 +141,7 @@ def _commit_change(
     before = make_reader(store, target.name, known.manifest).group(None)
     if (after := change(before)) is before:
         return
-    nodes = import_adapter().documents(store, target.name)
+    nodes = import_adapter().read_documents(store, target.name)
     if rectilinear is None:
         there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
         rectilinear = "rectilinear" in there
@@ -149,7 +149,7 @@ def _commit_change(
         planned = plan_writing(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     store = target.opened(containers_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
-    import_adapter().removed(store, gone, target.name)
+    import_adapter().remove_paths(store, gone, target.name)
     NodeWriter(store, target, known, nodes).write_all(planned)
     target.commit(store, message or "Changed by virtualds")
 
@@ -172,7 +172,7 @@ class KnownChunks:
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array."""
         if (path, grid) not in self._found:
-            found = import_adapter().references(self._store, path, self._target.name)
+            found = import_adapter().read_references(self._store, path, self._target.name)
             if self._target.root is None:
                 found = self._with_values(path, found)
             self._found[path, grid] = to_manifest(found, grid, self._file)
@@ -187,7 +187,7 @@ class KnownChunks:
         rows = np.flatnonzero(found.kind == import_adapter().NATIVE)
         places = found.places[rows].tolist()
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        read = import_adapter().chunks(self._store, keys, self._target.name)
+        read = import_adapter().read_chunks(self._store, keys, self._target.name)
         kind = np.where(found.kind == import_adapter().NATIVE, import_adapter().INLINE, found.kind)
         inline = found.inline | dict(zip(rows.tolist(), read, strict=True))
         return found._replace(kind=kind, inline=inline)
@@ -232,7 +232,7 @@ class NodeWriter:
             self._remove(path)
             self._put_document(path, metadata, notes["arrays"].get(path))
             chunks = ((f"{path}/{key(place)}", data) for place, data in node.values.chunks)
-            import_adapter().put(self.store, chunks, self.target.name)
+            import_adapter().put_documents(self.store, chunks, self.target.name)
             return
         axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
         manifest = _join_manifests(node.parts, tuple(axis.nchunks for axis in axes))
@@ -247,13 +247,13 @@ class NodeWriter:
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
         text = json.dumps({**node, **extra}, allow_nan=False).encode()
-        import_adapter().put(
+        import_adapter().put_documents(
             self.store, [(f"{path}/zarr.json".lstrip("/"), text)], self.target.name
         )
 
     def _remove(self, path: str) -> None:
         if self.nodes is not None and path in self.nodes:
-            import_adapter().removed(self.store, [path], self.target.name)
+            import_adapter().remove_paths(self.store, [path], self.target.name)
 
     def _changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
         """Return which chunks are to be written, None if the array is to be written anew."""
@@ -288,12 +288,12 @@ class NodeWriter:
             for place in map(tuple, np.argwhere(rows).tolist()):
                 yield f"{path}/{key(place)}", fetch_chunk(manifest, place)
 
-        import_adapter().put(self.store, held(), self.target.name)
+        import_adapter().put_documents(self.store, held(), self.target.name)
 
     def _refer(self, path: str, manifest: ChunkManifest, changed: Any) -> None:
         own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
         file = np.where(changed & ~np.isin(manifest.file, own), manifest.file, MISSING)
-        import_adapter().refer(
+        import_adapter().write_references(
             self.store,
             path,
             manifest.shape,
