@@ -24,7 +24,6 @@ from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.scan_cache import hold_scan
 
 LOOKED_THROUGH = 2**21
 """References that are looked through for their files, where a set does not list these."""
@@ -97,7 +96,7 @@ def describe(
     ('hdf5', 15, 1)
     """
     location = Location.of_url(url, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(
             location,

@@ -32,7 +32,6 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import hold_scan
 from virtualds.urls import join_path, normalise_url
 
 OTHERS = 8
@@ -67,7 +66,7 @@ def scanned(
     Arguments and errors are those of `virtualds.open_virtual_dataset`, and of `open_group`.
     """
     location = Location.of(file, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         skip = names_of("drop_variables", drop_variables)
         group = open_group(location, skip=skip, on_error=on_error, **choices)
         found = make(location, group, loadable_variables, decode_cf, on_error)

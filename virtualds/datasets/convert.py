@@ -17,7 +17,6 @@ from virtualds.datasets.write_options import WriteOptions
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import hold_scan
 
 
 def convert(
@@ -78,7 +77,7 @@ def convert(
     destination.demand_free()
     origin = Location.of_url(source, storage_options)
     skip = names_of("drop_variables", drop_variables)
-    with explain_open_errors(origin.url), hold_scan(origin.url, origin.options):
+    with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin)
         group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
     if isinstance(reader, Format):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,11 @@ from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_tar, is_zip
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.fence import is_claim
-from virtualds.stores.scan_cache import describe_file, fetch_head
+from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import StoreError
-from virtualds.urls import join_path, normalise_url
+from virtualds.urls import join_path, normalise_url, scheme_of
 
 Found = tuple[Parser | Format, SourceFile]
 """Who reads a file or folder, and what it is to read."""
@@ -115,6 +116,12 @@ class Location:
         """The format whose library has opened the object, None of a url."""
         return format_of_object(self.opened)
 
+    def hold_scan(self) -> AbstractContextManager[None]:
+        """Hold what is fetched of a remote file until the end of the block; nothing of a local."""
+        if scheme_of(self.url) == "file":
+            return nullcontext()
+        return hold_scan(self.url, self.options)
+
 
 # ---------------------------------------------------------------------- who reads it
 
@@ -144,7 +151,7 @@ def reader_of(location: Location, name: str | None = None) -> Found:
     reader, (url, options) = known[name], (location.url, location.options)
     if reader.markers:
         return reader, SourceFile(url, options=options)
-    return _give_options(reader, describe_file(url, options), options)
+    return _give_options(reader, find_store(url).describe(url, options), options)
 
 
 def format_for(
@@ -205,7 +212,7 @@ def demand_data(location: Location) -> None:
         The file is empty, or a page of a server.
     """
     try:
-        _, head = fetch_head(location.url, location.options, HEAD_BYTES)
+        _, head = find_store(location.url).head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
     if (what := _describe_non_data(head)) is not None:
@@ -223,12 +230,13 @@ def is_set_folder(url: str) -> bool:
 def _detected(url: str, options: StorageOptions | None) -> Found:
     """Return what reads a file, a folder, or the only file or folder in an archive."""
     head = b""
+    store = find_store(url)
     try:
-        source, head = fetch_head(url, options, HEAD_BYTES)
+        source, head = store.head(url, options, HEAD_BYTES)
         if (reader := _find_by_bytes(head)) is not DEFAULT_READER and len(
             head
         ) == HEAD_BYTES != source.size:
-            source, head = fetch_head(url, options)
+            source, head = store.head(url, options, FIRST_PAGES * PAGE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores know no folders, and may say that one may not look at them

@@ -26,7 +26,7 @@ from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import fetch_ahead, hold_scan
+from virtualds.stores.scan_cache import fetch_ahead
 from virtualds.stores.store import Range
 from virtualds.urls import scheme_of
 
@@ -105,7 +105,7 @@ def open_virtual_dataset(
     """
     skip = names_of("drop_variables", drop_variables)
     location = Location.of(url, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         found = open_group(
             location,
             group=group,
@@ -171,7 +171,7 @@ def open_virtual_datatree(
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     location = Location.of(url, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         found = open_group(
             location,
             group=group,
@@ -261,7 +261,7 @@ def open_group(
     check_choice("on_error", on_error, ON_ERROR)
     allowed, options = AccessPolicy.of(allow), location.options
     chunk_cache().open()
-    with explain_open_errors(location.url), hold_scan(location.url, options):
+    with explain_open_errors(location.url), location.hold_scan():
         if (form := location.format) is not None and form.read_object is not None:
             read = form.read_object(location.opened, group, skip, options, allowed, snapshot)
         else:

@@ -19,8 +19,8 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import FormatError
 from virtualds.formats.undecodable import decode_group
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
 
@@ -92,7 +92,8 @@ def open_flat(
     _check(wanted, tuple(axes), offset, order)
     absolute = normalise_url(url)
     with explain_open_errors(absolute):
-        source = describe_file(absolute, StorageOptions.of(storage_options))
+        options = StorageOptions.of(storage_options)
+        source = find_store(absolute).describe(absolute, options)
         try:
             data = build_flat_array(
                 source, offset, kind, _settle_shape(wanted, kind, offset, source), order=order

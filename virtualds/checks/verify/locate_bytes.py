@@ -28,7 +28,6 @@ from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import Range
 from virtualds.urls import join_path
 
@@ -230,7 +229,7 @@ def scan_source(file: SourceFile) -> ScannedSource:
 
 def _scan_file(file: SourceFile) -> ScannedSource:
     location = Location(file.url, file.options)
-    with hold_scan(file.url, file.options), warnings.catch_warnings():
+    with location.hold_scan(), warnings.catch_warnings():
         # what cannot be read of it is not what is looked for
         warnings.simplefilter("ignore")
         found = reader, source = reader_of(location)

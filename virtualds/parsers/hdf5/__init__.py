@@ -122,7 +122,8 @@ def _walk_file(
         with HDF5Files(source) as files:
             return walk(files, skipped, group or "")
 
-    return read_remote(source, attempt)
+    is_local = scheme_of(source.url) == "file"
+    return attempt() if is_local else read_remote(source, attempt)
 
 
 def _read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
@@ -169,6 +170,8 @@ class _GroupReader:
         self.files = files
         self.skip = skip
         self.where = where
+        url = files.source.url
+        self.source_name = local_path(url) if scheme_of(url) == "file" else url
         self.problems: dict[str, VirtualdsError] = {}
 
     def read(
@@ -249,7 +252,7 @@ class _GroupReader:
             attributes["_FillValue"] = np.bytes_(fill.encode() if isinstance(fill, str) else fill)
         if "least_significant_digit" in attributes:
             encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
-        encoding |= {"source": self._name_of_source(), "original_shape": shape}
+        encoding |= {"source": self.source_name, "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
 
     def _data(
@@ -281,10 +284,6 @@ class _GroupReader:
         # gaps of its own are filled with something else
         array = hold_gaps_as_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
-
-    def _name_of_source(self) -> str:
-        url = self.files.source.url
-        return local_path(url) if scheme_of(url) == "file" else url
 
 
 def _contradiction_error(dim: str, size: int, known: int) -> FormatError:

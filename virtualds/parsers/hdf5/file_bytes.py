@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import fetch_ahead, open_remote
+from virtualds.stores.scan_cache import open_remote
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
@@ -100,7 +100,7 @@ class FileBytes:
             yield from (self.take(*one) for one in ranges)
             return
         for some in _split_ranges(ranges):
-            fetch_ahead({self.source: [(self.base + begin, n) for begin, n in some]})
+            self._remote.fetch_together([(self.base + begin, n) for begin, n in some])
             yield from (self.take(*one) for one in some)
 
     def _read(self, place: int, length: int) -> bytes:
