@@ -18,17 +18,16 @@ from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.lazy import is_unread
+from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_lazy import to_lazy_copy
-from virtualds.datasets.write import write_manifest
+from virtualds.datasets.write import Destination, write_dataset
+from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
-from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.errors import explain_write_errors
-from virtualds.urls import normalise_url
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
@@ -258,19 +257,11 @@ class VirtualDatasetAccessor:
         >>> xr.open_dataset("refs.json", engine="virtual").identical(ds)
         True
         """
-        write_manifest(
-            self._dataset,
-            url,
-            format=format,
-            mode=mode,
-            append_dim=append_dim,
-            position=position,
-            on_duplicate=on_duplicate,
-            conflict=conflict,
-            allow=allow,
-            storage_options=storage_options,
-            choices=choices,
+        options = WriteOptions(
+            format, mode, append_dim, position, on_duplicate, conflict, allow, choices
         )
+        location = Location.of(url, storage_options)
+        write_dataset(self._dataset, Destination.of(location, options, type(self).to_manifest))
 
     @make_strict("ds.virtual.materialize()")
     def materialize(
@@ -322,12 +313,10 @@ class VirtualDatasetAccessor:
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
-        target = normalise_url(url)
-        options = StorageOptions.of(storage_options)
+        location = Location.of_url(url, storage_options)
         group = group_from_dataset(self._dataset)
-        with explain_write_errors(target):
-            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
-        return open_virtual_dataset(target, storage_options=storage_options)
+        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        return open_virtual_dataset(location.url, storage_options=storage_options)
 
     @make_strict("ds.virtual.verify()")
     def verify(

@@ -16,14 +16,13 @@ from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
 from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import write_tree
+from virtualds.datasets.write import Destination, write_tree
+from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
-from virtualds.source_file import StorageOptions
-from virtualds.stores.errors import explain_write_errors
-from virtualds.urls import normalise_url
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """A function that changes the dataset of one group."""
@@ -206,17 +205,10 @@ class VirtualDataTreeAccessor:
         >>> xr.open_datatree("refs.zarr", engine="virtual").identical(tree)
         True
         """
-        write_tree(
-            self._tree,
-            url,
-            format=format,
-            mode=mode,
-            append_dim=append_dim,
-            inherited=write_inherited_coords,
-            conflict=conflict,
-            storage_options=storage_options,
-            choices=choices,
-        )
+        options = WriteOptions(format, mode, append_dim, conflict=conflict, choices=choices)
+        location = Location.of(url, storage_options)
+        destination = Destination.of(location, options, type(self).to_manifest)
+        write_tree(self._tree, write_inherited_coords, destination)
 
     @make_strict("tree.virtual.materialize()")
     def materialize(
@@ -238,11 +230,10 @@ class VirtualDataTreeAccessor:
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
+        location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)
-        target, options = normalise_url(url), StorageOptions.of(storage_options)
-        with explain_write_errors(target):
-            materialize(group, target, options, layout=layout, mode=mode, checksums=checksums)
-        return open_virtual_datatree(target, storage_options=storage_options)
+        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        return open_virtual_datatree(location.url, storage_options=storage_options)
 
     @make_strict("tree.virtual.verify()")
     def verify(

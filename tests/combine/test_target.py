@@ -48,6 +48,35 @@ def test_other_formats_are_refused_before_a_file_is_opened(name: str, tmp_path: 
         virtualds.open_virtual_mfdataset([tmp_path / "none.nc"], to=tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("dir://refs.zarr", "local disk, memory and S3, not for dir"),
+        ("below/refs.zarr", r"refs\.zarr: cannot be written .*above it is no folder"),
+    ],
+    ids=["a store without conditions", "below a file"],
+)
+def test_what_would_refuse_the_set_is_asked_before_a_file_is_opened(
+    target: str, told: str, files: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "below").write_text("mine")
+    opened: list[xr.Dataset] = []
+
+    def note(dataset: xr.Dataset) -> xr.Dataset:
+        opened.append(dataset)
+        return dataset
+
+    with pytest.raises((virtualds.UnsupportedError, NotADirectoryError), match=told):
+        virtualds.open_virtual_mfdataset(
+            files,
+            **NESTED,
+            preprocess=note,
+            to=target if "://" in target else tmp_path / target,
+            target_options={"path": str(tmp_path)} if "://" in target else None,
+        )
+    assert not opened
+
+
 def test_what_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "other.zarr").mkdir()
     (tmp_path / "other.zarr" / "notes.txt").write_text("mine")

@@ -35,7 +35,7 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.write import check_target
+from virtualds.datasets.write import prepare_write
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
 from virtualds.formats.kerchunk import records as kerchunk_records
@@ -657,11 +657,11 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
         virtual(url)
     with pytest.raises(FileNotFoundError, match="create it again"):
         virtualds.drop_sources(url, "a.nc")
-    assert check_target(url) == "kerchunk-parquet"
+    assert prepare_write(url) == "kerchunk-parquet"
     # by default a set is created: there must be none
     ds.virtual.to_manifest(url)
     with pytest.raises(FileExistsError):
-        check_target(url)
+        prepare_write(url)
     found = virtualds.open_virtual_dataset(url, allow=str(tmp_path))
     np.testing.assert_array_equal(found["v"].values, values)
 

@@ -22,7 +22,7 @@ from virtualds import ConflictError, FormatError, UnsupportedError
 from virtualds.chunks.columns import INLINE
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.write import check_target
+from virtualds.datasets.write import prepare_write
 
 icechunk = peer("icechunk")
 zarr = pytest.importorskip("zarr", reason="Icechunk needs it")
@@ -278,12 +278,12 @@ def test_a_branch_with_arrays_of_others_is_replaced_only_if_that_is_said(tmp_pat
         virtualds.convert(path, tmp_path / "own", format="icechunk")
     # it is looked at before a file is opened
     with pytest.raises(FileExistsError, match=told):
-        check_target(tmp_path / "own", format="icechunk")
+        prepare_write(tmp_path / "own", format="icechunk")
     with pytest.raises(FileExistsError, match=told):
-        check_target(tmp_path / "own", format="icechunk", mode="w-")
+        prepare_write(tmp_path / "own", format="icechunk", mode="w-")
     assert repo.lookup_branch("main") == theirs
     repo.create_branch("empty", first)
-    check_target(tmp_path / "own", format="icechunk", branch="empty")
+    prepare_write(tmp_path / "own", format="icechunk", branch="empty")
     virtual(path).virtual.to_manifest(tmp_path / "own", branch="empty")
     assert repo.lookup_branch("main") == theirs
     virtual(path).virtual.to_manifest(tmp_path / "own", mode="w")

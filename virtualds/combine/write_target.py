@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.location import Location, format_for
-from virtualds.datasets.registry import FORMATS
-from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.formats import Parts
-from virtualds.formats.admission import demand_admissible, demand_unsigned
+from virtualds.datasets.location import Location
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_options import WriteOptions
+from virtualds.errors import VirtualdsError
+from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
 from virtualds.stores.errors import explain_write_errors
 
 Key = TypeVar("Key")
@@ -30,18 +31,12 @@ class BuildTarget:
 
     Parameters
     ----------
-    parts : Parts
-        How its format does that.
-    place : object
-        What the format knows of this writing.
+    destination : Destination
+        The set, of which parts are begun.
     least : int
         References of an array from which on they are worth a table of their own.
     enough : int
         References of files from which on no more files are waited for.
-    replace : bool
-        Whether a set that is there is replaced.
-    keep_query : bool
-        Whether urls are written that have a signature or a token in their query.
 
     Raises
     ------
@@ -49,12 +44,9 @@ class BuildTarget:
         Fewer are enough than are worth it.
     """
 
-    parts: Parts
-    place: Any
+    destination: Destination
     least: int
     enough: int
-    replace: bool = False
-    keep_query: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.enough:
@@ -78,23 +70,15 @@ class BuildTarget:
         FileExistsError
             There is something of this name that is no set, or is not to be replaced.
         """
-        location = Location.of(url, storage_options)
-        form, absolute = format_for(location), location.target
-        if form.parts is None:
-            able = ", ".join(other.name for other in FORMATS if other.parts is not None)
-            raise UnsupportedError(
-                f"{absolute}: to= has many processes write one set, which {form.name} does not "
-                f"allow; {able} does, and virtualds.convert makes {form.name} of it, or leave out "
-                f"to= and write the dataset with ds.virtual.to_manifest"
-            )
-        with explain_write_errors(absolute):
-            place = form.parts.begin(absolute, location.options, replace=replace)
-        return cls(form.parts, place, LEAST, ENOUGH, replace, keep_query)
+        choices = {KEEP_QUERY: keep_query}
+        options = WriteOptions(mode="w" if replace else "w-", choices=choices)
+        destination = Destination.of(Location.of(url, storage_options), options)
+        return cls(destination.begin_parts(), LEAST, ENOUGH)
 
     @property
     def url(self) -> str:
         """The url of the set."""
-        return str(self.place.root)
+        return str(self.destination.place.root)
 
     def written(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
         """Write those of some arrays that have many references; return them as they lie in the set.
@@ -112,27 +96,18 @@ class BuildTarget:
         if not many:
             return {}
         # before anything lies in the set that anybody may read
-        if not self.keep_query:
+        if not self.destination.options.keep_query:
             demand_unsigned(many.values(), self.url)
         with explain_write_errors(self.url):
-            return self.parts.write(many, self.place)
+            return self.destination.parts.write(many, self.destination.place)
 
     def commit(self, dataset: xr.Dataset) -> None:
         """Make a dataset, of which parts are written, the set."""
-        group = group_from_dataset(dataset)
-        # what lies in the set was judged when it was written
-        demand_admissible(
-            group,
-            self.url,
-            keep_query=self.keep_query,
-            is_known=lambda table: self.parts.holds(table, self.place),
-        )
-        with explain_write_errors(self.url):
-            self.parts.commit(group, self.place, replace=self.replace)
+        self.destination.create(partial(group_from_dataset, dataset))
 
     def abandon(self) -> None:
         """Remove what was written."""
-        self.parts.abandon(self.place)
+        self.destination.parts.abandon(self.destination.place)
 
 
 @contextmanager

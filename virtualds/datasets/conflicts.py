@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
-from virtualds.datasets.keywords import check_types, format_suggestion, list_arguments
 from virtualds.datasets.location import Location
 from virtualds.errors import ConflictError
-from virtualds.formats import Format
-from virtualds.formats.admission import KEEP_QUERY
+
+Result = TypeVar("Result")
 
 ATTEMPTS = 30
 """How often a change is made again because another writer was faster."""
@@ -20,17 +19,6 @@ ATTEMPTS = 30
 
 PAUSE = 0.05
 """Seconds that are waited at first, on average; twice as long after every attempt."""
-
-
-def check_choices(target: Format, choices: Mapping[str, Any], call: Callable[..., Any]) -> None:
-    """Refuse options that a format does not have; ``call`` is the function that they are given."""
-    known = [*target.choices, KEEP_QUERY]
-    for name in sorted(choices.keys() - set(known)):
-        raise TypeError(
-            f"{name!r} is no option of {target.name}, which has {known}"
-            f"{format_suggestion(name, {*known, *list_arguments(call)} - {name})}"
-        )
-    check_types(choices)
 
 
 @contextmanager
@@ -51,7 +39,7 @@ def check_conflict(conflict: str) -> None:
         raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
 
 
-def retry_on_conflict(attempt: Callable[[], None], conflict: str) -> None:
+def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
     """Make a change to a set, again if wanted and another writer was faster."""
     check_conflict(conflict)
     left = ATTEMPTS if conflict == "retry" else 1

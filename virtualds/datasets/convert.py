@@ -9,11 +9,11 @@ from typing import Any
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.conflicts import check_choices
 from virtualds.datasets.keywords import check_types, names_of
-from virtualds.datasets.location import Location, format_for, reader_of
+from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
-from virtualds.datasets.write import create_set, demand_no_set
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_options import WriteOptions
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.errors import explain_open_errors
@@ -72,12 +72,10 @@ def convert(
     >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
     """
     check_types({"target_options": target_options})
-    replaces = replaces_by(mode)
-    location = Location.of(target, target_options)
-    form = format_for(location, format)
-    check_choices(form, choices, convert)
-    if not replaces:
-        demand_no_set(form, location, choices)
+    replaces_by(mode)
+    options = WriteOptions(format, mode, choices=choices)
+    destination = Destination.of(Location.of(target, target_options), options, convert)
+    destination.demand_free()
     origin = Location.of_url(source, storage_options)
     skip = names_of("drop_variables", drop_variables)
     with explain_open_errors(origin.url), origin.hold_scan():
@@ -85,7 +83,7 @@ def convert(
         group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
     if isinstance(reader, Format):
         group = _load_own_values(group, f"{origin.url.rstrip('/')}/")
-    create_set(form, lambda: group, location, choices, replace=replaces)
+    destination.create(lambda: group)
 
 
 def _load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:

@@ -21,28 +21,26 @@ from virtualds.chunks.columns import COLUMNS
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.copy_plain_zarr import ManifestChunks, copy_as_plain_zarr
+from virtualds.datasets.location import Location
 from virtualds.formats import replaces_by, zarr_manifests
 from virtualds.formats.zarr.document import CHUNKS
 from virtualds.formats.zarr_manifests.snapshots import GRACE, list_needed_files, open_snapshot
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
+from virtualds.stores.errors import explain_write_errors
 
 
 def materialize(
-    group: ManifestGroup,
-    url: str,
-    options: StorageOptions | None = None,
-    *,
-    layout: str = "content",
-    mode: str = "w-",
-    checksums: bool = True,
+    group: ManifestGroup, location: Location, *, layout: str, mode: str, checksums: bool
 ) -> None:
     """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
         raise ValueError(f"layout {layout!r}: there are {', '.join(map(repr, LAYOUTS))}")
-    LAYOUTS[layout](group, url.rstrip("/"), options, checksums, replaces)
+    root = location.url.rstrip("/")
+    with explain_write_errors(location.url):
+        LAYOUTS[layout](group, root, location.options, checksums, replaces)
 
 
 # ---------------------------------------------------------------------- by content

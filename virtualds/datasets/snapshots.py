@@ -107,14 +107,12 @@ def expire_snapshots(
         raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
     location = Location.of(url, storage_options)
     history = _history_of(location)
-    gone: list[str] = []
 
-    def attempt() -> None:
+    def attempt() -> list[str]:
         with explain_write_errors(location.target), name_missing_set(location):
-            gone[:] = history.expire(location.target, location.options, keep, older_than)
+            return history.expire(location.target, location.options, keep, older_than)
 
-    retry_on_conflict(attempt, conflict)
-    return gone
+    return retry_on_conflict(attempt, conflict)
 
 
 def _history_of(location: Location) -> History:

@@ -56,12 +56,9 @@ def upgrade(
     found = format_there(location)
     if found is None:
         raise FileNotFoundError(f"{location.url}: there is no reference set; check the path")
-    changed = False
 
-    def attempt() -> None:
-        nonlocal changed
+    def attempt() -> bool:
         with explain_write_errors(location.target):
-            changed = found.upgrade is not None and found.upgrade(location.url, location.options)
+            return found.upgrade is not None and found.upgrade(location.url, location.options)
 
-    retry_on_conflict(attempt, conflict)
-    return changed
+    return retry_on_conflict(attempt, conflict)

@@ -1,9 +1,15 @@
-"""Writing reference sets: creating them, changing them, and what they keep of earlier states."""
+"""The one path on which reference sets are written: created, replaced, or changed.
+
+Every caller goes the same steps. `WriteOptions` agree with each other, `Destination.of` chooses the
+format, judges the choices and looks at what is there; `Destination.create` and `Destination.change`
+refuse what may not go into a set, write all or nothing, and settle conflicts.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,32 +18,228 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.datasets.append import append_along, remove_sources, replace_sources
-from virtualds.datasets.conflicts import (
-    check_choices,
-    check_conflict,
-    name_missing_set,
-    retry_on_conflict,
-)
+from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, format_for, format_there
+from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.tree import group_from_tree
+from virtualds.datasets.write_options import CREATING, WriteOptions
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
-from virtualds.formats import Format, History
-from virtualds.formats.admission import KEEP_QUERY, demand_admissible, make_known_check
+from virtualds.formats import Format, History, Parts
+from virtualds.formats.admission import (
+    IsKnown,
+    demand_admissible,
+    know_nothing,
+    make_known_check,
+)
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy, Allow
 from virtualds.stores.errors import explain_write_errors
 from virtualds.urls import normalise_url
 
+Whole = Callable[[], ManifestGroup]
+"""Makes what a new set is to hold."""
 Change = Callable[[ManifestGroup], ManifestGroup]
-"""What becomes of a set."""
+"""Takes what a set holds, and returns what it is to hold."""
 
 
-MODES = ("w-", "w", "a", "replace-source")
+class Written(NamedTuple):
+    """What a set held before, None if it is new, and what it holds now."""
+
+    before: ManifestGroup | None
+    after: ManifestGroup
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a set is about to be written, by a format that takes the options.
+
+    Parameters
+    ----------
+    location : Location
+    format : Format
+    options : WriteOptions
+    place : object, optional
+        Where workers write parts of the set: what `virtualds.formats.Parts` began.
+    """
+
+    location: Location
+    format: Format
+    options: WriteOptions
+    place: Any = None
+
+    @classmethod
+    def of(
+        cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
+    ) -> Destination:
+        """Choose the format, and judge the choices.
+
+        Raises
+        ------
+        TypeError
+            The format has no such choice.
+        ValueError
+            There is no such format, or nothing tells which.
+        """
+        target = format_for(location, options.format)
+        options.check_choices(target, call)
+        return cls(location, target, options)
+
+    def demand_free(self) -> Destination:
+        """Look at what is there before there is work to lose: formats look when they write.
+
+        Raises
+        ------
+        FileExistsError
+            There is a set, and it is not to be replaced.
+        """
+        if self.options.mode != "w-":
+            return self
+        where, access = self.location.target, self.location.options
+        if self.format.holds is None:
+            there = format_there(self.location) is not None
+        else:
+            branch = {k: v for k, v in self.options.of_format.items() if k == "branch"}
+            there = self.format.holds(where, access, **branch)
+        if there:
+            raise exists_already(where)
+        return self
+
+    @property
+    def parts(self) -> Parts:
+        """How many processes write a set of this format together.
+
+        Raises
+        ------
+        UnsupportedError
+            Sets of this format are written by one process.
+        """
+        if self.format.parts is None:
+            able = ", ".join(other.name for other in FORMATS if other.parts is not None)
+            raise UnsupportedError(
+                f"{self.location.target}: to= has many processes write one set, which "
+                f"{self.format.name} does not allow; {able} does, and virtualds.convert makes "
+                f"{self.format.name} of it, or leave out to= and write the dataset with "
+                f"ds.virtual.to_manifest"
+            )
+        return self.format.parts
+
+    def begin_parts(self) -> Destination:
+        """Look whether many processes may write the set, and return where they write its parts.
+
+        Raises
+        ------
+        UnsupportedError
+            Sets of this format are written by one process, or the store keeps no conditions.
+        FileExistsError
+            There is something of this name that is no set, or is not to be replaced.
+        """
+        where, replaces = self.location.target, self.options.mode == "w"
+        parts = self.parts
+        with explain_write_errors(where):
+            return replace(self, place=parts.begin(where, self.location.options, replace=replaces))
+
+    def create(self, whole: Whole) -> Written:
+        """Write a set that holds what ``whole`` makes, all of it or nothing."""
+        return retry_on_conflict(partial(self._create, whole), self.options.conflict)
+
+    def change(self, change: Change, whole: Whole | None = None) -> Written:
+        """Write what becomes of a set; where there is none, ``whole`` makes it, if given."""
+        return retry_on_conflict(partial(self._change, change, whole), self.options.conflict)
+
+    def _create(self, whole: Whole) -> Written:
+        group = whole()
+        self._judge(group, know_nothing if self.place is None else self._is_part)
+        where, replaces = self.location.target, self.options.mode == "w"
+        # not around what reads values: another file would be told to be in the way
+        with explain_write_errors(where):
+            if self.place is not None:
+                self.parts.commit(group, self.place, replace=replaces)
+            else:
+                write: Callable[..., None] = self.format.write
+                chosen = self.options.of_format
+                write(group, where, self.location.options, replace=replaces, **chosen)
+        return Written(None, group)
+
+    def _change(self, change: Change, whole: Whole | None) -> Written:
+        found: list[Written] = []
+
+        def judged(before: ManifestGroup) -> ManifestGroup:
+            if problems := before.all_problems():
+                # what cannot be read would be lost
+                ON_ERROR["raise"](before, problems)
+            after = change(before)
+            self._judge(after, make_known_check(before))
+            found[:] = [Written(before, after)]
+            return after
+
+        where, policy = self.location.target, AccessPolicy.of(self.options.allow)
+        update: Callable[..., None] = self.format.update
+        try:
+            with explain_write_errors(where), name_missing_set(self.location):
+                update(where, judged, self.location.options, policy, **self.options.of_format)
+        except FileNotFoundError:
+            if whole is None:
+                raise
+        else:
+            return found[0]
+        return self._create_first(whole)
+
+    def _create_first(self, whole: Whole) -> Written:
+        """Create a set that is to be appended to, unless somebody else has just done so."""
+        try:
+            return self._create(whole)
+        except FileExistsError as error:
+            if format_there(self.location) is not self.format:
+                raise
+            raise ConflictError(
+                f"{self.location.target}: another writer has just created it; append again, as "
+                f"conflict='retry' does"
+            ) from error
+
+    def _judge(self, group: ManifestGroup, is_known: IsKnown) -> None:
+        """Refuse a group that no set is to hold."""
+        target, keep = str(self.location.target), self.options.keep_query
+        demand_admissible(group, target, keep_query=keep, is_known=is_known)
+
+    def _is_part(self, table: ReferenceTable) -> bool:
+        """Say whether a table lies in the set, written by a worker, who has judged it."""
+        return self.parts.holds(table, self.place)
+
+
+def prepare_write(
+    url: Any, *, storage_options: Mapping[str, Any] | None = None, **given: Any
+) -> Destination:
+    """Refuse what ``ds.virtual.to_manifest`` would refuse before it looks at the dataset.
+
+    It takes the same arguments. Who is going to scan for hours wants to know at once.
+
+    Raises
+    ------
+    TypeError
+        The format has no such choice.
+    FileExistsError
+        There is something of this name, and ``mode`` is ``"w-"``.
+    ValueError
+        No such format, mode or place to append at.
+
+    Examples
+    --------
+    >>> prepare_write("refs.parquet").format.name
+    'kerchunk-parquet'
+    """
+    names = given.keys() & {one.name for one in fields(WriteOptions)}
+    choices = {name: value for name, value in given.items() if name not in names}
+    options = WriteOptions(choices=choices, **{name: given[name] for name in names})
+    return Destination.of(Location.of(url, storage_options), options).demand_free()
+
+
+# ---------------------------------------------------------------------- datasets and trees
 
 
 class Added(NamedTuple):
@@ -69,258 +271,53 @@ class Added(NamedTuple):
         return cls(positions, references)
 
 
-def write_manifest(
-    dataset: xr.Dataset,
-    url: Any,
-    *,
-    format: str | None = None,
-    mode: str | None = None,
-    append_dim: str | None = None,
-    position: str = "end",
-    on_duplicate: str = "raise",
-    conflict: str = "raise",
-    allow: Allow = None,
-    storage_options: Mapping[str, Any] | None = None,
-    choices: Mapping[str, Any] | None = None,
-) -> Added:
+def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     """Write the references of a dataset, and return what was written: an append may add nothing.
 
     See ``ds.virtual.to_manifest``.
     """
-    mode = _settle_mode(mode, append_dim)
-    _check_placing(mode, position, on_duplicate)
-    AccessPolicy.of(allow)
-    location, target = destination_of(url, format, storage_options, choices or {})
-    whole = partial(group_from_dataset, dataset)
-    create = partial(create_set, target, whole, location, choices or {})
-    if mode in ("w", "w-"):
-        retry_on_conflict(partial(create, replace=mode == "w"), conflict)
-        return Added.all_of(dataset, append_dim)
-    change: Change
-    added = Added.all_of(dataset, append_dim)
-    if mode == "replace-source":
-        change = partial(replace_sources, new=dataset, dim=append_dim)
+    options = destination.options
+    dim = options.append_dim
+    if options.mode == "replace-source":
+        destination.change(partial(replace_sources, new=dataset, dim=dim))
+    elif options.mode in CREATING:
+        destination.create(partial(group_from_dataset, dataset))
     else:
-        change = partial(
+        append = partial(
             append_along,
             new=dataset,
-            dim=str(append_dim),
-            position=position,
-            on_duplicate=on_duplicate,
+            dim=str(dim),
+            position=options.position,
+            on_duplicate=options.on_duplicate,
         )
-
-    def counted(old: ManifestGroup) -> ManifestGroup:
-        nonlocal added
-        after = change(old)
-        if mode == "a":
-            added = Added.between(old, after, dataset, str(append_dim))
-        return after
-
-    def attempt() -> None:
-        nonlocal added
-        try:
-            _update(target, location, counted, allow, choices or {})
-        except FileNotFoundError:
-            if mode != "a":
-                raise
-            if append_dim not in dataset.dims:
-                raise ValueError(
-                    f"append_dim {append_dim!r}: the dataset, which is to begin the set "
-                    f"{location.target}, has {list(dataset.dims)}"
-                    f"{format_suggestion(append_dim, dataset.dims)}"
-                ) from None
-            _create_first(create, target, location)
-            added = Added.all_of(dataset, append_dim)
-
-    retry_on_conflict(attempt, conflict)
-    return added
+        first = partial(_begin_set, dataset, dim, destination.location)
+        before, after = destination.change(append, first)
+        if before is not None:
+            return Added.between(before, after, dataset, str(dim))
+    return Added.all_of(dataset, dim)
 
 
-def check_target(
-    url: Any,
-    *,
-    format: str | None = None,
-    mode: str | None = None,
-    append_dim: str | None = None,
-    position: str = "end",
-    on_duplicate: str = "raise",
-    conflict: str = "raise",
-    allow: Allow = None,
-    storage_options: Mapping[str, Any] | None = None,
-    **choices: Any,
-) -> str:
-    """Check the arguments of ``ds.virtual.to_manifest`` without a dataset.
-
-    The arguments are the same. A long scan should not end with a target that cannot be written.
-
-    Returns
-    -------
-    str
-        The name of the format.
-
-    Raises
-    ------
-    TypeError
-        The format has no such option.
-    FileExistsError
-        The target exists, and ``mode`` is ``"w-"``.
-    ValueError
-        No such format, mode or place to append at.
-
-    Examples
-    --------
-    >>> check_target("refs.parquet")
-    'kerchunk-parquet'
-    """
-    mode = _settle_mode(mode, append_dim)
-    _check_placing(mode, position, on_duplicate)
-    check_conflict(conflict)
-    AccessPolicy.of(allow)
-    location, target = destination_of(url, format, storage_options, choices)
-    if mode == "w-":
-        demand_no_set(target, location, choices)
-    return target.name
+def _begin_set(dataset: xr.Dataset, dim: str | None, location: Location) -> ManifestGroup:
+    """Return the group that begins a set which is to grow along a dimension."""
+    if dim not in dataset.dims:
+        raise ValueError(
+            f"append_dim {dim!r}: the dataset, which is to begin the set {location.target}, has "
+            f"{list(dataset.dims)}{format_suggestion(dim, dataset.dims)}"
+        )
+    return group_from_dataset(dataset)
 
 
-def demand_no_set(target: Format, location: Location, choices: Mapping[str, Any]) -> None:
-    """Refuse to create a set where there is one."""
-    if target.holds is not None:
-        branch = {name: value for name, value in choices.items() if name == "branch"}
-        there = target.holds(location.target, location.options, **branch)
-    else:
-        there = format_there(location) is not None
-    if there:
-        raise exists_already(location.target)
-
-
-def write_tree(
-    tree: xr.DataTree,
-    url: str | os.PathLike[str],
-    *,
-    format: str | None = None,
-    mode: str | None = None,
-    append_dim: str | None = None,
-    inherited: bool = False,
-    conflict: str = "raise",
-    storage_options: Mapping[str, Any] | None = None,
-    choices: Mapping[str, Any] | None = None,
-) -> None:
+def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
     """Write the references of a tree; see ``tree.virtual.to_manifest``."""
-    location = Location.of(url, storage_options)
-    mode = _settle_mode(mode, append_dim)
-    if mode not in ("w", "w-"):
+    options = destination.options
+    if options.mode not in CREATING:
         raise UnsupportedError(
-            f"{location.target}: mode {mode!r} with append_dim={append_dim!r}, but trees are "
-            f"written as a whole; open the set with virtualds.open_virtual_datatree, join it with "
-            f"the new tree (xr.concat) and write that, or append to the root alone with "
-            f"ds.virtual.to_manifest"
+            f"{destination.location.target}: mode {options.mode!r} with "
+            f"append_dim={options.append_dim!r}, but trees are written as a whole; open the set "
+            f"with virtualds.open_virtual_datatree, join it with the new tree (xr.concat) and "
+            f"write that, or append to the root alone with ds.virtual.to_manifest"
         )
-    target = format_for(location, format)
-    check_choices(target, choices or {}, write_tree)
-    whole = partial(group_from_tree, tree, inherited)
-    create = partial(create_set, target, whole, location, choices or {})
-    retry_on_conflict(partial(create, replace=mode == "w"), conflict)
-
-
-def destination_of(
-    url: Any,
-    format: str | None,
-    storage_options: Mapping[str, Any] | None,
-    choices: Mapping[str, Any],
-) -> tuple[Location, Format]:
-    """Return what is written to, and its format, which knows the choices."""
-    location = Location.of(url, storage_options)
-    target = format_for(location, format)
-    check_choices(target, choices, check_target)
-    return location, target
-
-
-def split_choices(
-    choices: Mapping[str, Any], location: Location
-) -> tuple[dict[str, Any], Callable[..., None]]:
-    """Return the choices that are the format's, and what refuses groups that may not be written."""
-    rest = dict(choices)
-    keep = rest.pop(KEEP_QUERY, False)
-    return rest, partial(demand_admissible, target=str(location.target), keep_query=keep)
-
-
-def _settle_mode(mode: str | None, append_dim: str | None) -> str:
-    """Return the mode that is meant."""
-    if mode is None:
-        mode = "w-" if append_dim is None else "a"
-    if mode not in MODES:
-        raise ValueError(
-            f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (append along "
-            f"append_dim), and 'replace-source'"
-        )
-    if (mode == "a" and append_dim is None) or (mode in ("w", "w-") and append_dim is not None):
-        raise ValueError(
-            f"mode {mode!r} with append_dim={append_dim!r}: name the dimension to append along, "
-            f"and nothing else to create a set"
-        )
-    return mode
-
-
-def _check_placing(mode: str, position: str, on_duplicate: str) -> None:
-    """Refuse to be told where to append by those who do not append."""
-    if mode != "a" and (position, on_duplicate) != ("end", "raise"):
-        raise ValueError(
-            f"mode {mode!r} with position={position!r}, on_duplicate={on_duplicate!r}: these are "
-            f"for appending; name the dimension with append_dim, or leave them out"
-        )
-
-
-def create_set(
-    target: Format,
-    whole: Callable[[], ManifestGroup],
-    location: Location,
-    choices: Mapping[str, Any],
-    *,
-    replace: bool,
-) -> None:
-    """Write a new set, and settle what happens if there is one."""
-    write: Callable[..., None] = target.write
-    group = whole()
-    rest, judge = split_choices(choices, location)
-    judge(group)
-    # not around what reads values: another file would be told to be in the way
-    with explain_write_errors(location.target):
-        write(group, location.target, location.options, replace=replace, **rest)
-
-
-def _create_first(create: Callable[..., None], target: Format, location: Location) -> None:
-    """Create a set that is to be appended to, unless somebody else has just done so."""
-    try:
-        create(replace=False)
-    except FileExistsError as error:
-        if format_there(location) is not target:
-            raise
-        raise ConflictError(
-            f"{location.target}: another writer has just created it; append again, as "
-            f"conflict='retry' does"
-        ) from error
-
-
-def _update(
-    target: Format,
-    location: Location,
-    change: Change,
-    allow: Allow,
-    choices: Mapping[str, Any] | None = None,
-) -> None:
-    update: Callable[..., None] = target.update
-    rest, judge = split_choices(choices or {}, location)
-
-    def judged(before: ManifestGroup) -> ManifestGroup:
-        if problems := before.all_problems():
-            # what cannot be read would be lost
-            ON_ERROR["raise"](before, problems)
-        after = change(before)
-        judge(after, is_known=make_known_check(before))
-        return after
-
-    with explain_write_errors(location.target), name_missing_set(location):
-        update(location.target, judged, location.options, AccessPolicy.of(allow), **rest)
+    destination.create(partial(group_from_tree, tree, inherited))
 
 
 @make_strict()
@@ -334,10 +331,10 @@ def drop_sources(
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Remove source files from a reference set.
+    """Take what comes from some sources out of a reference set.
 
-    Variables without the dimension stay. If one of them comes from a removed source, reading it
-    still needs that file.
+    What does not grow along the dimension stays, and with it, where it comes from one of these
+    sources, the need for that file.
 
     Parameters
     ----------
@@ -346,24 +343,24 @@ def drop_sources(
     sources : str or iterable of str
         Paths or urls, as ``ds.virtual.sources`` lists them.
     dim : str, optional
-        Dimension along which the sources are concatenated; by default the only such dimension.
+        Along which they follow each other; by default the only dimension along which they do.
     format : str, optional
-        Name of the format, if neither suffix nor content show it.
+        Name of the format, where neither suffix nor content say it.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
-        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
+        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
 
     Raises
     ------
     CombineError
-        The set has no such source, or no other sources.
+        The set has no such source, or nothing but these.
     ConflictError
-        Another writer was faster; the set is unchanged.
+        Another writer was faster; nothing has changed.
     UnsupportedError
-        The format cannot be changed in place, or the store has no conditional writes.
+        The format cannot be changed in place, or the store knows no conditional writes.
     FileNotFoundError
         There is no set.
 
@@ -376,12 +373,10 @@ def drop_sources(
     >>> vds.sizes["time"], xr.open_dataset("refs.json", engine="virtual").sizes["time"]
     (24, 12)
     """
-    location = Location.of(url, storage_options)
-    target = format_for(location, format)
-    given = names_of("sources", sources)
-    change = partial(remove_sources, urls=[normalise_url(source) for source in given], dim=dim)
-    attempt = partial(_update, target, location, change, allow)
-    retry_on_conflict(attempt, conflict)
+    options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)
+    destination = Destination.of(Location.of(url, storage_options), options)
+    urls = [normalise_url(source) for source in names_of("sources", sources)]
+    destination.change(partial(remove_sources, urls=urls, dim=dim))
 
 
 def snapshot_table(history: History, url: str, options: StorageOptions | None) -> pd.DataFrame:

@@ -5,6 +5,7 @@ A memory map would save a copy, and would kill the process when a file shrinks u
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -188,7 +189,12 @@ class LocalStore:
             raise ChangedError(f"{path}: was removed by another") from error
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Do nothing: local writers keep off each other."""
+        """Refuse what lies below a file; local writers keep off each other."""
+        above = os.path.dirname(local_path(url))
+        while not os.path.exists(above):
+            above = os.path.dirname(above)
+        if not os.path.isdir(above):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: a hash of its bytes."""

@@ -60,18 +60,17 @@ def append(
 
     The files of SET are not scanned again. If SET does not exist, it is created.
     """
-    from virtualds.datasets.write import check_target, write_manifest
+    from virtualds.datasets.write import prepare_write, write_dataset
 
     begun = time.perf_counter()
     writing = select_given(options, WRITING) | {"mode": mode, "append_dim": dim}
     if options["allow"] is not None:
         writing["allow"] = options["allow"]
-    access = options["target_options"]
-    form = check_target(target, storage_options=access, **writing)
+    destination = prepare_write(target, storage_options=options["target_options"], **writing)
     found = list_files(urls, files_from, options["storage_options"])
     dataset = open_files(found, dask, {**options, "concat_dim": [dim]})
-    choices = {name: writing.pop(name) for name in CHOICES if name in writing}
-    added = write_manifest(dataset, target, storage_options=access, choices=choices, **writing)
+    added = write_dataset(dataset, destination)
     grown = added if mode == "a" else None
-    document = summarise(target, form, dataset, time.perf_counter() - begun, grown)
+    seconds = time.perf_counter() - begun
+    document = summarise(target, destination.format.name, dataset, seconds, grown)
     report(document, format_summary(document))

@@ -40,12 +40,12 @@ def convert(source: str, target: str, **options: Any) -> None:
     hold a variable, the error names the variable, and nothing is written.
     """
     import virtualds
-    from virtualds.datasets.write import check_target
+    from virtualds.datasets.write import prepare_write
 
     begun = time.perf_counter()
     chosen = select_given(options, CONVERTING)
     checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
-    form = check_target(target, storage_options=options["target_options"], **checked)
+    form = prepare_write(target, storage_options=options["target_options"], **checked).format.name
     virtualds.convert(source, target, **chosen)
     seconds = time.perf_counter() - begun
     report(

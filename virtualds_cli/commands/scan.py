@@ -55,12 +55,12 @@ def scan(
     The suffix of the target chooses the format: .json, .parquet, .zarr or .icechunk. The target is
     checked before any file is opened, and is written completely or not at all.
     """
-    from virtualds.datasets.write import check_target
+    from virtualds.datasets.write import prepare_write
 
     begun = time.perf_counter()
     writing = select_given(options, WRITING)
     access = options["target_options"]
-    form = check_target(output, storage_options=access, **writing)
+    form = prepare_write(output, storage_options=access, **writing).format.name
     found = list_files(urls, files_from, options["storage_options"])
     if dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
         # the workers write their references, so that no process holds all of them
