@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -22,12 +22,11 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine.kept_group import from_bytes, refusal, to_bytes
 from virtualds.datasets.decoding import encoding_of
-from virtualds.datasets.keywords import names_of
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import open_group
+from virtualds.datasets.open import make_wanted, open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import NO_NAME
-from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
@@ -51,26 +50,17 @@ class Scanned(NamedTuple):
         return self.found.virtual
 
 
-def scanned(
-    file: Any,
-    make: Callable[..., Any],
-    *,
-    drop_variables: Any,
-    loadable_variables: Loadable,
-    storage_options: Mapping[str, Any] | None,
-    decode_cf: bool,
-    on_error: str,
-    **choices: Any,
+def open_to_keep(
+    file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Scanned:
-    """Open a file, and return the group that can be kept of it beside what ``make`` makes of that.
+    """Open a file, and return the group that can be kept of it beside what is made of that.
 
-    Arguments and errors are those of `virtualds.open_virtual_dataset`, and of `open_group`.
+    Errors are those of `virtualds.open_virtual_dataset`.
     """
     location = Location.of(file, storage_options)
     with hold_scan(location.url, location.options):
-        skip = names_of("drop_variables", drop_variables)
-        group = open_group(location, skip=skip, on_error=on_error, **choices)
-        found = make(location, group, loadable_variables, decode_cf, on_error)
+        group = open_group(location, opening)
+        found = make_wanted(location, group, opening)
         with suppress(UnsupportedError):
             return Scanned(found, _as_opened(group, found))
     return Scanned(found, None)
@@ -92,21 +82,26 @@ class FileCache:
     ----------
     folder : str
         Its url; any number of processes and machines may use it at a time.
-    choices : str
-        All that decides what opening a file gives, besides the file.
-    make : callable
-        Takes a location, the group that was scanned there and ``how``; returns a dataset, or tree.
-    how : tuple
-        What is to be loaded, whether CF conventions are decoded, and ``on_error``.
+    opening : OpenOptions
+        How files are opened.
     options : StorageOptions or None
         Access options of the files. They are written nowhere.
+    settings : str
+        All that decides what opening a file gives, besides the file.
+
+    Raises
+    ------
+    ValueError
+        A function decides it.
     """
 
     folder: str
-    choices: str
-    make: Callable[..., Any]
-    how: tuple[Any, ...]
+    opening: OpenOptions
     options: StorageOptions | None = None
+    settings: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", _format_settings(self.opening))
 
     def look(self, file: Any) -> CachedFile:
         """Return what is kept of a file, and where it is to be kept."""
@@ -114,11 +109,11 @@ class FileCache:
         source = self._fingerprinted(url)
         if source is None:
             return CachedFile(None, None, None)
-        key = repr((url, os.fspath(file), self.choices)).encode("utf-8", "surrogatepass")
+        key = repr((url, os.fspath(file), self.settings)).encode("utf-8", "surrogatepass")
         name = hashlib.blake2b(key, digest_size=20).hexdigest()
         place = join_path(self.folder, f"{name[:2]}/{name[2:]}")
         group = self._read(place, source)
-        found = None if group is None else self.make(Location.of(file), group, *self.how)
+        found = None if group is None else make_wanted(Location.of(file), group, self.opening)
         return CachedFile(found, source, place)
 
     def keep(self, kept: CachedFile, scanned: Scanned) -> None:
@@ -205,7 +200,7 @@ def _list_sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:
     return list(dict.fromkeys(file for array in arrays for file in array.listed_sources))
 
 
-def format_choices(**given: Any) -> str:
+def _format_settings(opening: OpenOptions) -> str:
     """Return all that decides what opening a file gives, as text.
 
     Access options are not among it: they may be secret, and change while the files do not.
@@ -215,12 +210,11 @@ def format_choices(**given: Any) -> str:
     ValueError
         A function decides it.
     """
-    for name, value in given.items():
-        if callable(value):
-            raise ValueError(
-                f"cache: {name} is a function, and nobody can tell what it will answer next time; "
-                f"give names or patterns"
-            )
+    if callable(opening.loadable_variables):
+        raise ValueError(
+            "cache: loadable_variables is a function, and nobody can tell what it will answer next "
+            "time; give names or patterns"
+        )
     options = get_options()
     versions = [version(library) for library in ("virtualds", "xarray", "numpy")]
-    return repr((versions, options.small_variable, options.load_limit, sorted(given.items())))
+    return repr((versions, options.small_variable, options.load_limit, opening))

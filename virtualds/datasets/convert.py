@@ -10,9 +10,10 @@ from typing import Any
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.conflicts import check_choices
-from virtualds.datasets.keywords import check_types, names_of
+from virtualds.datasets.keywords import check_types
 from virtualds.datasets.location import Location, format_for, reader_of
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import create_set, demand_no_set
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
@@ -79,10 +80,10 @@ def convert(
     if not replaces:
         demand_no_set(form, location, choices)
     origin = Location.of_url(source, storage_options)
-    skip = names_of("drop_variables", drop_variables)
+    opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
     with explain_open_errors(origin.url), hold_scan(origin.url, origin.options):
         found = reader, _ = reader_of(origin)
-        group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
+        group = open_group(origin, opening, found)
     if isinstance(reader, Format):
         group = _load_own_values(group, f"{origin.url.rstrip('/')}/")
     create_set(form, lambda: group, location, choices, replace=replaces)
