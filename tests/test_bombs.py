@@ -11,8 +11,8 @@ import pytest
 from memory import peak
 
 import virtualds
-from virtualds import ReadError
-from virtualds.codecs import codec_from_zarr_v2, known_names, libraries
+from virtualds import ReadError, bounds
+from virtualds.codecs import codec_from_zarr_v2, known_names
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.numcodecs import ARRAY_IDS, CHECKSUMS
 
@@ -125,8 +125,8 @@ def test_a_length_that_nobody_knows_is_bounded_too(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of the stream between two codecs, or of strings."""
-    monkeypatch.setattr(libraries, "SMALL_TEXT", 2**16)
-    monkeypatch.setattr(libraries, "GROWS_BY", 2)
+    monkeypatch.setattr(bounds, "SMALL_TEXT", 2**16)
+    monkeypatch.setattr(bounds, "GROWS_BY", 2)
     config, made = BOMBS[name]
     codec, bomb = codec_from_zarr_v2(config), made()
 

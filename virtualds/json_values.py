@@ -266,7 +266,7 @@ def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
     Examples
     --------
-    >>> number("-Infinity", np.dtype(">f4")), number(7.0, np.dtype("i2"))
+    >>> to_scalar("-Infinity", np.dtype(">f4")), to_scalar(7.0, np.dtype("i2"))
     (np.float32(-inf), np.int16(7))
     """
     # Python reads what JSON has no number for, and true for 1; neither can be written again

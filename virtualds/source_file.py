@@ -76,7 +76,7 @@ def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | 
 
     Examples
     --------
-    >>> mismatch(b"123456789", checksum_of(b"12345678"))
+    >>> find_mismatch(b"123456789", checksum_of(b"12345678"))
     'their CRC-32 is 0xcbf43926, the reference says 0x9ae0daaf'
     """
     if not expected or (found := checksum_of(data)) == expected:
@@ -102,7 +102,7 @@ def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
 
     Examples
     --------
-    >>> checksum_behind(b"12345", checksum_of(b"123456789"), 4) == checksum_of(b"6789")
+    >>> compute_checksum_behind(b"12345", checksum_of(b"123456789"), 4) == checksum_of(b"6789")
     True
     """
     # zlib inverts the register before and after

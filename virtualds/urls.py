@@ -92,8 +92,8 @@ def split_archive_url(url: str) -> ArchiveUrl:
 
     Examples
     --------
-    >>> in_archive("zip://a/b.nc::s3://bucket/c.zip")
-    InArchive(member='a/b.nc', archive='s3://bucket/c.zip')
+    >>> split_archive_url("zip://a/b.nc::s3://bucket/c.zip")
+    ArchiveUrl(member='a/b.nc', archive='s3://bucket/c.zip')
     """
     link, _, archive = url.partition("::")
     return ArchiveUrl(link.partition("://")[2].removeprefix("/"), archive)
@@ -108,8 +108,10 @@ def join_path(folder: str, path: str) -> str:
 
     Examples
     --------
-    >>> below("s3://bucket/store", "zarr.json"), below("zip://::s3://bucket/a.zip", "zarr.json")
-    ('s3://bucket/store/zarr.json', 'zip://zarr.json::s3://bucket/a.zip')
+    >>> join_path("s3://bucket/store", "zarr.json")
+    's3://bucket/store/zarr.json'
+    >>> join_path("zip://::s3://bucket/a.zip", "zarr.json")
+    'zip://zarr.json::s3://bucket/a.zip'
     """
     if not _is_in_archive(folder):
         return f"{folder.rstrip('/')}/{path}"

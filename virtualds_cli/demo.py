@@ -113,7 +113,7 @@ def invent_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     Examples
     --------
     >>> import numpy as np
-    >>> temperature(np.array([0, 182])).shape
+    >>> invent_temperature(np.array([0, 182])).shape
     (2, 73, 144)
     """
     day = days[:, None, None].astype(float)

@@ -237,7 +237,7 @@ def test_files_of_which_nothing_was_noted_are_told_apart(files: list[Path], tmp_
     cheap, full = (dataset.virtual.verify(against=look) for look in ("fingerprint", "range"))
     assert cheap.ok
     assert (cheap.files, cheap.fingerprinted) == (2, 0)
-    assert "of 2 only that they exist" in str(cheap)
+    assert "2 only for existence" in str(cheap)
     [problem] = full.problems
     assert (problem.kind, problem.url, problem.chunk) == ("range", files[1].as_uri(), (1,))
 

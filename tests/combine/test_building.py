@@ -188,8 +188,8 @@ def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) 
 
 
 IMPORTED = """
-from virtualds.building import processes
-with processes.worker_processes(1) as (pool, can_start):
+from virtualds.combine import processes
+with processes.start_processes(1) as (pool, can_start):
     assert processes._IMPORTED.wait(300) and can_start()
     print(pool.submit(eval, "sorted(__import__('sys').modules)").result())
 """

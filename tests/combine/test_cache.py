@@ -68,7 +68,7 @@ def test_files_are_not_looked_into_again(
     open_all(files, cache=cache)
     opened = []
     monkeypatch.setattr(
-        "virtualds.datasets.location.reader_of",
+        "virtualds.datasets.open.reader_of",
         lambda *args: opened.append(args) or pytest.fail("opened"),
     )
     open_all(files, cache=cache)

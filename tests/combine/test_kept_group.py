@@ -22,7 +22,7 @@ from virtualds.combine.kept_group import MAGIC, from_bytes, to_bytes
 from virtualds.combine.open_file import make_job
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import make_wanted
+from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.source_file import StorageOptions
 
@@ -33,7 +33,7 @@ def there_and_back(path: Path, **options: Any) -> Any:
     job: Any = make_job(opening, BuildOptions(retries=0, cache=path.parent / "cache"))
     scanned = job.open(path)
     _, group = from_bytes(to_bytes(scanned.group, []))
-    return make_wanted(Location.of(path), group, opening), scanned.found
+    return make_dataset_or_tree(Location.of(path), group, opening), scanned.found
 
 
 def told(encoding: Any) -> str:

@@ -104,7 +104,7 @@ import virtualds
 import virtualds.combine.write_target as target
 
 target.LEAST = 1
-target.Target.commit = lambda self, dataset: os._exit(9)
+target.BuildTarget.commit = lambda self, dataset: os._exit(9)
 virtualds.open_virtual_mfdataset(
     sys.argv[2:], combine="nested", concat_dim="time", to=sys.argv[1], mode="w"
 )

@@ -305,7 +305,7 @@ def test_bytes_are_fetched_in_batches_of_bounded_size(
     )
     opened = virtualds.open_virtual_dataset(tmp_path / "a.nc")
     monkeypatch.setattr("virtualds.datasets.copy_plain_zarr.BATCH_BYTES", 40_000)
-    monkeypatch.setattr("virtualds.reading.threads.cores", lambda: 2)
+    monkeypatch.setattr("virtualds.datasets.copy_plain_zarr.cores", lambda: 2)
     sizes: list[int] = []
     get = LocalStore.get_ranges
 

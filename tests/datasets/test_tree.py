@@ -553,7 +553,7 @@ def test_a_group_costs_no_look_at_the_others(
 
     monkeypatch.setattr(hdf5, "members", _counted(netcdf_rules.members, looked))
     monkeypatch.setattr(
-        "virtualds.parsers.hdf5.netcdf_rules.members", _counted(netcdf_rules.members, looked)
+        "virtualds.parsers.hdf5.groups.members", _counted(netcdf_rules.members, looked)
     )
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2

@@ -23,10 +23,9 @@ from transforms import without_gaps
 from zarr_stores import v3
 
 import virtualds
-from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
+from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError, bounds
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
-from virtualds.codecs import libraries
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -504,7 +503,7 @@ def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path)
 def test_what_swells_without_end_is_a_format_error(
     compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libraries, "GROWS_BY", 100)
+    monkeypatch.setattr(bounds, "GROWS_BY", 100)
     bomb = COMPRESSIONS[compression](bytes(2**26 + 2**24))
     (tmp_path / "refs.json").write_bytes(bomb)
     with pytest.raises(FormatError, match="expand to more"):

@@ -217,8 +217,8 @@ from concurrent.futures import ThreadPoolExecutor
 from virtualds import SourceFile
 from virtualds.stores import FsspecStore, retry
 waits = threading.Event()
-wait_before = retry.wait_before
-retry.wait_before = lambda *given: waits.set() or wait_before(*given)
+choose_wait = retry.choose_wait
+retry.choose_wait = lambda *given: waits.set() or choose_wait(*given)
 ThreadPoolExecutor().submit(FsspecStore().get_ranges, SourceFile(sys.argv[1]), [(0, 9)])
 waits.wait()
 """

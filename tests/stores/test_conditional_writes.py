@@ -266,9 +266,9 @@ def test_a_reader_sees_whole_bytes_and_the_version_that_they_are(place: Place) -
 
 HOLDER = """
 import sys, time
-from virtualds.file_lock import exclusive
+from virtualds.stores.file_lock import hold_lock
 
-with exclusive(sys.argv[1]):
+with hold_lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
 """

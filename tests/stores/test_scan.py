@@ -451,7 +451,7 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
             held.append(weakref.ref(self))
 
     with pytest.MonkeyPatch.context() as patch, counting_server(folder) as (url, _):
-        patch.setattr("virtualds.stores.block_cache.Blocks", Watched)
+        patch.setattr("virtualds.stores.scan_cache.Blocks", Watched)
         found = virtualds.open_virtual_dataset(f"{url}/typical.nc")
         with pytest.raises(FileNotFoundError, match="no group"):
             virtualds.open_virtual_dataset(f"{url}/typical.nc", group="no")

@@ -255,9 +255,7 @@ def test_a_folder_in_which_a_set_is_created_is_none_yet(
 
         monkeypatch.setattr(LocalStore, name, watched)
         if name == "write_file":
-            monkeypatch.setattr(
-                "virtualds.formats.zarr_manifests.snapshots.write_nodes", lambda *args: None
-            )
+            monkeypatch.setattr("virtualds.formats.zarr_manifests.write_nodes", lambda *args: None)
     written(str(target))
     assert len(seen) > 2
     xr.testing.assert_equal(xr.load_dataset(target, engine="virtual"), dataset())

@@ -85,7 +85,7 @@ def number_axes(name: str, ndim: int) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> numbered("t", 2), numbered("", 2)
+    >>> number_axes("t", 2), number_axes("", 2)
     (('t_dim_0', 't_dim_1'), ('dim_0', 'dim_1'))
     """
     prefix = f"{name}_" if name else ""

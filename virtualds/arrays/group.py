@@ -195,7 +195,7 @@ def name_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, .
 
     Examples
     --------
-    >>> named_axes((4, 3, 3), ("time", None, None))
+    >>> name_axes((4, 3, 3), ("time", None, None))
     ('time', 'dim_3', 'dim_3_2')
     """
     found: list[str] = []

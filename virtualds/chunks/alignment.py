@@ -39,7 +39,7 @@ def find_whole_blocks(
     --------
     >>> from virtualds.chunks.manifest import ChunkManifest
     >>> months = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
-    >>> whole_blocks((90,), [Fragment((0,), (months,), ChunkManifest.missing((3,)))], 4)
+    >>> find_whole_blocks((90,), [Fragment((0,), (months,), ChunkManifest.missing((3,)))], 4)
     ((31, 28, 31),)
     """
     kept = [f for f in fragments if 0 not in f.shape]
@@ -68,7 +68,7 @@ def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
 
     Examples
     --------
-    >>> snapped((50, 40), (31, 28, 31))
+    >>> snap_blocks((50, 40), (31, 28, 31))
     (31, 59)
     """
     edges = np.concatenate([[0], np.cumsum(whole)])
@@ -165,7 +165,7 @@ def find_mesh_lengths(shape: Sequence[int], fragments: Sequence[Fragment]) -> li
     >>> from virtualds.chunks.manifest import ChunkManifest
     >>> months = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
     >>> year = Fragment((0,), (months,), ChunkManifest.missing((3,)))
-    >>> [lengths.tolist() for lengths in mesh_lengths((90,), [year])]
+    >>> [lengths.tolist() for lengths in find_mesh_lengths((90,), [year])]
     [[31, 28, 31]]
     """
     found = []

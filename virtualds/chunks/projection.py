@@ -131,7 +131,7 @@ def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
     Examples
     --------
-    >>> c_strides((5, 3, 4))
+    >>> compute_strides((5, 3, 4))
     (12, 4, 1)
     """
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -70,7 +70,8 @@ class StridedManifest(LazyManifest):
     Examples
     --------
     >>> file = SourceFile("file:///a.nc", size=2**30)
-    >>> records = EvenManifest(EvenTable(file, first=96, step=24, length=8, count=10**6), (10**6,))
+    >>> references = StridedReferences(file, first=96, step=24, length=8, count=10**6)
+    >>> records = StridedManifest(references, (10**6,))
     >>> records.lookup((999_999,)).offset, records.nbytes
     (24000072, 32)
     """

@@ -28,7 +28,7 @@ from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.open import open_as_wanted, open_virtual_dataset
+from virtualds.datasets.open import open_dataset_or_tree, open_virtual_dataset
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
@@ -194,7 +194,7 @@ def open_virtual_mfdataset(
     # steps take datasets, the cache keeps them; what is to be left out has to fail when it is
     # opened, and so has what only the workers of a cluster may be able to read
     taken = steps or cache or client or not building.stops
-    read: Any = open_as_wanted if taken or files.are_remote else open_stored
+    read: Any = open_dataset_or_tree if taken or files.are_remote else open_stored
     build = make_build(files, opening, building, steps, read)
     number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)

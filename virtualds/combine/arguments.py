@@ -14,7 +14,7 @@ from virtualds.combine.files import Files
 from virtualds.combine.open_file import PrepareStep, make_job
 from virtualds.combine.stored_file import decode_opened
 from virtualds.combine.workers import choose_workers
-from virtualds.datasets.open import open_as_wanted
+from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 
 OF_XARRAY = ("fill_value",)
@@ -26,7 +26,7 @@ def make_build(
     opening: OpenOptions,
     building: BuildOptions,
     steps: tuple[PrepareStep[Any], ...],
-    read: Callable[..., Any] = open_as_wanted,
+    read: Callable[..., Any] = open_dataset_or_tree,
 ) -> Build[Any]:
     """Return how files are opened, whatever they are opened as."""
     job = make_job(opening, building, steps, files.options, read)

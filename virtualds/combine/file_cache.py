@@ -24,7 +24,7 @@ from virtualds.combine.kept_group import from_bytes, refusal, to_bytes
 from virtualds.datasets.decoding import encoding_of
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import make_wanted, open_group
+from virtualds.datasets.open import make_dataset_or_tree, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import NO_NAME
 from virtualds.errors import FormatError, UnsupportedError
@@ -60,7 +60,7 @@ def open_to_keep(
     location = Location.of(file, storage_options)
     with hold_scan(location.url, location.options):
         group = open_group(location, opening)
-        found = make_wanted(location, group, opening)
+        found = make_dataset_or_tree(location, group, opening)
         with suppress(UnsupportedError):
             return Scanned(found, _as_opened(group, found))
     return Scanned(found, None)
@@ -113,7 +113,9 @@ class FileCache:
         name = hashlib.blake2b(key, digest_size=20).hexdigest()
         place = join_path(self.folder, f"{name[:2]}/{name[2:]}")
         group = self._read(place, source)
-        found = None if group is None else make_wanted(Location.of(file), group, self.opening)
+        found = (
+            None if group is None else make_dataset_or_tree(Location.of(file), group, self.opening)
+        )
         return CachedFile(found, source, place)
 
     def keep(self, kept: CachedFile, scanned: Scanned) -> None:

@@ -20,7 +20,7 @@ from virtualds.combine.file_cache import FileCache, open_to_keep
 from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.stored_file import StoredFile
 from virtualds.combine.xarray_combine import Combination
-from virtualds.datasets.open import open_as_wanted
+from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import Options, get_options, set_options
@@ -275,7 +275,7 @@ def make_job(
     building: BuildOptions,
     steps: tuple[PrepareStep[Any], ...] = (),
     options: StorageOptions | None = None,
-    read: Callable[..., Any] = open_as_wanted,
+    read: Callable[..., Any] = open_dataset_or_tree,
 ) -> OpenJob[Any]:
     """Return what is done with each file, whatever is made of them.
 

@@ -44,7 +44,7 @@ class DimensionLine:
 
         Examples
         --------
-        >>> Line([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])]).order().tolist()
+        >>> DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])]).order().tolist()
         [1, 0, 2]
         """
         sign = self._direction
@@ -76,7 +76,7 @@ class DimensionLine:
 
         Examples
         --------
-        >>> line = Line([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
+        >>> line = DimensionLine([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
         [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
         """

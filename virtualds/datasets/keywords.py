@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[Any, str]] = {
 def guess_name(name: object, known: Iterable[object]) -> str | None:
     """Return the known name that somebody may have meant.
 
-    >>> meant("concat_dm", ["concat_dim", "combine"])
+    >>> guess_name("concat_dm", ["concat_dim", "combine"])
     'concat_dim'
     """
     found = get_close_matches(str(name), list(map(str, known)), 1, SIMILARITY)

@@ -17,7 +17,7 @@ from virtualds.arrays.sources import resolve_archive_members
 from virtualds.bounds import is_small_enough_to_load
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
-from virtualds.datasets.open_options import AS_USUAL, OpenOptions
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable, find_loaded_first
@@ -174,7 +174,7 @@ def open_virtual_datatree(
         return datatree_of(location, open_group(location, opening), opening)
 
 
-def open_as_wanted(
+def open_dataset_or_tree(
     file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Any:
     """Open a file as a tree, if all groups below are wanted, and else as a dataset.
@@ -183,10 +183,10 @@ def open_as_wanted(
     """
     location = Location.of(file, storage_options)
     with hold_scan(location.url, location.options):
-        return make_wanted(location, open_group(location, opening), opening)
+        return make_dataset_or_tree(location, open_group(location, opening), opening)
 
 
-def make_wanted(location: Location, group: ManifestGroup, opening: OpenOptions) -> Any:
+def make_dataset_or_tree(location: Location, group: ManifestGroup, opening: OpenOptions) -> Any:
     """Return a group that was read of a file as the dataset, or the tree, that is wanted."""
     return (datatree_of if opening.below else dataset_of)(location, group, opening)
 
@@ -227,7 +227,7 @@ def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) 
 
 
 def open_group(
-    location: Location, opening: OpenOptions = AS_USUAL, found: Found | None = None
+    location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: Found | None = None
 ) -> ManifestGroup:
     """Read the structure of a group of any file whose format is known.
 

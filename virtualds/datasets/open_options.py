@@ -62,5 +62,5 @@ class OpenOptions:
         return names_of("drop_variables", self.drop_variables)
 
 
-AS_USUAL = OpenOptions()
+OPEN_DEFAULTS = OpenOptions()
 """How a file is opened of which a user says nothing but where it is."""

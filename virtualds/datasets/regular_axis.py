@@ -20,7 +20,7 @@ FEWEST = 2
 def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return the steps between times, in seconds.
 
-    >>> steps_of(np.array(["2001-01-01", "2001-01-03"], "M8[ns]"))
+    >>> compute_steps(np.array(["2001-01-01", "2001-01-03"], "M8[ns]"))
     array([172800.])
     """
     if values.dtype.kind == "M":
@@ -31,9 +31,9 @@ def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
     """Return which steps are gaps; none if the others are not alike.
 
-    >>> gaps_among([31, 28, 61, 31, 30])
+    >>> find_gaps_among([31, 28, 61, 31, 30])
     [2]
-    >>> gaps_among([1, 2, 4, 8])
+    >>> find_gaps_among([1, 2, 4, 8])
     []
     """
     steps = np.asarray(steps, np.float64)
@@ -49,7 +49,7 @@ def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[in
 def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
     """Return the times before and after each gap of an index; of other indexes there are none.
 
-    >>> gaps_of(pd.DatetimeIndex(["2001-01-01", "2001-01-02", "2001-01-03", "2001-01-07"]))
+    >>> find_gaps(pd.DatetimeIndex(["2001-01-01", "2001-01-02", "2001-01-03", "2001-01-07"]))
     [(Timestamp('2001-01-03 00:00:00'), Timestamp('2001-01-07 00:00:00'))]
     """
     is_time = isinstance(index, pd.DatetimeIndex) or hasattr(index, "calendar")

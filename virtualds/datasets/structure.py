@@ -65,7 +65,7 @@ def list_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
 
     Examples
     --------
-    >>> facts = structure(xr.Dataset({"t": ("x", np.zeros(3, "f4"), {"units": "K"})}))
+    >>> facts = list_facts(xr.Dataset({"t": ("x", np.zeros(3, "f4"), {"units": "K"})}))
     >>> facts[Fact("x", "size")], facts[Fact("t", "data type")], facts[Fact("t", "units")]
     ('3', 'float32', 'K')
     """
@@ -98,8 +98,8 @@ def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
 def digest_values(values: Any) -> str:
     """Return a short text that tells values apart.
 
-    >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(np.zeros(3))
-    (True, False)
+    >>> [digest_values(np.arange(3)) == digest_values(v) for v in (np.arange(3), np.zeros(3))]
+    [True, False]
     """
     array = np.asarray(values)
     if array.size == 1:
@@ -236,7 +236,7 @@ def find_first_difference(
     Examples
     --------
     >>> parts = [xr.Dataset({"t": ("x", np.zeros(n))}) for n in (3, 3, 4)]
-    >>> first_difference(["a.nc", "b.nc", "c.nc"], parts)
+    >>> find_first_difference(["a.nc", "b.nc", "c.nc"], parts)
     "c.nc is the first file that differs from a.nc: size of 'x' is 4, not 3"
     """
     free = None if joined is None else frozenset(map(str, joined))

@@ -31,7 +31,7 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans, make_plan_key
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
-from virtualds.datasets.open_options import AS_USUAL, OpenOptions
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.what_to_load import (
     count_bytes_in_files,
     decodes_as_a_whole,
@@ -107,7 +107,7 @@ def _decode_by_chunk(
         return None
 
 
-def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = AS_USUAL) -> xr.Dataset:
+def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
     Parameters

@@ -10,7 +10,7 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.open_options import AS_USUAL, OpenOptions
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import to_lazy_dataset, to_virtual_dataset
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.undecodable import decode_group
@@ -32,7 +32,7 @@ def to_lazy_datasets(
     return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
 
 
-def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = AS_USUAL) -> xr.DataTree:
+def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.DataTree:
     """Return a group and all below it as a tree of datasets of virtual arrays.
 
     Parameters and errors are those of `to_virtual_dataset`; of variables that cannot be decoded

@@ -30,13 +30,14 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
 
     Returns
     -------
-    list of Run
+    list of JoinedRange
         By rising offset. Every range lies in exactly one of them.
 
     Examples
     --------
     >>> join_ranges([(0, 10), (100, 10), (12, 8)], gap=4, most=1000)
-    [Run(offset=0, length=20, members=[0, 2]), Run(offset=100, length=10, members=[1])]
+    [JoinedRange(offset=0, length=20, members=[0, 2]),
+     JoinedRange(offset=100, length=10, members=[1])]
     """
     runs: list[JoinedRange] = []
     begin = end = 0
@@ -60,7 +61,7 @@ def split_portions(runs: Sequence[JoinedRange], most: int) -> Iterator[list[Join
     Examples
     --------
     >>> runs = join_ranges([(0, 600), (1000, 300), (2000, 700)], gap=0, most=1000)
-    >>> [[run.length for run in some] for some in portions(runs, most=1000)]
+    >>> [[run.length for run in some] for some in split_portions(runs, most=1000)]
     [[600, 300], [700]]
     """
     some: list[JoinedRange] = []

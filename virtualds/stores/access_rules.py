@@ -84,12 +84,12 @@ class AccessPolicy:
 
     Examples
     --------
-    >>> allowed = Allowed.of(["s3://bucket/2001", "/data"])
+    >>> allowed = AccessPolicy.of(["s3://bucket/2001", "/data"])
     >>> allowed.check("s3://bucket/2001/a.nc", "https://example.org/refs.json")
     >>> allowed.check("s3://bucket/2001-b/a.nc", "https://example.org/refs.json")
     Traceback (most recent call last):
     ...
-    virtualds.errors.AccessError: https://example.org/refs.json: it refers to ...
+    virtualds.AccessError: https://example.org/refs.json: it refers to ...
     """
 
     prefixes: tuple[str, ...] | None = None

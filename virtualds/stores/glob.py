@@ -36,7 +36,7 @@ def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = N
 
     Examples
     --------
-    >>> matching(["200[12].nc", "refs.json"])
+    >>> find_matching(["200[12].nc", "refs.json"])
     ['2001.nc', '2002.nc', 'refs.json']
     """
     return [

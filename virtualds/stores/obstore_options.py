@@ -52,7 +52,7 @@ def split_url(url: str) -> tuple[str, str] | None:
 
     Examples
     --------
-    >>> parted("https://example.org/2001/a.nc"), parted("s3://bucket/2001/a.nc")
+    >>> split_url("https://example.org/2001/a.nc"), split_url("s3://bucket/2001/a.nc")
     (('https://example.org', '2001/a.nc'), ('s3://bucket', '2001/a.nc'))
     """
     if "::" in url:
@@ -74,9 +74,10 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Translat
 
     Examples
     --------
-    >>> translation("s3://bucket", {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}})
+    >>> region = {"region_name": "eu-west-1"}
+    >>> translate_options("s3://bucket", {"anon": True, "client_kwargs": region})
     Translation(kind='s3', place='bucket', config=(('aws_region', 'eu-west-1'), ...
-    >>> translation("s3://bucket", {"profile": "mine"}) is None
+    >>> translate_options("s3://bucket", {"profile": "mine"}) is None
     True
     """
     translate = TRANSLATIONS.get(scheme_of(place))

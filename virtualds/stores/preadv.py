@@ -33,7 +33,7 @@ def count_row_bytes(target: Array) -> int:
     Examples
     --------
     >>> result = np.zeros((4, 6, 8), "i4")
-    >>> row_bytes(result), row_bytes(result[1]), row_bytes(result[1, :, 2:4])
+    >>> count_row_bytes(result), count_row_bytes(result[1]), count_row_bytes(result[1, :, 2:4])
     (768, 192, 8)
     """
     return _count_rows(target)[1]

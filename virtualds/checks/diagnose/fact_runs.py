@@ -127,8 +127,8 @@ def is_steady(counts: Counter[Any]) -> bool:
 def _count_pieces(chunk: str | None, size: str | None) -> int:
     """Return into how many pieces chunks cut a dimension evenly, 0 if they do not.
 
-    >>> _pieces("31", "31"), _pieces("14", "28"), _pieces("5", "31"), _pieces("31", "28")
-    (1, 2, 7, 0)
+    >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
+    [1, 2, 7, 0]
     """
     if not (chunk and size and chunk.isdecimal() and size.isdecimal() and int(chunk)):
         return 0

@@ -298,7 +298,7 @@ Row = Sequence[str]
 def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
     """Return a text in one line, its end left out where it is long.
 
-    >>> cut("a long text", 8)
+    >>> cut_text("a long text", 8)
     'a lon...'
     """
     line = " ".join(text.split())
@@ -313,7 +313,7 @@ def format_more(count: int) -> str:
 def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
     """Return lines with columns of equal width.
 
-    >>> text_table(("era", "files"), [("1", "12")])
+    >>> format_text_table(("era", "files"), [("1", "12")])
     ['  era  files', '  1    12']
     """
     shown = [columns, *rows[:MOST_ROWS]]

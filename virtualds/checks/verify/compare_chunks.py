@@ -298,9 +298,9 @@ def find_difference(ours: Array, theirs: Array) -> str:
 
     Examples
     --------
-    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
+    >>> find_difference(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
     '1 of 2 elements differ, the first at (1,): 2.0 here, 2.5 there'
-    >>> difference(np.array([np.nan]), np.array([np.nan], ">f8"))
+    >>> find_difference(np.array([np.nan]), np.array([np.nan], ">f8"))
     ''
     """
     ours, theirs = (np.asarray(a).astype(a.dtype.newbyteorder("=")) for a in (ours, theirs))

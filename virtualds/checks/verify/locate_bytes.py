@@ -197,7 +197,7 @@ def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
 
     Examples
     --------
-    >>> box_of((4, 3, 2), 6, 12), box_of((4, 3, 2), 8, 4), box_of((4, 3, 2), 1, 2)
+    >>> find_box((4, 3, 2), 6, 12), find_box((4, 3, 2), 8, 4), find_box((4, 3, 2), 1, 2)
     (((1, 3), (0, 3), (0, 2)), ((1, 2), (1, 3), (0, 2)), None)
     """
     outer: list[tuple[int, int]] = []

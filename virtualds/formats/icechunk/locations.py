@@ -46,7 +46,7 @@ def quote_url(url: str) -> str:
 
     Examples
     --------
-    >>> location("file:///data/a b#1.nc")
+    >>> quote_url("file:///data/a b#1.nc")
     'file:///data/a%20b%231.nc'
     """
     if scheme_of(url) in VERBATIM:
@@ -60,7 +60,7 @@ def unquote_url(location: str) -> str:
 
     Examples
     --------
-    >>> url_of("file:///data/a%20b%231.nc")
+    >>> unquote_url("file:///data/a%20b%231.nc")
     'file:///data/a b#1.nc'
     """
     return location if scheme_of(location) in VERBATIM else unquote(location)
@@ -109,7 +109,7 @@ def _find_plain_folder(folder: str) -> str:
 
     Examples
     --------
-    >>> _plain("/data/in put/2001"), _plain("/data/2001")
+    >>> _find_plain_folder("/data/in put/2001"), _find_plain_folder("/data/2001")
     ('/data/', '/data/2001/')
     """
     names = folder.strip("/").split("/")
@@ -124,7 +124,7 @@ def find_containers(
 
     Examples
     --------
-    >>> list(containers([("file:///data/2001/a.nc", None), ("file:///data/b.nc", None)]))
+    >>> list(find_containers([("file:///data/2001/a.nc", None), ("file:///data/b.nc", None)]))
     ['file:///data/']
     """
     found: dict[str, ObjectLocation] = {}

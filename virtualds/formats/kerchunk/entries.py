@@ -200,7 +200,7 @@ def _strip_c(name: str) -> str:
 
     Examples
     --------
-    >>> _without_c("c.0.1"), _without_c("c")
+    >>> _strip_c("c.0.1"), _strip_c("c")
     ('0.1', '0')
     """
     return "0" if name == "c" else name.removeprefix("c.")

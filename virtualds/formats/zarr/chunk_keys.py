@@ -155,7 +155,7 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
     Examples
     --------
     >>> said = {"suffix": ".tiff", "base_encoding": "default"}
-    >>> keys = chunk_key({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
+    >>> keys = parse_chunk_keys({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
     >>> keys((1, 2)), keys.place("c/1/2.tiff", 2)
     ('c/1/2.tiff', (1, 2))
     """
@@ -168,7 +168,7 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
     Examples
     --------
     >>> node = {"chunk_key_encoding": {"name": "v2"}, "storage_transformers": [{"name": "x"}]}
-    >>> with_manifest_keys(node)["chunk_key_encoding"]
+    >>> add_manifest_keys(node)["chunk_key_encoding"]
     {'name': 'virtualds.manifest', 'configuration': {'base_encoding': {'name': 'v2'}}}
     """
     if not node.get("storage_transformers") or _has_manifest_keys(node):

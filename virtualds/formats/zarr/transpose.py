@@ -91,7 +91,7 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
 
     Examples
     --------
-    >>> shape_of({"shape": [[0, 1], -1, 3]}, (100, 50, 64, 3))
+    >>> compute_shape({"shape": [[0, 1], -1, 3]}, (100, 50, 64, 3))
     (5000, 64, 3)
     """
     said = config.get("shape")
